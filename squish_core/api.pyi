@@ -118,6 +118,7 @@ from squish_core.io.digest import Digest as Digest
 from squish_core.io.digest import check_digest as check_digest
 from squish_core.io.local import open_source as open_source
 from squish_core.io.pin import Pin as Pin
+from squish_core.io.pin import Statement as Statement
 from squish_core.io.pin import Traffic as Traffic
 from squish_core.io.remote_target import RemoteTarget as RemoteTarget
 from squish_core.io.remote_target import target_exists as target_exists
@@ -128,6 +129,8 @@ from squish_core.io.source import Source as Source
 from squish_core.io.source import check_file_name as check_file_name
 from squish_core.io.source import closed as closed
 from squish_core.io.source_opener import SourceOpener as SourceOpener
+from squish_core.io.system import peak_memory as peak_memory
+from squish_core.io.system import sync_files as sync_files
 from squish_core.limits import Limits as Limits
 from squish_core.model import CodecSpec as CodecSpec
 from squish_core.model import DENSE as DENSE

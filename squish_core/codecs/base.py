@@ -95,6 +95,13 @@ class Repacks:
         """
         return None
 
+    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
+        """The specification with what only the data show, such as zero points that are all the middle of the codes.
+
+        It must stay the same for `canonical`. Reads as little as possible.
+        """
+        return codec
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
         return None
@@ -162,6 +169,8 @@ class Codec(Encodes, Repacks, Wraps):
         Of methods: activation statistics, f32 [columns of the panel], or None.
     codes, arrays
         Of methods: stored integers with their scales; the parts of one encoded panel.
+    codec
+        Of methods: the specification of this codec, with the wrapped one.
 
     Examples
     --------

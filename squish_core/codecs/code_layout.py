@@ -110,6 +110,11 @@ class CodeLayout:
         return self.low + (1 << self.bits) - 1
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether zero is the code in the middle of the range, in every group."""
+        return self.offset_kind == "none" and self.zero == self.low + self.high + 1 >> 1
+
+    @property
     def row_group(self) -> int | None:
         """Columns per scale (0: all) if groups of several rows are split into rows.
 

@@ -167,6 +167,22 @@ class Container:
         """
         return None
 
+    def tells_symmetric(self, options: Options) -> bool:
+        """Whether this format stores or states codes whose zero points are all the middle in another way than others.
+
+        Parameters
+        ----------
+        options
+            Write options, `--to ID:key=value`.
+
+        Returns
+        -------
+        bool
+            If True, planning reads stored zero points, and `accepts` and `accepts_codes` are asked about such codes as
+            codes without zero points.
+        """
+        return False
+
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Apply a rule for all tensors (`encode=` without a pattern) by the conventions of the format.
 

@@ -24,10 +24,11 @@ class Companions:
 
 @frozen(kw_only=True)
 class OutgoingChild:
-    """A child to write: its tensors, encoded as in the source, and its metadata."""
+    """A child to write: its tensors, encoded as in the source, its metadata and its assets."""
 
     tensors: Sequence[OutgoingTensor]
     meta: Mapping[str, Any] = field(factory=dict)
+    assets: Mapping[str, bytes] = field(factory=dict)
 
 
 @frozen(kw_only=True)

@@ -13,12 +13,13 @@ from pathlib import Path
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
-from squish_core.io.atomic import BINARY, BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
+from squish_core.io.atomic import BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, write_journal
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.paths import missing
 from squish_core.io.sink import Sink
+from squish_core.io.system import BINARY, IS_POSIX
 
 NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
 
@@ -34,6 +35,7 @@ class LockedFile:
         self.path, self.fd, self.fault = path, fd, fault
         self.recovered, self.size = 0, os.fstat(fd).st_size
         self.notes: list[str] = []
+        self._is_open = True
 
     @property
     def writable(self) -> bool:
@@ -49,6 +51,20 @@ class LockedFile:
                 expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
                 hint="Try again when that program is done.",
             )  # fmt: skip
+
+    def prepare_rename(self) -> None:
+        """Close the file where the system renames nothing onto an open one (Windows), just before it is replaced.
+
+        An edit that begins meanwhile keeps the file open, so that the rename fails and nothing is lost.
+        """
+        if not IS_POSIX:
+            self.close()
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.fd)
 
 
 @contextmanager
@@ -89,7 +105,7 @@ def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> I
         with guarded(FormatError, "editing", file=str(target)):
             yield lock
     finally:
-        os.close(lock.fd)
+        lock.close()
 
 
 @contextmanager

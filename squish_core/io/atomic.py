@@ -6,20 +6,21 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, MissingFileError, WriteError
+from squish_core.io import system
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import remove_stale_journal
 from squish_core.io.paths import home_hint, make_folders, nearest_folder
 from squish_core.io.sink import PackedSink, Sink
+from squish_core.io.system import BINARY, open_folder, set_mode
 from squish_core.io.temporaries import new_temporary, remove_dead
 
 BUFFER = 1 << 20
-BINARY = getattr(os, "O_BINARY", 0)
 
 
 class Packing(Protocol):
@@ -69,8 +70,8 @@ def atomic_file(
     check_regular(target)
     check_parent(target)
     notes = remove_dead(target)
-    with new_temporary(target, lambda path: _create_file(path, target, mode)) as (path, fd):
-        with open(path if fd is None else os.dup(fd), "r+b", buffering=BUFFER) as file, closing(Syncer()) as syncer:
+    with new_temporary(target, lambda path: _create_file(path, target, mode)) as temporary:
+        with open(os.dup(temporary.fd), "r+b", buffering=BUFFER) as file, closing(Syncer()) as syncer:
             if packing is None:
                 sink = Sink(file, None, progress, syncer=syncer)
                 yield sink
@@ -80,9 +81,8 @@ def atomic_file(
                     yield sink
             syncer.finish(file)
             syncer.wait()
-        os.replace(path, target)
-        if fd is not None:
-            remove_stale_journal(target, fd)
+        temporary.move_to(target)
+        remove_stale_journal(target)
     sink.notes += [*notes, *sync_rename(target)]
 
 
@@ -121,39 +121,36 @@ def atomic_folder(
     """
     check_target(target, is_folder=True)
     notes = remove_dead(target)
-    with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
+    with new_temporary(target, lambda path: create_folder(path, target, mode)) as temporary:
+        path = temporary.path
         with closing(Syncer()) as syncer:
             sink = Sink(None, path, progress, syncer=syncer, mode=mode)
             yield sink
             syncer.wait()
         for folder in (*(entry for entry in path.rglob("*") if entry.is_dir()), path):
             sync_folder(folder)
-        os.rename(path, target)
+        temporary.move_to(target)
     sink.notes += [*notes, *sync_rename(target)]
 
 
-def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
+def _create_file(path: Path, target: Path, mode: int | None) -> int:
     """Create a temporary that has the permissions of an existing target from its first byte on."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
     with creation(target):
         make_folders(target)
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
-    if os.name != "posix":  # Windows neither locks nor renames open files
-        os.close(fd)
-        return None
     if old is not None:
-        with suppress(OSError):  # a file system without permissions
-            os.fchmod(fd, old)
+        set_mode(fd, old)
     return fd
 
 
-def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
+def create_folder(path: Path, target: Path, mode: int | None) -> int:
     """Create a temporary folder; whoever may read its files may list it."""
     with creation(target):
         make_folders(target)
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
-    return os.open(path, os.O_RDONLY) if os.name == "posix" else None
+    return open_folder(path)
 
 
 def check_target(target: Path, *, is_folder: bool) -> None:
@@ -217,12 +214,8 @@ def sync_rename(target: Path) -> list[str]:
 
 def sync_folder(folder: Path) -> None:
     """Make renames and removals in a folder durable."""
-    if os.name == "posix":
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that only syncs files
-                raise
-        finally:
-            os.close(fd)
+    try:
+        system.sync_folder(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that only syncs files
+            raise

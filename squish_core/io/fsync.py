@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from squish_core.concurrency import Pool
+from squish_core.io.system import write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ class Syncer:
         """Start writing bytes at an offset."""
         while len(self._writes) >= WRITES:
             self._writes.popleft().result()
-        self._writes.append(self._submitted(write_at, file, offset, data))
+        self._writes.append(self._submitted(write_at, file, data, offset))
 
     def settle(self) -> None:
         """Wait until all bytes are written."""
@@ -74,10 +75,3 @@ class Syncer:
         future = self._pool.submit(function, fd, *arguments)
         future.add_done_callback(lambda _: os.close(fd))
         return future
-
-
-def write_at(fd: int, offset: int, data: memoryview) -> None:
-    """Write bytes at an offset of a file, all of them."""
-    while data:
-        count = os.pwrite(fd, data, offset)
-        data, offset = data[count:], offset + count

@@ -16,15 +16,16 @@ from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.io.locks import is_locked
+from squish_core.io.system import BINARY, unlink
 
 if TYPE_CHECKING:
     from squish_core.model import Problem
 
 TAIL = 64
 """Number of last bytes that identify the target: inode numbers are reused."""
-_FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,20}) tail=((?:[0-9a-f]{2}){0,64})\n")
+_FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,39}) tail=((?:[0-9a-f]{2}){0,64})\n")
 _NAME = re.compile(r"\.(.+)\.edit", re.DOTALL)
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | BINARY
 
 
 @frozen
@@ -81,7 +82,7 @@ def read_journal(target: Path | str) -> Journal | None:
 def write_journal(target: Path, journal: Journal, mode: int) -> None:
     """Write and sync the journal of a file; raises OSError."""
     path = journal_path(target)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY
     with open(path, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
         file.write(journal.pack())
         file.flush()
@@ -93,14 +94,14 @@ def remove_journal(target: Path) -> None:
     path = journal_path(target)
     if os.path.lexists(path):  # a file system that is read-only refuses to remove what is not there, too
         with suppress(FileNotFoundError):
-            os.unlink(path)
+            unlink(path)
 
 
-def remove_stale_journal(target: Path, fd: int) -> None:
-    """Remove the journal of the file that the open one has replaced at `target`."""
+def remove_stale_journal(target: Path) -> None:
+    """Remove the journal of the file that was replaced at `target`."""
     journal = read_journal(target)
-    if journal and journal.inode != os.fstat(fd).st_ino:
-        with suppress(OSError):
+    with suppress(OSError):
+        if journal and journal.inode != os.stat(target).st_ino:
             remove_journal(target)
 
 
@@ -120,7 +121,7 @@ def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
 def torn_bytes(target: Path) -> int:
     """Bytes that an interrupted append left at the end of a file; 0 if the append is still running."""
     try:
-        fd = os.open(target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        fd = os.open(target, os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return 0
     try:

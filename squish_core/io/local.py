@@ -18,6 +18,7 @@ from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pa
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, subfolders
 from squish_core.io.snapshot import snapshot_of
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
+from squish_core.io.system import BINARY
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time of a file."""
@@ -32,7 +33,7 @@ class _Handle:
 
     def __init__(self, path: Path | str) -> None:
         # O_NONBLOCK: opening a pipe in the file's place must not wait for a writer.
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+        self.fd = os.open(path, os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
         if hasattr(self, "fd"):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
-if sys.platform != "win32":
-    import fcntl
+from squish_core.io.system import lock, unlock
 
 WAIT = 10.0
 """Seconds to wait for another process's lock."""
@@ -17,10 +15,8 @@ _POLL = 0.02
 
 def try_lock(fd: int, shared: bool = False) -> bool | None:
     """Lock an open file: False if another descriptor has the lock, None if the file system has no locks."""
-    if sys.platform == "win32":
-        return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+        lock(fd, shared)
     except BlockingIOError:
         return False
     except OSError:
@@ -39,8 +35,8 @@ def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
 def is_locked(fd: int) -> bool | None:
     """Whether another descriptor has locked the open file; None if the file system has no locks."""
     free = try_lock(fd, shared=True)
-    if free and sys.platform != "win32":
-        fcntl.flock(fd, fcntl.LOCK_UN)
+    if free:
+        unlock(fd)
     return None if free is None else not free
 
 

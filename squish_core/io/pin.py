@@ -1,7 +1,8 @@
-"""Facts about remote files: pins, which identify the content, and traffic."""
+"""Facts about remote files: pins, which identify the content, statements about unread bytes, and traffic."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import asdict, frozen
@@ -33,6 +34,41 @@ class Traffic:
     def __str__(self) -> str:
         unused = f", {self.unused:,} of them unused" if self.unused else ""
         return f"fetched {counted(self.fetched, 'byte')} in {counted(self.requests, 'request')}{unused}"
+
+
+@frozen(kw_only=True)
+class Statement:
+    """What one part of a file states about another, which opening did not read.
+
+    Before a remote source returns any byte of `start` to `stop` of the file `path` (the source itself by default), it
+    compares the bytes at the offsets in `content` with those in the file, once. `what` and `code` are for the error.
+
+    Examples
+    --------
+    >>> Statement(start=320, stop=4416, content=((320, b"INT4"),), what="the header of a block").check({320: b"INT2"})
+    Traceback (most recent call last):
+        ...
+    squish_core.errors.FormatError: the header of a block differs from what the file states elsewhere ...
+    """
+
+    start: int
+    stop: int
+    content: tuple[tuple[int, bytes], ...]
+    what: str
+    code: str = ErrorCode.CONTRADICTION
+    path: str = ""
+
+    def check(self, stored: Mapping[int, bytes | memoryview], file: str | None = None) -> None:
+        """Raise FormatError unless these bytes, by offset, are those stated."""
+        for offset, expected in self.content:
+            found = bytes(stored[offset])
+            if found != expected:
+                place = next(n for n in range(len(expected)) if found[n : n + 1] != expected[n : n + 1]) & ~15
+                raise FormatError(
+                    f"{self.what} differs from what the file states elsewhere", file=file, offset=offset + place,
+                    expected=expected[place : place + 16].hex(" "), found=found[place : place + 16].hex(" "),
+                    code=self.code, hint="Download the file: `squish verify` then lists what contradicts what.",
+                )  # fmt: skip
 
 
 @frozen(kw_only=True)

@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import map_in_order
 from squish_core.errors import FormatError
-from squish_core.io.fsync import STEP, Syncer, write_at
+from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_file_name
 from squish_core.io.space import allocate
+from squish_core.io.system import write_at
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
@@ -226,7 +227,7 @@ class Sink:
             for start in range(first, stop, size):
                 piece = buffer[: min(size, stop - start)]
                 read_into(start, piece)
-                write_at(target, position + start, piece)
+                write_at(target, piece, position + start)
             return stop - first
 
         for count in map_in_order(copy, range(0, length, span or 1), most=COPIERS):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
 if TYPE_CHECKING:
-    from squish_core.io.pin import Pin, Traffic
+    from squish_core.io.pin import Pin, Statement, Traffic
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -90,6 +90,13 @@ class Source:
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def expect(self, statements: Iterable[Statement]) -> bool:
+        """Compare statements about bytes with the bytes, each before those that it concerns are read.
+
+        Returns whether this source does so; if not, the caller must read and compare the bytes itself.
+        """
+        return False
 
     def release_pages(self) -> None:
         """Give memory that holds pages of the file back to the system; views stay valid."""

@@ -14,8 +14,12 @@ from attrs import frozen
 
 from squish_core.io.journal import journal_target, torn_bytes
 from squish_core.io.locks import is_locked, is_same_file, try_lock, wait_lock
+from squish_core.io.system import BINARY, IS_POSIX, lockable, release, replace, unlink
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part", re.DOTALL)
+_FRESH = 10.0
+"""Seconds for which an unlocked temporary may belong to a writer on Windows, which closes it before it renames it."""
+_UNTRUSTED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _STATES = {True: "live", False: "dead", None: "unknown"}
 
 
@@ -33,23 +37,46 @@ class Temporary:
     state: str
 
 
+class NewTemporary:
+    """A temporary that is being written: its path, and its descriptor, which has the lock."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self.fd = path, fd
+        self._is_open = True
+
+    def move_to(self, target: Path) -> None:
+        """Rename the complete temporary to the target."""
+        if not IS_POSIX:
+            self.release()
+        replace(self.path, target)
+
+    def release(self) -> None:
+        """Give up the lock."""
+        if self._is_open:
+            self._is_open = False
+            release(self.path, self.fd)
+
+
 @contextmanager
-def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterator[tuple[Path, int | None]]:
-    """A new temporary and its descriptor, locked until the block ends and removed if it fails.
+def new_temporary(target: Path, create: Callable[[Path], int]) -> Iterator[NewTemporary]:
+    """A new temporary, locked until the block ends and removed if it fails.
 
     `create` creates the temporary at a path, with the folders above it, and returns its descriptor.
     """
-    path, fd = _beside(target), None
+    path, temporary = _beside(target), None
     absent = [folder for folder in target.parents if not os.path.lexists(folder)]
     try:
-        fd = create(path)
-        while fd is not None and (wait_lock(fd) is False or not is_same_file(path, fd)):
+        temporary = NewTemporary(path, create(path))
+        while wait_lock(temporary.fd) is False or not is_same_file(lockable(path), temporary.fd):
             # Another writer took it for an abandoned one before it was locked, and removed it.
-            os.close(fd)
-            path, fd = _beside(target), None
-            fd = create(path)
-        yield path, fd
+            temporary.release()
+            path = _beside(target)
+            temporary = NewTemporary(path, create(path))
+        yield temporary
     except BaseException:
+        with suppress(OSError):
+            if temporary is not None and not IS_POSIX:
+                temporary.release()
         with suppress(OSError):
             _delete(path)
         with suppress(OSError):
@@ -57,8 +84,8 @@ def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterato
                 folder.rmdir()
         raise
     finally:
-        if fd is not None:
-            os.close(fd)
+        if temporary is not None:
+            temporary.release()
 
 
 def temporaries(folder: Path) -> Iterator[Temporary]:
@@ -94,16 +121,19 @@ def remove_dead(target: Path) -> list[str]:
 
 def remove(leftover: Temporary) -> bool:
     """Remove a temporary unless its writer is running; raises OSError if that fails."""
-    fd = _open(leftover.path)
+    fd = None if not IS_POSIX and leftover.age < _FRESH else _open(leftover.path)
     if fd is None:
         return False
+    found = NewTemporary(leftover.path, fd)
     try:
-        if try_lock(fd) is not True or not is_same_file(leftover.path, fd):
+        if try_lock(fd) is not True or not is_same_file(lockable(leftover.path), fd):
             return False
+        if not IS_POSIX:
+            found.release()
         _delete(leftover.path)
         return True
     finally:
-        os.close(fd)
+        found.release()
 
 
 def _beside(target: Path) -> Path:
@@ -116,7 +146,7 @@ def _delete(path: Path) -> None:
 
         rmtree(path)
     else:
-        path.unlink()
+        unlink(path)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -154,6 +184,6 @@ def _temporary(path: Path) -> Temporary | None:
 
 def _open(path: Path) -> int | None:
     try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        return os.open(lockable(path), os.O_RDONLY | BINARY | _UNTRUSTED)
     except OSError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from squish_core.io.pin import Traffic
+from squish_core.io.pin import Statement, Traffic
 from squish_core.io.source import Source
 
 Range = tuple[int, int]
@@ -24,6 +24,9 @@ class WrappedSource(Source):
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         self.inner.read_ahead(ranges)
+
+    def expect(self, statements: Iterable[Statement]) -> bool:
+        return self.inner.expect(statements)
 
     def traffic(self) -> Traffic | None:
         return self.inner.traffic()

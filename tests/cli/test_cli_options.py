@@ -71,6 +71,18 @@ def test_an_old_name_is_todays_with_one_warning(
     assert understood([command, "--", old]) == [command, "--", old]
 
 
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        (["m", "--draft"], ["m", "--draft="]), (["m", "--draft", "--greedy"], ["m", "--draft=", "--greedy"]),
+        (["m", "--draft", "head"], ["m", "--draft", "head"]), (["m", "--draft=head"], ["m", "--draft=head"]),
+        (["m", "--draft", "--", "-x"], ["m", "--draft=", "--", "-x"]),
+    ],
+)  # fmt: skip
+def test_draft_takes_the_next_word_unless_that_is_an_option(words: list[str], result: list[str]) -> None:
+    assert understood(["run", *words]) == ["run", *result]
+
+
 def test_old_lines_still_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

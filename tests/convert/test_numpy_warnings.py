@@ -47,6 +47,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
         {"group_size": 32, "rank": 4, "nonzero": 0, "left_start": 1, "right_start": 2},
         {"group_size": 32, "rank": 4, "nonzero": 0, "left_start": -1, "right_start": -1},
     ),
+    "onnx.blocks": ({"dtype": "i8", "axis": 0, "scale_dtype": "f16", "offset_dtype": "f16"},),
     "palette": ({"bits": 4}, {"bits": 4, "table": "nf4", "group_size": 64, "scale_dtype": "f16"}),
     "panels": ({"group_size": 32, "scale_dtype": "f16"},),
     "reshaped": ({"shape": [SHAPE[0] // 2, 2 * SHAPE[1]]},),

@@ -137,6 +137,8 @@ IN_NO_FILE = {
     "hf.awq_gemv": ((8, 64), CodecSpec("hf.awq_gemv", {"group_size": 32, "padded": 1})),
     "hf.awq_fast": ((8, 64), CodecSpec("hf.awq_fast", {"group_size": 32, "padded": 1})),
     "hf.bnb8": ((4, 8), CodecSpec("hf.bnb8")),
+    "onnx.blocks": ((4, 40), CodecSpec("onnx.blocks", {
+        "dtype": "u4", "axis": 1, "block_size": 16, "columns": 48, "offset_dtype": "rows"})),
     "hf.convrot": ((4, 32), CodecSpec("hf.convrot", {"group_size": 16}, CodecSpec("affine", {
         "bits": 8, "group_size": 0, "word": "i8", "signed": True}))),
     "npydir.int3": ((8, 32), CodecSpec("npydir.int3", {"group_size": 16})),

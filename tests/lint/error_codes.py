@@ -23,7 +23,6 @@ the two; the example is one message with this code, or says what its messages ar
 EXAMPLES = {
     "bits": "... stores codes of ... bits, not ...",
     "doubt": "its g_idx gives the ... groups ... to ... columns, not ... each",
-    "files": "why an array file of this tensor cannot be read; another encoding of the tensor is used",
     "layer": "why this layer cannot be read",
     "value": "has an illegal value",
 }

@@ -8,6 +8,7 @@ As `oracles.check_matrix` for llama.cpp: prints each change about which the two 
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import tempfile
 import zlib
@@ -27,10 +28,51 @@ BATCH = 40
 PEERS = {"transformers": "transformers", "mlx": "mlx-lm", "mistralrs": "mistralrs"}
 
 
-def ask_transformers(paths: list[str]) -> list[str]:
-    """Runs in the peer: "" for each folder that loads with all its parameters and runs, else what is wrong."""
+def answers(loader: Any, paths: list[str], known: list[str]) -> list[str]:
+    """Runs in the peer: "" for each folder that loads with all its parameters and runs, else what is wrong.
+
+    Each in a process of its own with limits of time and memory. `known`: folders that load, for the imports.
+    """
+    import contextlib
+    import os
+    import resource
+    import signal
+
+    load = loader(known)
+    found = []
+    for path in paths:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            words = "an error"
+            try:
+                signal.alarm(120)
+                resource.setrlimit(resource.RLIMIT_CPU, (15, 15))
+                resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+                load(path)
+                words = ""
+            except BaseException as error:
+                words = f"{type(error).__name__}: {error}"[:400]
+            finally:
+                with contextlib.suppress(BaseException):
+                    os.write(write, f"\0{words}".encode())
+                os._exit(0)
+        os.close(write)
+        text = b""
+        while part := os.read(read, 65536):
+            text += part
+        os.close(read)
+        _, status = os.waitpid(child, 0)
+        found.append(text[1:].decode(errors="replace") if text else f"ends with {status}")
+    return found
+
+
+def load_transformers(known: list[str]) -> Any:
+    """Runs in the peer: what loads a folder and runs it with Transformers."""
+    import os
     import warnings
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
@@ -40,52 +82,49 @@ def ask_transformers(paths: list[str]) -> list[str]:
     transformers.logging.set_verbosity(50)
     transformers.logging.disable_progress_bar()
 
-    def load(path: str) -> str:
+    def load(path: str) -> None:
         AutoTokenizer.from_pretrained(path, local_files_only=True).encode("a text")
         images = hasattr(AutoConfig.from_pretrained(path, local_files_only=True), "vision_config")
         model, loading = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_pretrained(
             path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
         )
         if missing := sorted(map(str, loading["missing_keys"])):
-            return f"{len(missing)} parameters are new, such as {missing[0]}"
+            raise ValueError(f"{len(missing)} parameters are new, such as {missing[0]}")
         if loading.get("mismatched_keys"):
-            return "shapes differ"
+            raise ValueError("shapes differ")
         with torch.inference_mode():
             model(torch.tensor([[1, 2, 3, 4]]))
-        return ""
 
-    answers = []
-    for path in paths:
-        try:
-            answers.append(load(path))
-        except BaseException as error:
-            answers.append(f"{type(error).__name__}: {error}"[:400])
-    return answers
+    for path in known:
+        load(path)
+    return load
 
 
-def ask_mlx(paths: list[str]) -> list[str]:
-    """Runs in the peer: as `ask_transformers`, with mlx-lm."""
+def load_mlx(known: list[str]) -> Any:
+    """Runs in the peer: as `load_transformers`, with mlx-lm, which does not run in a process before its copies do."""
+    import json
+    import os
     from pathlib import Path
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import mlx.core as mx
-    from mlx_lm.utils import load_model, load_tokenizer
+    from mlx_lm.utils import _get_classes, load_model, load_tokenizer
 
-    mx.set_default_device(mx.cpu)
-    answers = []
-    for path in paths:
-        try:
-            load_tokenizer(Path(path)).encode("a text")
-            model, _ = load_model(Path(path))
-            model.set_dtype(mx.float32)
-            mx.eval(model(mx.array([[1, 2, 3, 4]])))
-            answers.append("")
-        except BaseException as error:
-            answers.append(f"{type(error).__name__}: {error}"[:400] or "an error")
-    return answers
+    def load(path: str) -> None:
+        mx.set_default_device(mx.cpu)
+        load_tokenizer(Path(path)).encode("a text")
+        model, _ = load_model(Path(path))
+        model.set_dtype(mx.float32)
+        mx.eval(model(mx.array([[1, 2, 3, 4]])))
+
+    for path in known:
+        load_tokenizer(Path(path)).encode("a text")
+        _get_classes(json.loads(Path(path, "config.json").read_text()))
+    return load
 
 
 def ask_mistralrs(paths: list[str]) -> list[str]:
-    """Runs in the peer: as `ask_transformers`, with mistral.rs."""
+    """Runs in the peer: as `answers`, with mistral.rs."""
     import os
     import signal
     from pathlib import Path
@@ -131,7 +170,21 @@ def ask_mistralrs(paths: list[str]) -> list[str]:
     return answers
 
 
-ASK = {"transformers": ask_transformers, "mlx": ask_mlx, "mistralrs": ask_mistralrs}
+LOADERS = {"transformers": load_transformers, "mlx": load_mlx}
+
+
+def ask(engine: str, paths: list[str], known: list[str]) -> list[str]:
+    """What the engine says about each folder; "" if it loads and runs."""
+    if engine == "mistralrs":
+        code: Any = ask_mistralrs
+        arguments = {"paths": paths}
+    else:
+        loader = LOADERS[engine]
+        call = f"result = answers({loader.__name__}, paths, known)"
+        code = "\n".join([inspect.getsource(answers), inspect.getsource(loader), call])
+        arguments = {"paths": paths, "known": known}
+    found: list[str] = peer(PEERS[engine]).run(code, **arguments, timeout=3600.0)
+    return found
 
 
 def bases(place: Path, only: str) -> Iterator[tuple[str, Folder]]:
@@ -166,8 +219,8 @@ def cases(engine: str, family: str, base: Folder, change: str = "", sample: int 
         part = chosen[start : start + BATCH]
         with tempfile.TemporaryDirectory() as place:
             paths = [mutant.write(Path(place, f"m{index}")) for index, (_, mutant) in enumerate(part)]
-            answers = peer(PEERS[engine]).run(ASK[engine], paths=[str(path) for path in paths], timeout=1200.0)
-            for path, (name, _), words in zip(paths, part, answers):
+            known = [str(base.write(Path(place, "unchanged")))]
+            for path, (name, _), words in zip(paths, part, ask(engine, list(map(str, paths)), known)):
                 verdict, said = ask_check_model(path, engine)
                 yield Case(family, name, REFUSED if words else LOADS, words, verdict, said)
 

@@ -72,7 +72,7 @@ BRINGS = {
             }
         )  # fmt: skip
     ),
-    "squish-onnx": Brings(containers=frozenset({"onnx"}), sample="sample.onnx"),
+    "squish-onnx": Brings(containers=frozenset({"onnx"}), codecs=frozenset({"onnx.blocks"}), sample="sample.onnx"),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian", "scaled_nvfp4"))),

@@ -14,7 +14,7 @@ from squish_codecs.api import Affine, is_mlx_layout
 from squish_testing import expect_error
 from squish_testing.codecs import read_region
 
-from squish_core.api import CodecError, TensorSpec, dtypes
+from squish_core.api import CodecError, CodecSpec, TensorSpec, dtypes
 from squish_core.codecs.regions import full, on_grain, stored_panels
 
 DATA = Path(__file__).parent / "data"
@@ -257,6 +257,30 @@ def test_symmetric_scales_are_the_largest_magnitude_over_the_largest_code():
     assert decoded(parts, (2, 4), {"bits": 4, "group_size": 4, "word": "u16"})[0].tolist() == [-7, 4, 2, 1]  # to even
 
 
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("offset_dtype", ["packed", "f16"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("more", [{}, {"axis": -2}, {"axis": -2, "transposed": True, "zero": 1}, {"axis": "flat"}])
+def test_symmetric_codes_store_the_middle_and_are_found_out(bits, offset_dtype, signed, more):
+    params = {"bits": bits, "group_size": 8, "word": "i32", "offset": "zero_point", "signed": signed,
+              "offset_dtype": offset_dtype, **more}  # fmt: skip
+    values, spec = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32), spec_of((32, 32))
+    for symmetric in (True, False):
+        stated = {**params, "symmetric": symmetric}
+        parts = CODEC.encode(values, stated)
+        codec = CODEC.examine(parts, spec, CodecSpec("affine", params))
+        assert codec.params.get("symmetric", False) is symmetric
+        assert CODEC.canonical(codec.params) == CODEC.canonical(params)
+        assert CODEC.code_layout(spec, codec.params).is_symmetric is symmetric
+        np.testing.assert_array_equal(decoded(parts, (32, 32), stated), decoded(parts, (32, 32), params))
+    without = {key: params[key] for key in params if key not in ("offset", "offset_dtype", "zero")}
+    middle = CODEC.encode(values, {**without, "zero": 0 if signed else 1 << bits - 1})
+    np.testing.assert_array_equal(
+        decoded(CODEC.encode(values, {**params, "symmetric": True}), (32, 32), params),
+        decoded(middle, (32, 32), {**without, "zero": 0 if signed else 1 << bits - 1}),
+    )
+
+
 @pytest.mark.parametrize(
     ("values", "zeros"), [([0, 1, 7, 14], 0), ([0, -1, -8, -15], 14), ([0, 0, 0, 0], 0), ([-8, -1, 0, 7], 7)]
 )
@@ -341,6 +365,9 @@ def test_complete_parameters_are_a_fixed_point_and_may_be_text(case):
         ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected", "0"),
         ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "expected", "0 or 1"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "expected", "f32 or"),
+        ((4, 32), {"bits": 4, "symmetric": True}, "expected", "false without zero points"),
+        ((4, 32), {"bits": 4, "offset": "bias", "symmetric": True}, "expected", "zero_point"),
+        ((4, 32), {"bits": 1, "offset": "zero_point", "symmetric": True}, "expected", "2 or more"),
     ],
 )
 def test_invalid_parameters_are_refused_with_the_legal_values(shape, params, field, value):

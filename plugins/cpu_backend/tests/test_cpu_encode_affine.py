@@ -111,6 +111,7 @@ def test_ties_between_codes_round_like_numpy(data: st.DataObject) -> None:
     [
         {"group_size": 24}, {"group_size": 32, "axis": -2}, {"group_size": 32, "word": "u32", "order": "msb"},
         {"group_size": 384, "search": "mse"}, {"group_size": 32, "axis": -2, "transposed": True},
+        {"group_size": 32, "offset": "zero_point", "symmetric": True},
     ],
 )  # fmt: skip
 def test_unsupported_schemes_fall_back_to_numpy(params: dict[str, Any]) -> None:

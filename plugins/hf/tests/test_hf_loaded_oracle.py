@@ -222,3 +222,59 @@ def test_awq_for_gemv_as_gptqmodel_packs_it(groups: int, tmp_path: Path) -> None
     with squish.open(tmp_path) as file:
         expected = (codes - np.repeat(zeros, 64, axis=1)).astype(np.float32) * np.repeat(scales, 64, axis=1)
         np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
+
+
+@pytest.mark.parametrize("method", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("encode", ["q4_0", "q8_0", "int8"])
+def test_symmetric_codes_are_loaded_with_the_same_weights(
+    encode: str, method: str, dense: Path, tmp_path: Path
+) -> None:
+    squish.convert(dense, tmp_path / "out", f"hf:method={method}", encode=f"*proj.weight={encode}", rename="hf")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["sym"] is True
+    reference = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
+    assert (reference["left"], reference["kinds"], len(reference["weights"])) == ([], ["gptqmodel"], 7)
+    with squish.open(tmp_path / "out") as file:
+        for name, weight in reference["weights"].items():  # the kernels multiply in f16
+            scales = np.asarray(file[name].parts()["scale"])
+            exact = file[name].numpy().astype(np.float16) if scales.dtype == np.float16 else None
+            if exact is not None:
+                np.testing.assert_array_equal(weight, exact)
+            else:
+                np.testing.assert_allclose(weight, file[name].numpy(), rtol=2e-3)
+
+
+def loaded_by_gptqmodel(folder: str) -> Any:
+    """Runs in the peer: all layers' weights by name as GPTQModel's own loader has them, or why it refuses."""
+    import torch
+    from gptqmodel import BACKEND, GPTQModel
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # it asks for one
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    try:
+        model = GPTQModel.load(folder, device="cpu", backend=BACKEND.GPTQ_TORCH, dtype=torch.float16).model
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return {
+        f"{name}.weight": layer(torch.eye(layer.in_features, dtype=torch.float16)).T.detach().float().numpy()
+        for name, layer in model.named_modules() if type(layer).__module__.startswith("gptqmodel.nn_modules.qlinear")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "encode", "is_loaded"),
+    [("gptq", "q4_0", True), ("gptq_v2", "q4_0", True), ("gptq", "q4_1", False), ("gptq_v2", "q4_1", True)],
+)
+def test_gptqmodel_loads_the_first_version_if_it_is_symmetric(
+    method: str, encode: str, is_loaded: bool, dense: Path, tmp_path: Path
+) -> None:
+    squish.convert(dense, tmp_path / "out", f"hf:method={method}", encode=f"*proj.weight={encode}", rename="hf")
+    reference = oracles.peer("transformers").run(loaded_by_gptqmodel, folder=str(tmp_path / "out"))
+    if not is_loaded:
+        assert "sym=False" in reference
+        return
+    assert len(reference) == 7, reference
+    with squish.open(tmp_path / "out") as file:
+        for name, weight in reference.items():
+            np.testing.assert_array_equal(weight, file[name].numpy().astype(np.float16))

@@ -17,7 +17,7 @@ from test_models_bad_input import FIRST
 import squish_core as squish
 
 FILES = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
-PLAIN = {"rope_scaling": None, "architectures": ["AnyForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}
+PLAIN = {"rope_scaling": None, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}
 Names = Callable[[str], str]
 
 
@@ -88,7 +88,7 @@ def test_a_setting_that_one_engine_checks(
         ("model.safetensors", True, True, True),
         ("model-00001-of-00001.safetensors", False, True, True),
         ("model-extra.safetensors", False, True, False),
-        ("consolidated.safetensors", False, False, False),
+        ("consolidated.safetensors", False, False, True),
     ],
 )
 def test_weights_have_the_name_that_the_engine_opens(

@@ -187,7 +187,7 @@ def tensor(name: str, value: Any) -> Change:
         (key("tokenizer.ggml.token_type", lambda each: [9] * 64), "tokenizer", "tokenizer.ggml.token_type"),
     ],
 )  # fmt: skip
-def test_keys_of_a_gguf_that_contradict_each_other_or_the_tensors_are_refused(
+def test_keys_of_a_gguf_that_contradict_each_other_or_the_tensors_are_noted(
     change: Change, code: str, place: str, models: Path, tmp_path: Path
 ) -> None:
     def both(keys: Keys, arrays: Arrays) -> None:
@@ -195,9 +195,17 @@ def test_keys_of_a_gguf_that_contradict_each_other_or_the_tensors_are_refused(
         if place == "tokenizer.ggml.tokens" and len(arrays["token_embd.weight"]) == 65:
             arrays["output.weight"] = np.ones((65, 32), np.float32)
 
-    error = refusal(changed(models / "foreign.gguf", tmp_path / "model.gguf", both), "gguf")
-    assert (error.code, error.tensor or error.part) == (code, place)
-    assert squish.convert(tmp_path / "model.gguf", tmp_path / "kept.gguf", rename="keep").notes == ()
+    model = changed(models / "foreign.gguf", tmp_path / "model.gguf", both)
+    for dry_run in (True, False):
+        (note,) = squish.convert(model, tmp_path / "out.gguf", dry_run=dry_run).notes
+        assert note.startswith(f"copied as it is, but llama.cpp may not load it: {place}: ")
+    with squish.open(model) as before, squish.open(tmp_path / "out.gguf") as after:
+        assert before.index.meta == after.index.meta
+        assert [*before] == [*after]
+    assert squish.convert(model, tmp_path / "kept.gguf", rename="keep").notes == ()
+    with pytest.raises(squish.SquishError) as caught:  # a conversion that maps the model
+        squish.convert(model, tmp_path / "folder", "hf")
+    assert (caught.value.code, caught.value.tensor or caught.value.part) == (code, place)
 
 
 @pytest.mark.parametrize(
@@ -238,17 +246,54 @@ def test_a_vocabulary_that_was_checked_is_not_read_again(
     assert len(calls) == reads
 
 
-def test_a_change_of_a_checked_vocabulary_is_refused(models: Path, tmp_path: Path) -> None:
+def test_a_change_of_a_checked_vocabulary_is_found(models: Path, tmp_path: Path) -> None:
     change = key("tokenizer.ggml.merges", lambda each: [*each, "q r"])
-    error = refusal(changed(models / "own.gguf", tmp_path / "model.gguf", change), "gguf")
-    assert (error.code, error.part) == ("tokenizer", "tokenizer.ggml.merges")
+    model = changed(models / "own.gguf", tmp_path / "model.gguf", change)
+    assert "tokenizer.ggml.merges: merge" in "\n".join(squish.convert(model, tmp_path / "out.gguf").notes)
+    assert refusal(model, "hf").code == "tokenizer"
 
 
-def test_a_dry_run_is_refused_too(models: Path, tmp_path: Path) -> None:
-    model = changed(models / "foreign.gguf", tmp_path / "model.gguf", key("llama.attention.head_count", 8))
-    with pytest.raises(squish.TensorError) as caught:
-        squish.convert(model, tmp_path / "out.gguf", dry_run=True)
-    assert caught.value.tensor == "blk.0.attn_output.weight"
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (tensor("blk.0.attn_norm.weight", (1, 32)), "blk.0.attn_norm.weight"),
+        (tensor("blk.0.attn_q.weight", (1, 32, 32)), "blk.0.attn_q.weight"),
+        (tensor("blk.7.attn_q.weight", (32, 32)), "blk.7.attn_q.weight"),
+        (key("tokenizer.ggml.token_type", [0] * 64), "tokenizer.ggml.token_type"),
+        (key("tokenizer.ggml.token_type", [-1] * 64), "tokenizer.ggml.token_type"),
+        (key("tokenizer.ggml.token_type", [1] * 3), "tokenizer.ggml.token_type"),
+        (key("tokenizer.ggml.merges", lambda each: ["ab"]), "tokenizer.ggml.merges"),
+        (key("tokenizer.ggml.merges", lambda each: ["a b c"]), "tokenizer.ggml.merges"),
+        (key("tokenizer.ggml.merges", lambda each: [""]), "tokenizer.ggml.merges"),
+        (key("tokenizer.ggml.tokens", lambda each: [b"\xff", *list(each)[1:]]), "tokenizer.ggml.tokens"),
+        (key("llama.rope.freq_base", NAN), "llama.rope.freq_base"),
+        (key("llama.rope.freq_base", float("inf")), "llama.rope.freq_base"),
+        (key("llama.attention.layer_norm_rms_epsilon", NAN), "llama.attention.layer_norm_rms_epsilon"),
+        (key("llama.block_count", 4_000_000_000), "llama"),
+        (lambda keys, arrays: keys.update({"tokenizer.chat_template": Typed("u32", 7)}), "tokenizer.chat_template"),
+        (lambda keys, arrays: keys.update({"llama.attention.head_count": Typed("str", "four")}),
+         "llama.attention.head_count"),
+        (lambda keys, arrays: keys.update({"llama.rope.scaling.type": Typed("u32", 3)}), "llama.rope.scaling.type"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("encode", [None, "q8_0", "q4_k_m"])
+def test_a_gguf_is_copied_whatever_its_keys_mean(
+    change: Change, place: str, encode: str | None, models: Path, tmp_path: Path
+) -> None:
+    model = changed(models / "foreign.gguf", tmp_path / "model.gguf", change)
+    notes = squish.convert(model, tmp_path / "out.gguf", encode=encode).notes
+    assert f"copied as it is, but llama.cpp may not load it: {place}: " in "\n".join(notes)
+    with squish.open(model) as before, squish.open(tmp_path / "out.gguf") as after:
+        changing = ("general.file_type", "general.quantization_version")
+        old, new = ({key: repr(value) for key, value in file.index.meta.items() if key not in changing}
+                    for file in (before, after))  # fmt: skip
+        assert old == new
+        assert [spec.shape for spec in before.index.tensors.values()] == [
+            spec.shape for spec in after.index.tensors.values()
+        ]
 
 
 def test_kept_names_are_not_checked_where_tensors_would_be_transposed(tmp_path: Path) -> None:

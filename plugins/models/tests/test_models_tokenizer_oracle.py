@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from oracles import vocabularies
 from squish_models.tokenizer import gguf_keys, huggingface_files, read_gguf, read_huggingface
 from squish_models.tokenizer.base import looks_special
-from squish_models.tokenizer.pretokenizers import PRETOKENIZERS
+from squish_models.tokenizer.pretokenizers import BY_NAME, PRETOKENIZERS
 
 import squish_core as squish
 from squish_core.model import Typed
@@ -66,7 +68,7 @@ def encode(text: str, samples: list[str]) -> list[list[int]]:
     return [tokenizer.encode(sample, add_special_tokens=False).ids for sample in samples]
 
 
-@pytest.mark.parametrize("kind", ["spm", *(each.names[0] for each in PRETOKENIZERS)])
+@pytest.mark.parametrize("kind", ["spm", *(each.names[0] for each in PRETOKENIZERS if not each.spelled)])
 def test_ids_are_the_same_after_a_way_through_gguf(kind: str) -> None:
     peer = oracles.peer("tokenizers")
     each = next((each for each in PRETOKENIZERS if each.names[0] == kind), PRETOKENIZERS[0])
@@ -122,18 +124,47 @@ def tokenize(path: str, texts: list[str]) -> list[list[int]]:
 
 @pytest.mark.parametrize("pre", [each.names[0] for each in PRETOKENIZERS])
 def test_a_pretokenizer_splits_as_llama_cpp_does(pre: str, tmp_path: Path) -> None:
-    with squish.open(vocabularies.vocabulary("gpt-2")) as file:
-        meta = {**file.index.meta, "tokenizer.ggml.pre": Typed("str", pre)}
+    name = "gemma-4" if BY_NAME[pre].spelled else "gpt-2"
+    with squish.open(vocabularies.vocabulary(name)) as file:
+        model = {} if pre == "gemma4" else {"tokenizer.ggml.model": Typed("str", "gpt2")}
+        meta = {**file.index.meta, **model, "tokenizer.ggml.pre": Typed("str", pre)}
     squish.save(tmp_path / "m.gguf", {"x": np.zeros(4, np.float32)}, metadata=meta)
     tokenizer = read_gguf(meta)
     assert tokenizer is not None
-    texts = [*vocabularies.samples("gpt-2")[0], *(text for text in TEXTS if "<" not in text)]
+    texts = [*vocabularies.samples(name)[0], *mixed(), *(text for text in TEXTS if "<" not in text)]
     result = huggingface_files(tokenizer)["tokenizer.json"].decode()
     ids = oracles.peer("tokenizers").run(encode, text=result, samples=texts)
     expected = oracles.peer("llama.cpp").run(tokenize, path=str(tmp_path / "m.gguf"), texts=texts)
     differing = [text for text, own, llama_cpp in zip(texts, ids, expected, strict=True) if own != llama_cpp]
-    # llama.cpp sees no end of a word between digits and a Chinese character, which docs/tokenizers.md says
-    assert not differing or (pre == "tiny_aya" and all("1314151" in text for text in differing))
+    excused = EXCUSES.get(pre, lambda text: BY_NAME[pre].normalizer == "NFC" and not is_composed(text))
+    assert not [text for text in differing if not excused(text)]
+
+
+def is_composed(text: str) -> bool:
+    return unicodedata.normalize("NFC", text) == text
+
+
+def has_marks(text: str) -> bool:
+    return any(unicodedata.category(each).startswith("M") for each in text)
+
+
+EXCUSES: dict[str, Callable[[str], bool]] = {
+    "tiny_aya": lambda text: any(map(str.isdigit, text)), "tekken": has_marks, "gpt-4o": has_marks,
+}  # fmt: skip
+"""Where llama.cpp differs from the tokenizer.json of these models, as docs/tokenizers.md says."""
+PIECES = (
+    "a", "B", "the", "don't", "'S", "'ll", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "1", "12", "345", "1234567",
+    "\u00b2", "\u2167", "\u4e00", "\u4e8c\u4e09", "\u3007", "\u3005", "\U00020000", "\uf900", "\u304c", "\u30ab",
+    "\ud55c", "\u0e44\u0e17\u0e22", "\u00e9", "e\u0301", "\u0301", "\u200c", "\u200d", "\u00a0", "\u3000", "!", "?!",
+    "...", "(", "$", "+", "_", "\U0001f600", "\u017f", "\u0416", "\u0663", "\u2581", "IMGIMGABCDZ", "-", "/",
+)  # fmt: skip
+"""What pre-tokenizers treat in their own ways: letters, digits, marks, scripts and spaces of many kinds."""
+
+
+def mixed() -> list[str]:
+    """Texts of random pieces."""
+    choose = random.Random(0)
+    return ["".join(choose.choices(PIECES, k=choose.randrange(1, 9))) for _ in range(1000)]
 
 
 @pytest.mark.parametrize("name", vocabularies.NAMES)

@@ -47,7 +47,7 @@ def gguf(tmp_path: Path) -> Path:
         ({"model_type": "strange"}, ONE, "mlx", None, "engine"),
         ({"architectures": ["StrangeForCausalLM"]}, ONE, "mlx", None, "engine"),
         ({"model_type": "strange"}, ONE, "uqff", None, "engine"),
-        ({"model_type": "qwen3_next"}, EXPERTS, "mlx", "q4", "engine"),
+        ({"model_type": "mellum"}, EXPERTS, "mlx", "q4", "engine"),
         ({"model_type": "strange"}, {"model.layers.0.mlp.switch_mlp.up_proj.weight": ONE[UP]}, "hf", None, "engine"),
         *(({"model_type": "mistral"}, CONSOLIDATED, to, None, "engine") for to in ("hf", "mlx", "gguf", "uqff")),
         (None, CONSOLIDATED, "safetensors:max_shard_size=1GB", None, "engine"),
@@ -122,7 +122,7 @@ def test_a_model_of_mlx_lm_is_carried_over_with_both_spellings(tmp_path: Path) -
 
 
 def test_experts_that_mlx_lm_stacks_as_floats_are_carried_over(tmp_path: Path) -> None:
-    source = folder(tmp_path / "m", {"model_type": "qwen3_next"}, {**EXPERTS, **ONE})
+    source = folder(tmp_path / "m", {"model_type": "mellum"}, {**EXPERTS, **ONE})
     report = squish.convert(source, tmp_path / "out", "mlx", ["q4", "*experts*=keep"])
     assert [step.action for step in report.steps] == ["copy", "copy", "encode"]
 
@@ -133,3 +133,51 @@ def test_the_command_ends_with_2_and_names_the_way_out(tmp_path: Path, capsys: p
         assert run(["convert", str(source), str(tmp_path / "m.gguf"), *more]) == 2
         assert "--names keep" in capsys.readouterr().err
     assert run(["convert", str(source), str(tmp_path / "m.gguf"), "--names", "keep", "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "spelled"),
+    [
+        ({"model_type": "apertus"}, {"mlp_bias": False, "post_norm": False, "qk_norm": True}),
+        ({"model_type": "apertus", "qk_norm": False}, {"qk_norm": False}),
+        ({"model_type": "exaone4", "hidden_size": 64, "num_attention_heads": 4, "sliding_window_pattern": 4},
+         {"head_dim": 16, "sliding_window_pattern": "LLLG"}),
+        ({"model_type": "gpt_neox", "rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
+         {"rotary_emb_base": 5e3, "rotary_pct": 0.25}),
+        ({"model_type": "granitemoehybrid", "layer_types": ["linear_attention", "full_attention"],
+          "position_embedding_type": None},
+         {"layer_types": ["mamba", "attention"], "position_embedding_type": "nope"}),
+        ({"model_type": "mistral3", "tie_word_embeddings": True, "text_config": {"tie_word_embeddings": False}},
+         {"text_config": {"tie_word_embeddings": True}}),
+        ({"model_type": "seed_oss", "rope_theta": 6e6, "rope_parameters": {"rope_theta": 5e3}}, {"rope_theta": 5e3}),
+        ({"model_type": "gpt_neox", "rope_parameters": 7}, {"rope_parameters": 7}),
+        ({"model_type": "exaone4", "hidden_size": 64, "num_attention_heads": 0}, {"num_attention_heads": 0}),
+        ({"model_type": "granitemoehybrid", "layer_types": "all"}, {"layer_types": "all"}),
+        ({"model_type": "gemma4", "text_config": 3}, {"text_config": 3}),
+        ({"model_type": "gemma4_text", "per_layer_config": {"1": 3}}, {"per_layer_config": {"1": 3}}),
+    ],
+)  # fmt: skip
+def test_settings_are_spelled_as_mlx_lm_reads_them(config: Mapping[str, Any], spelled: Mapping[str, Any]) -> None:
+    pytest.importorskip("squish_models")
+    from squish_models.config.mlx_models import mlx_config
+
+    assert mlx_config(config).items() >= spelled.items()
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "reason"),
+    [
+        ({"model_type": "minimax", "num_local_experts": 4}, ONE, "it needs shared_intermediate_size, rotary_dim"),
+        ({"model_type": "glm", "rope_parameters": {"partial_rotary_factor": 0.5}}, ONE, "partial_rotary_factor of 1.0"),
+        ({"model_type": "nanochat"}, {"model.embed_tokens.weight": ONE[UP]}, "has no model.embed_tokens.weight"),
+        ({"model_type": "bitnet"}, ONE, "needs tensors like"),
+    ],
+)  # fmt: skip
+def test_what_mlx_lm_computes_otherwise_is_refused_with_its_reason(
+    config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], reason: str, tmp_path: Path
+) -> None:
+    source = folder(tmp_path / "m", config, tensors)
+    with pytest.raises(squish.UsageError, match=reason) as caught:
+        squish.convert(source, tmp_path / "out", "mlx")
+    assert caught.value.code == "engine"
+    squish.convert(source, tmp_path / "out", "mlx", rename="keep")

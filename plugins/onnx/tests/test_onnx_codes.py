@@ -106,19 +106,13 @@ def test_codes_of_an_operator_are_a_weight(tmp_path, name, form, operator):
         assert np.array_equal(file[name].numpy(), values)
 
 
-def odd_zeros() -> tuple[dict, np.ndarray]:
-    return matrix(4, zeros=True, scales=np.ones((ROWS, 1), "f4"), block=COLUMNS)
-
-
 PLAIN = {
-    "float zero points": lambda: ({**matrix(4, zeros=False)[0], "zeros": np.ones_like(SCALES)}, {}),
     "another width": lambda: (matrix(4, zeros=False)[0], {"bits": 3}),
     "no block size": lambda: (matrix(4, zeros=False)[0], {"block_size": 0}),
     "a negative size": lambda: (matrix(4, zeros=False)[0], {"N": -ROWS}),
     "a huge size": lambda: (matrix(4, zeros=False)[0], {"K": 1 << 62}),
     "codes that do not fill the shape": lambda: (matrix(4, zeros=False)[0], {"N": ROWS - 1}),
     "prepacked": lambda: (matrix(4, zeros=False)[0], {"weight_prepacked": 1}),
-    "rows of zero points with a rest": lambda: (odd_zeros()[0], {"block_size": COLUMNS}),
     "scales of bytes": lambda: ({**matrix(4, zeros=False)[0], "scales": np.ones(SCALES.shape, "u1")}, {}),
 }
 

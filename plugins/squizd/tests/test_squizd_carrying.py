@@ -270,6 +270,29 @@ def test_a_draft_head_keeps_the_names_and_shapes_of_eagle_3(tmp_path: Path) -> N
                 np.testing.assert_array_equal(draft[name].numpy(), values.astype(np.float32))
 
 
+def test_a_draft_head_keeps_its_config(tmp_path: Path) -> None:
+    """Its tensors do not state heads and positions, so what runs it reads its config.json."""
+    config = b'{"num_attention_heads": 2, "rope_theta": 10000.0}'
+    (tmp_path / "head").mkdir()
+    squish.save(tmp_path / "head" / "model.safetensors", eagle_head())
+    (tmp_path / "head" / "config.json").write_bytes(config)
+    squish.save(tmp_path / "model.safetensors", {"model.layers.0.mlp.up_proj.weight": np.ones((64, 128), np.float32)})
+    squish.convert(tmp_path / "model.safetensors", tmp_path / "a.squizd", f"squizd:draft={tmp_path / 'head'}")
+    report = squish.convert(tmp_path / "a.squizd", tmp_path / "b.squizd")
+    assert report.dropped == ()
+    for name in ("a.squizd", "b.squizd"):
+        with squish.open(tmp_path / name) as file:
+            assert bytes(file.draft().assets["config.json"].raw) == config
+            assert "config.json" not in file.assets
+            assert not file.index.meta
+        assert squish.verify(tmp_path / name, deep=True).clean
+    (tmp_path / "head" / "config.json").write_bytes(b" " * (1 << 20) + config)
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "model.safetensors", tmp_path / "c.squizd", f"squizd:draft={tmp_path / 'head'}")
+    assert (caught.value.code, caught.value.part) == ("draft", "config.json")
+    assert not (tmp_path / "c.squizd").exists()
+
+
 def test_integers_that_float32_cannot_hold_are_no_draft_head(tmp_path: Path) -> None:
     squish.save(tmp_path / "draft.safetensors", {"d2t": np.array([1 << 40])})
     squish.save(tmp_path / "model.safetensors", {"w": np.ones((64, 128), np.float32)})

@@ -17,7 +17,9 @@ OLD_OPTIONS = {
 }
 """Command -> old name of an option -> its name; the old one works, with a warning."""
 VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
-"""Command -> its option with an optional value."""
+"""Command -> its option with an optional value, which only `=` adds."""
+FILE_OPTIONAL = {"run": "--draft", "eval": "--draft"}
+"""Command -> its option with an optional file: the next word, unless that is an option."""
 
 
 def understood(argv: Sequence[str]) -> list[str]:
@@ -26,6 +28,7 @@ def understood(argv: Sequence[str]) -> list[str]:
     if command in ("help", "-V", "version"):
         return _about(argv)
     renamed, optional = OLD_OPTIONS.get(command, {}), VALUE_OPTIONAL.get(command)
+    with_file = FILE_OPTIONAL.get(command)
     words = list[str]()
     for number, word in enumerate(argv):
         if word == "--":
@@ -34,6 +37,8 @@ def understood(argv: Sequence[str]) -> list[str]:
         if name in renamed:
             show_warning(f"{name} is now {renamed[name]}")
             word = f"{renamed[name]}{equals}{value}"
+        if word == with_file and (number + 1 == len(argv) or argv[number + 1].startswith("-")):
+            word = f"{word}="
         words.append(f"{word}=True" if word == optional else word)
     return words
 

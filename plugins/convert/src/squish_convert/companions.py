@@ -90,7 +90,6 @@ def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
     for name in names:
         child = file.index.children[name]
         yield from (Dropped("child", inner, where=name) for inner in child.children)
-        yield from (Dropped("asset", inner, where=name) for inner in child.assets)
         yield from (Dropped("encoding", str(encoding.codec), _OF_THE_WHOLE, name) for encoding in child.whole)
         for key, spec in child.tensors.items():
             yield from (Dropped("encoding", encoding.label, where=f"{name}/{key}") for encoding in spec.encodings[1:])
@@ -111,6 +110,7 @@ def outgoing_companions(file: File, children: Iterable[str], whole: Collection[s
             name: OutgoingChild(
                 tensors=[_tensor(opened[name], spec) for spec in opened[name].index.tensors.values()],
                 meta=opened[name].index.meta,
+                assets={key: bytes(opened[name].assets[key].raw) for key in opened[name].assets},
             )
             for name in children
         },

@@ -65,6 +65,20 @@ def keeps_values(target: CodecSpec, source: CodecSpec, dtype: str) -> bool:
     return target.id == source.id == "dense" and (target == source or dtypes.holds(target.params["dtype"], dtype))
 
 
+def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, registry: Registry) -> bool:
+    """Whether another codec stores the codes of a requested encoding exactly, whatever they are.
+
+    They are symmetric, and both have the same groups and scales; at most a constant is added to each code.
+    """
+    if requested.id == target.id or requested.inner or target.inner:
+        return False
+    own, other = (registry.codec(codec).code_layout(spec, codec.params) for codec in (requested, target))
+    if own is None or other is None or own.table is not None or other.table is not None:
+        return False
+    facts = [(layout.bits, layout.group_sizes(spec.shape), layout.run, layout.scale_dtype) for layout in (own, other)]
+    return own.is_symmetric and facts[0] == facts[1] and (other.is_symmetric or other.offset_kind == "zero_point")
+
+
 def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     """Whether the target stores the source's parts with wider integers (indices) or in another byte order.
 

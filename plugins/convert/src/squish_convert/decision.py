@@ -33,6 +33,7 @@ from .compatible import (
     can_widen,
     encoder_for,
     encoder_problem,
+    keeps_codes,
     keeps_values,
     needs_activations,
     same_encoding,
@@ -259,7 +260,7 @@ class Decision:
             return evolve(step, exactness=Exactness("values", dtype))
         refusals = []
         for encoding in spec.encodings:
-            answer = self._answer(spec, encoding)
+            answer = self._answer_examined(spec, encoding)
             if isinstance(answer, Refusal):
                 refusals.append(answer.why)
                 continue
@@ -303,6 +304,21 @@ class Decision:
             return answer
         layout = self.registry.codec(encoding.codec).code_layout(spec, encoding.codec.params)
         return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
+
+    def _answer_examined(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+        """The target's answer for stored codes; a format may tell symmetric ones, which the data show, from others."""
+        answer = self._answer(spec, encoding)
+        if not self.container.tells_symmetric(self.options) or self.registry.missing(encoding):
+            return answer
+        bound = self.file.bind(spec, encoding)
+        codec = bound.codec.examine(bound.parts, spec, encoding.codec)
+        if codec == encoding.codec:
+            return answer
+        examined = self._answer(spec, evolve(encoding, codec=codec))
+        if isinstance(answer, Refusal) or not same_encoding(answer, encoding, self.registry):
+            return answer if isinstance(examined, Refusal) else examined
+        is_copy = not isinstance(examined, Refusal) and same_encoding(examined, encoding, self.registry)
+        return examined if is_copy else answer
 
     def _encode(self, spec: TensorSpec, requested: CodecSpec, overflow: str) -> Step:
         bound = self.file[spec.name].bound
@@ -348,6 +364,8 @@ class Decision:
         exactness = codec.error_bound(params)
         if requested.id == "dense":
             exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
+        if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
+            return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
         encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
         return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
 

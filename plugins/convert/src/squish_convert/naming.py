@@ -9,7 +9,8 @@ from typing import cast
 
 from attrs import evolve
 
-from squish_core.errors import FormatError, SquishError, UsageError
+from squish_core.codes import BUGS
+from squish_core.errors import FormatError, SquishError, TensorError, TruncatedError, UsageError
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
@@ -220,7 +221,19 @@ def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, r
     if layout == HF and not request and _has_engine_format(file):
         check_complete(map_file(file, layout, options, naming))
         return ()
-    return check_settings(file, naming, layout)
+    return _copy_notes(file, naming) if layout == GGUF else check_settings(file, naming, layout)
+
+
+def _copy_notes(file: File, naming: Naming) -> tuple[str, ...]:
+    """What a GGUF that stays one contradicts, as a note: a copy maps nothing, and llama.cpp may load it."""
+    try:
+        return check_settings(file, naming, GGUF)
+    except (FormatError, TensorError) as error:
+        if isinstance(error, TruncatedError) or error.code in BUGS:
+            raise
+        error.hint = None  # about conversions that map
+        place = f"{error.where()}: " if error.where() else ""
+        return (f"copied as it is, but {ENGINES[GGUF]} may not load it: {place}{error.reason()}",)
 
 
 def _has_engine_format(file: File) -> bool:

@@ -85,7 +85,7 @@ def _decibels(file: File, step: Step) -> float | None:
     """The signal-to-noise ratio of the first values; None if they cannot be encoded, which converting reports."""
     total = Distance()
     panels = EncodedPanels(file, step, None)
-    regions = stored_panels(step.spec.shape, panels.encoder.grain, 4, budget=SAMPLED_BYTES)
+    regions = stored_panels(step.spec.shape, panels.grain, 4, budget=SAMPLED_BYTES)
     try:
         for _, distance, _ in panels.measured(islice(regions, SAMPLED_PANELS)):
             if distance is not None:

@@ -11,7 +11,8 @@ from attrs import evolve
 
 from squish_core.codecs.base import MeasuringEncoder
 from squish_core.codecs.bound import MEMORY_LIMIT, BoundEncoding
-from squish_core.codecs.regions import Region, sizes
+from squish_core.codecs.code_layout import Codes
+from squish_core.codecs.regions import Region, full, sizes
 from squish_core.file import File
 from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
 
@@ -106,7 +107,7 @@ class PanelEncoder:
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
         """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""
-        bound = self._bound(values, encoded)
+        bound = self._bound(values.shape, encoded)
         if self._sums(bound, values):
             return None
         mask = changed(values, bound.read())
@@ -119,7 +120,7 @@ class PanelEncoder:
 
         `start`: the panel's first index, to check that finite values stayed finite; None skips the check.
         """
-        bound = self._bound(values, encoded)
+        bound = self._bound(values.shape, encoded)
         if sums := self._sums(bound, values):
             distance.take(*sums)
             return
@@ -136,9 +137,13 @@ class PanelEncoder:
         sums = self._metrics.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
         return sums if sums and all(map(isfinite, sums)) else None
 
-    def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> BoundEncoding:
+    def codes(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> Codes | None:
+        """The codes of an encoded panel; None if it has none."""
+        return self._bound(shape, encoded).codes(full(shape))
+
+    def _bound(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> BoundEncoding:
         """An encoded panel as an encoding, its parts in their declared shapes."""
-        spec = evolve(self._target, shape=values.shape)
+        spec = evolve(self._target, shape=shape)
         params = self._codec.params_of_panel(encoded, self._params)
         declared = self._codec.parts(spec, params)
         parts: Any = {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}

@@ -56,14 +56,18 @@ class EncodedPanels:
 
     def __init__(self, file: File, step: Step, activations: np.ndarray | None, *, memory: int = ALL_PANELS) -> None:
         self._memory = memory
-        self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+        self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.encoding_codec),))
         self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
+        self.grain, self._packing = self.encoder.grain, None
+        if step.encoder is not None:
+            self._packing = _Packing(file, step)
+            self.grain = _common_grain(self.grain, self._packing.grain)
         self.guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
         self._lossy, self._saturates = step.is_lossy, step.overflow == SATURATE and step.is_lossy
 
     def regions(self) -> Iterator[Region]:
         """As in `Panels`."""
-        return stored_panels(self.target.shape, self.encoder.grain, 4)
+        return stored_panels(self.target.shape, self.grain, 4)
 
     def saturation(self) -> Saturation | None:
         """A new count of clipped values; None if the step refuses them."""
@@ -84,7 +88,7 @@ class EncodedPanels:
 
     def parts(self, region: Region) -> Parts:
         """As in `Panels`."""
-        return self.encode(region, self._read, self.saturation())[0]
+        return self._stored(self.encode(region, self._read, self.saturation())[0], sizes(region))
 
     def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
         """As in `Panels`."""
@@ -95,7 +99,14 @@ class EncodedPanels:
                 distance = Distance()
                 with self.guard():
                     self.encoder.add_distance(distance, values, parts, None if self._saturates else start)
-            yield parts, distance, clipped
+            yield self._stored(parts, values.shape), distance, clipped
+
+    def _stored(self, parts: Parts, shape: tuple[int, ...]) -> Parts:
+        """An encoded panel as the target stores it."""
+        if self._packing is None:
+            return parts
+        with self.guard():
+            return self._packing.parts(self.encoder.codes(shape, parts), evolve(self.target, shape=shape))
 
     def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...], int]]:
         """Parts, values, first index and number of clipped values of each panel."""
@@ -115,10 +126,9 @@ class RepackedPanels:
     """Panels of the source's codes, in the target's packing."""
 
     def __init__(self, file: File, step: Step, *, memory: int = 0) -> None:
-        self._encoding, self._step = step.spec.encodings[0], step
         spec = file.index.tensors[step.name]
-        self._codes = CodePanels(file, spec, step.origin, self._encoding, memory=memory)
-        self._codec = file.registry.codec(self._encoding.codec)
+        self._codes = CodePanels(file, spec, step.origin, step.spec.encodings[0], memory=memory)
+        self._packing = _Packing(file, step)
 
     def regions(self) -> Iterator[Region]:
         """As in `Panels`."""
@@ -126,18 +136,31 @@ class RepackedPanels:
 
     def parts(self, region: Region) -> Parts:
         """As in `Panels`; CodecError (code `replan`) if codes do not fit as planned."""
-        codes, panel = self._codes.read(region)
-        result = None if codes is None else self._codec.from_codes(codes, panel, self._encoding.codec.params)
-        if result is None or result[1] not in (SAME_BYTES, self._step.exactness):
+        return self._packing.parts(*self._codes.read(region))
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """As in `Panels`; codes are not measured."""
+        return ((self.parts(region), None, 0) for region in regions)
+
+
+class _Packing:
+    """Codes as the target of a step stores them."""
+
+    def __init__(self, file: File, step: Step) -> None:
+        self._step, self._params = step, step.spec.encodings[0].codec.params
+        self._codec = file.registry.codec(step.spec.encodings[0].codec)
+        self.grain = self._codec.encode_grain(step.spec, self._params)
+
+    def parts(self, codes: Codes | None, panel: TensorSpec) -> Parts:
+        """The parts of one panel; CodecError (code `replan`) if its codes do not fit as planned."""
+        result = None if codes is None else self._codec.from_codes(codes, panel, self._params)
+        planned = self._step.action == "encode" or (result and result[1] in (SAME_BYTES, self._step.exactness))
+        if result is None or not planned:
             raise CodecError(
                 "the codes do not fit the target as planned", tensor=self._step.name, code=ErrorCode.REPLAN,
                 hint="Plan the conversion again.",
             )  # fmt: skip
         return result[0]
-
-    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
-        """As in `Panels`; codes are not measured."""
-        return ((self.parts(region), None, 0) for region in regions)
 
 
 class CodePanels:

@@ -350,7 +350,7 @@ class _Planner:
 
 def uses_activations(step: Step, registry: Registry) -> bool:
     """Whether a step encodes with activation statistics."""
-    return step.action == "encode" and needs_activations(step.codec, registry)
+    return step.action == "encode" and needs_activations(step.encoding_codec, registry)
 
 
 def _listed(names: Sequence[str]) -> str:

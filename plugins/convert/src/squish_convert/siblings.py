@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from filecmp import cmp
@@ -13,6 +12,7 @@ from squish_core.errors import WriteError
 from squish_core.io.atomic import check_parent, check_regular, create_folder, sync_folder, sync_rename
 from squish_core.io.fsync import Syncer
 from squish_core.io.sink import Sink
+from squish_core.io.system import LOCK_FILE, replace
 from squish_core.io.temporaries import new_temporary, remove_dead
 
 
@@ -33,18 +33,20 @@ def atomic_siblings(
     check_regular(target)
     check_parent(target)
     notes = remove_dead(target)
-    with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
+    with new_temporary(target, lambda path: create_folder(path, target, mode)) as temporary:
+        path = temporary.path
         with closing(Syncer()) as syncer:
             with Sink(None, path, progress, syncer=syncer, mode=mode).member(target.name) as sink:
                 sink._folder, sink._mode, sink.check_member = path, mode, check
                 yield sink
             syncer.wait()
         sync_folder(path)
-        names = sorted(entry.name for entry in path.iterdir() if entry.name != target.name)
+        names = sorted(entry.name for entry in path.iterdir() if entry.name not in (target.name, LOCK_FILE))
         for name in names:
             check(name)  # it may have appeared while the others were written
+        temporary.release()  # on Windows, the lock is a file in the folder
         for name in (*names, target.name):
-            os.replace(path / name, target.parent / name)
+            replace(path / name, target.parent / name)
         path.rmdir()
     sink.siblings = tuple(target.parent / name for name in names)
     sink.notes += [*notes, *sync_rename(target)]

@@ -22,6 +22,7 @@ class Step:
 
     `origin`: the source encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
     with the parameters that only the encoder needs (`Codec.encoder_only_params`) and `spec` omits.
+    `encoder`: the codec that computes the codes of an "encode", where `codec` only stores them; else None.
     `stack`, `row`: for a tensor that the target stacks with others, the stacked tensor and its row in it.
     `quality`: the error of a lossy encoding, measured while writing.
     `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
@@ -41,6 +42,7 @@ class Step:
     spec: TensorSpec = field(repr=False)
     codec: CodecSpec = field(repr=False)
     origin: Encoding = field(repr=False)
+    encoder: CodecSpec | None = field(default=None, repr=False)
     stack: str = ""
     row: int | None = None
 
@@ -53,6 +55,11 @@ class Step:
     def bits(self) -> float:
         """Bits per weight of all parts, scales included."""
         return 8 * self.size / max(self.spec.elements, 1)
+
+    @property
+    def encoding_codec(self) -> CodecSpec:
+        """The codec whose encoder computes the codes."""
+        return self.encoder or self.codec
 
     @property
     def is_computed(self) -> bool:

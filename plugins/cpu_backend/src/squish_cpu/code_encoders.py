@@ -74,7 +74,7 @@ def encode_compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     in_rows = not scheme.transposed and (scheme.group_axis, scheme.pack_axis) == (-1, -1)
     packed = scheme.packing.order == "lsb" and not line * scheme.bits % scheme.packing.width
     fits = panel.size and not size % RUN and not line % size and size <= MAX_GROUP.get(scheme.search, 0)
-    if not (in_rows and packed and fits) or (scheme.offset == "zero_point" and scheme.zero):
+    if not (in_rows and packed and fits) or (scheme.offset == "zero_point" and (scheme.zero or scheme.symmetric)):
         return None
     values = np.require(panel, np.float32, ["C", "A"])
     offset_dtype = scheme.offset_dtype if scheme.offset == "bias" else "i8" if scheme.signed else "u8"

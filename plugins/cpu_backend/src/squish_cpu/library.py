@@ -108,7 +108,7 @@ def _stale(detail: str | None = None) -> SquishError:
 
 
 def _open() -> Library:
-    name = f"libsquish_cpu.{'dylib' if sys.platform == 'darwin' else 'so'}"
+    name = f"libsquish_cpu.{ {'darwin': 'dylib', 'win32': 'dll'}.get(sys.platform, 'so') }"
     path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # tests load a sanitizer build
     try:
         loaded = ctypes.CDLL(path)

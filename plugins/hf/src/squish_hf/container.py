@@ -124,6 +124,11 @@ class HuggingFace(Checkpoint):
 
         return writer.accepts_codes(spec, layout, options)
 
+    def tells_symmetric(self, options: Options) -> bool:
+        from squish_hf import writer
+
+        return writer.chosen(options) in (*writer.GPTQS, writer.PACKED)
+
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         from squish_hf import writer
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
@@ -47,17 +48,18 @@ from squish_hf.methods.forms import (
 
 METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
-METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
+GPTQS = (GPTQ, GPTQ_V2)
+METHODS = (*GPTQS, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
 MXFP4_CODECS = ("ggml.mxfp4", "mx")
 FLOAT_METHODS = (PACKED, FP8, FBGEMM, MODELOPT)
 """Methods with float codes."""
-INTEGER_METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
+INTEGER_METHODS = (*GPTQS, AWQ, PACKED)
 BITS = {
     GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,), FP8: (8,),
     FBGEMM: (8,), MODELOPT: (4, 8),
 }  # fmt: skip
 EXAMPLES = {
-    **dict.fromkeys((GPTQ, GPTQ_V2, AWQ, PACKED), "*_proj.weight=int4"), FP8: "*_proj.weight=fp8",
+    **dict.fromkeys(INTEGER_METHODS, "*_proj.weight=int4"), FP8: "*_proj.weight=fp8",
     FBGEMM: "*_proj.weight=fp8_row", MODELOPT: "*_proj.weight=nvfp4", GPT_OSS: "*.experts.*_proj=mxfp4",
 }  # fmt: skip
 """A rule of `encode=` for each method."""
@@ -85,7 +87,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
-        if layout and codec.inner == _codec(method, layout):  # the data decide whether groups are in activation order
+        # The data decide whether groups are in activation order.
+        if layout and _same(codec.inner, _codec(method, layout)):
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     return Refusal(why=f"{method} stores integer codes for matrices named <layer>.weight, not {codec.id}")
 
@@ -133,10 +136,12 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     """
     bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
-    default = FLOAT_DEFAULTS.get((method, bits))
-    codec = default or _codec(method, layout)
+    codec = FLOAT_DEFAULTS.get((method, bits)) or _codec(method, layout)
+    codec = evolve(
+        codec, params={key: codec.params[key] for key in codec.params if key != "symmetric"}
+    )  # as it is read
     # The packages of GPTQ store the group of each column.
-    encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in (GPTQ, GPTQ_V2) else codec, parts={})
+    encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in GPTQS else codec, parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
@@ -171,16 +176,22 @@ def _codec(method: str, layout: CodeLayout) -> CodecSpec:
     if layout.scale_dtype != "f32":
         params["scale_dtype"] = layout.scale_dtype if layout.scale_dtype in ("f16", "bf16") else "f16"
     if method == PACKED:
-        middle = 1 << layout.bits - 1
-        if layout.offset_kind == "none" and (layout.signed or layout.zero == middle):
-            return CodecSpec("affine", {**params, "zero": middle})
+        if layout.is_symmetric:
+            return CodecSpec("affine", {**params, "zero": 1 << layout.bits - 1})
         return CodecSpec("affine", {**params, "offset": "zero_point", "offset_dtype": "packed"})
     params.update(axis=-2, transposed=True, offset="zero_point", offset_dtype="packed")
     if method == AWQ:
         return CodecSpec("affine", {**params, "pack_axis": -1, "order": ORDER})
     if method == GPTQ:
         params["zero"] = 1
+    if layout.is_symmetric:
+        params["symmetric"] = True
     return CodecSpec("affine", params)
+
+
+def _same(one: CodecSpec, other: CodecSpec) -> bool:
+    default = {"scale_dtype": "f32"}
+    return {**default, **one.params} == {**default, **other.params}
 
 
 def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
@@ -196,7 +207,7 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
         (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
         for role, name in names.items() if role in encoding.parts
     ]  # fmt: skip
-    if method in (GPTQ, GPTQ_V2) and "g_idx" not in encoding.parts:  # some readers require it
+    if method in GPTQS and "g_idx" not in encoding.parts:  # some readers require it
         group = encoding.codec.params["group_size"] or max(spec.shape[1], 1)
         order = np.arange(spec.shape[1], dtype="<i4") // group
         fields.append((f"{layer}.g_idx", "i32", order.shape, order.astype("<i4").tobytes()))
@@ -227,8 +238,18 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if method in (FP8, FBGEMM, MODELOPT):
         return {**undeclared, "quantization_config": declaration(codecs, specs, method)}
     settings = {layer: _setting(codec) for layer, codec in codecs.items()}
-    declared = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
-    return {**undeclared, "quantization_config": declared}
+    if method == PACKED:
+        return {**undeclared, "quantization_config": _groups(settings)}
+    common = _single(settings, method)
+    if method == AWQ:
+        own = {"quant_method": AWQ, "version": "gemm", "zero_point": True}  # which it stores, whatever they are
+    else:
+        symmetric = all(codec.params.get("symmetric", False) for codec in codecs.values())
+        own = {
+            "quant_method": GPTQ, "checkpoint_format": method, "desc_act": before.get("desc_act") is True,
+            "sym": symmetric,
+        }  # fmt: skip
+    return {**undeclared, "quantization_config": {**own, **common}}
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -257,8 +278,8 @@ def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict[str, Any]:
-    """Declare the single setting of GPTQ or AWQ."""
+def _single(settings: Mapping[str, Setting], method: str) -> dict[str, Any]:
+    """Return the single setting of GPTQ or AWQ."""
     several = {(setting.bits, setting.group or -1) for setting in settings.values()}
     if len(several) > 1:
         choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
@@ -267,10 +288,7 @@ def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict
             hint="Use hf:method=compressed-tensors or mlx, which allow several.",
         )  # fmt: skip
     ((bits, group),) = several
-    common = {"bits": bits, "group_size": group}
-    if method == AWQ:
-        return {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}
-    return {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False, **common}
+    return {"bits": bits, "group_size": group}
 
 
 def _setting(codec: CodecSpec) -> Setting:

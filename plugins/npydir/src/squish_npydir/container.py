@@ -21,16 +21,18 @@ from squish_core.api import (
     Options,
     OutgoingTensor,
     Part,
+    Problem,
     Refusal,
     Sink,
     Source,
+    SquishError,
     TensorSpec,
     WritePlan,
     parse_spec,
 )
 
 from .directory import Directory
-from .features import DIALECTS, TIERS
+from .features import DIALECTS, LISTING, TIERS
 from .options import narrowed, option, quantized
 from .read import awq, manifest
 from .read.folder import Folder
@@ -52,6 +54,23 @@ class NpyDir(Container):
             return awq.read(folder)
         index = Directory(folder).index()
         return _pending(index, source, limits) if "SQUISH_TIERS" in os.environ and source.path is not None else index
+
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
+        from .read import listing
+
+        if not source.is_dir or not source.has(LISTING):
+            return ()
+        folder = Folder(source=source, limits=limits)
+        try:
+            files = listing.parse(folder.json(LISTING, "list of files"))
+        except SquishError as error:
+            return (Problem(code="files", severity="warning", where=LISTING, message=error.message),)
+        arrays = (name for name in folder.names(manifest.PLACE) if name.endswith(".npy"))
+        present = frozenset(f"{manifest.PLACE}/{name}" for name in arrays)
+        return [
+            Problem(code="files", severity="warning", where=path, message=message)
+            for path, message in listing.contradictions(files, source, present)
+        ]
 
     def loading(self, source: Source) -> None:
         from .tiers import background

@@ -267,9 +267,8 @@ def _dtype(encoding: Encoding) -> str:
 
 def _assets(folder: Folder) -> dict[str, Part]:
     assets = {}
-    listed = folder.source.lists_members
+    listed = folder.source.lists_members or folder.listed is not None
     for name in model_assets(folder.source, folder.names() if listed else [*filter(folder.has, MODEL_ASSETS)]):
-        source = folder.open(name)
-        segment = Segment(folder.number(name, source.size), 0, source.size)
-        assets[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
+        size = folder.size(name)
+        assets[name] = Part(dtype="u8", shape=(size,), segments=(Segment(folder.number(name, size), 0, size),))
     return assets

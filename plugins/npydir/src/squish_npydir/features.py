@@ -35,3 +35,6 @@ TIERS = {
 
 TIER_NAMES = {"panels": "squish_panels", "4bit": "squish_4bit", "3bit": "squish_3bit", "mlx": "squish_weights"}
 """Name of a tier for `squish cache build --tier` -> its label."""
+
+LISTING = "squish.files.json"
+"""The list of files of a directory; see `read.listing`."""

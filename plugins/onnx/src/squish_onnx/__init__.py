@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import ContainerInfo, Signature, hookimpl
+from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 IR_VERSION = b"\x08"
 """Key of the first field of a model, its IR version."""
@@ -34,6 +34,12 @@ def squish_containers() -> list[ContainerInfo]:
                 "take the values",
                 "names": "path of a JSON object that maps tensors to initializers of graph=",
             },
-            codecs=("dense", "affine"),
+            codecs=("dense", "affine", "onnx.blocks"),
         )
     ]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [CodecInfo(id="onnx.blocks", title="ONNX integers and floats", factory="squish_onnx.blocks:Blocks")]

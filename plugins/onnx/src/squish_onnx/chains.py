@@ -84,7 +84,7 @@ def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain
     if biases is None or list(biases.shape) != grid or not is_form:
         return None
     return CodeChain(
-        scale=values["scale"], biases=values["biases"], zeros="", shape=weight.shape, bits=bits, block=block,
+        scale=values["scale"], biases=values["biases"], zeros="", shape=(rows, columns), bits=bits, block=block,
         output=total.outputs[0], nodes=tuple(nodes),
     )  # fmt: skip
 

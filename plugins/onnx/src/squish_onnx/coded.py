@@ -26,7 +26,8 @@ _MOST = 64
 class CodeUse:
     """Nodes that compute with codes: `rows` gathers rows, otherwise they multiply; `bias` is a value that is added.
 
-    `x` and `output`: what goes in and what comes out. `nodes`: their numbers.
+    `x` and `output`: what goes in and what comes out. `nodes`: their numbers. `operator`: one that computes with these
+    codes and with no others; DequantizeLinear only makes their values.
     """
 
     rows: bool
@@ -34,16 +35,18 @@ class CodeUse:
     output: str
     nodes: tuple[int, ...]
     bias: str = ""
+    operator: str = ""
 
 
 @frozen(kw_only=True)
 class CodedWeight:
-    """A quantized matrix of a graph. `params`: those of the codec `affine`; `parts`: role -> initializer."""
+    """A quantized weight of a graph. `params`: those of the codec; `parts`: role -> initializer."""
 
     name: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     params: Mapping[str, Any]
     parts: Mapping[str, str]
+    codec: str = "affine"
     uses: tuple[CodeUse, ...] = field(default=(), eq=False)
 
 

@@ -10,9 +10,12 @@ from attrs import evolve
 
 from squish_core.api import dtypes
 
+from .blocks import ID as BLOCKS
+from .blocks import ROWS as PACKED_ROWS
 from .chains import block_sums, gathered_rows
 from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodesApart, CodeUse, GraphValues
 from .nodes import Node
+from .operators import OPERATORS, dequantized
 from .tensor import TensorProto
 
 PRODUCT, ROWS = "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
@@ -25,6 +28,8 @@ CODES_OF = {
 """Operator -> number of its input with codes."""
 CODE_DTYPES = ("u8", "i8", "u4", "i4", "u2", "i2", "u16", "i16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz",
                "f4_e2m1")  # fmt: skip
+BIASES = "i32"
+"""Dtype of the integers of biases: they are codes if a node says so."""
 _SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
 _QWEIGHT = re.compile(r"\.qweight$")
 
@@ -85,11 +90,10 @@ def codes_apart(
 
 def _reason(node: Node) -> str:
     """Why codes are not combined with their scales."""
-    columns, block = (_integer(node.attributes.get(key)) for key in ("K", "block_size"))
-    if node.kind == PRODUCT and block and columns % block:
-        return f"blocks of {block} do not divide {columns} columns"
     if node.kind in (PRODUCT, ROWS):
-        return "padded zero points, or another order or form of codes"
+        return "another order or form of codes than it declares"
+    if node.kind in OPERATORS:
+        return "its scales or zero points are computed, of another form, or contradict those of another node"
     return "no codec has codes of this operator"
 
 
@@ -110,14 +114,14 @@ def _product(node: Node, graph: GraphValues) -> CodedWeight | None:
     """The weight of a MatMulNBits, with the biases that are added through the sums of blocks."""
     x, data, scale, zero, order, bias, *_ = (*node.inputs, *("",) * 6)
     rows, columns, bits, block = (_integer(node.attributes.get(key)) for key in ("N", "K", "bits", "block_size"))
-    if order or node.attributes.get("weight_prepacked") or len(node.outputs) != 1:
+    if node.attributes.get("weight_prepacked") or len(node.outputs) != 1:
         return None
-    parts = {"data": data, "scale": graph.stored(scale), "offset": zero}
+    parts = {"data": data, "scale": graph.stored(scale), "offset": zero, "g_idx": order}
     weight = _matrix(graph, (rows, columns), bits, block, parts)
     if weight is None:
         return None
     output, nodes = node.outputs[0], [node.number]
-    if not zero and (chain := block_sums(node, graph, weight)):
+    if not zero and weight.codec == "affine" and (chain := block_sums(node, graph, weight)):
         weight, output = _with_biases(weight, chain.biases), chain.output
         nodes += chain.nodes
     return evolve(weight, uses=(CodeUse(rows=False, x=x, output=output, nodes=tuple(nodes), bias=bias),))
@@ -151,11 +155,13 @@ def _matrix(
     """A weight of these parts if they fill its shape; its name is that of the codes."""
     data, scale = graph.tensor(parts["data"], "u8"), graph.tensor(parts["scale"], *SCALES)
     rows, columns = shape
-    if data is None or scale is None or bits not in HALF_BLOCKS or block < 16 or block & (block - 1) or columns % block:
+    if data is None or scale is None or bits not in HALF_BLOCKS or block < 16 or block & (block - 1) or not data.nbytes:
         return None
-    blocks = columns // block
-    if data.nbytes != rows * columns * bits // 8 or dtypes.count(scale.shape) != rows * blocks or not data.nbytes:
+    blocks = -(-columns // block)
+    if min(shape) < 1 or dtypes.count(scale.shape) != rows * blocks:
         return None
+    if data.nbytes * 8 != rows * columns * bits or columns % block or parts.get("g_idx"):
+        return _in_blocks(graph, shape, bits, block, parts)
     params: dict[str, Any] = {"bits": bits, "group_size": block}
     if scale.dtype != "f32":
         params["scale_dtype"] = scale.dtype
@@ -164,10 +170,44 @@ def _matrix(
         params |= {"zero": HALF_BLOCKS[bits], "signed": False}
         return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
     zeros = graph.tensor(parts["offset"], "u8")
-    if zeros is None or zeros.nbytes * 8 != rows * blocks * bits:  # rows of zero points are padded to bytes
-        return None
+    if zeros is None or blocks * bits % 8 or zeros.nbytes * 8 != rows * blocks * bits:
+        return _in_blocks(graph, shape, bits, block, parts)
     params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}
     return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
+
+
+def _in_blocks(
+    graph: GraphValues, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
+) -> CodedWeight | None:
+    """A weight with padded rows of codes or of zero points, zero points as floats, or groups in another order."""
+    rows, columns = shape
+    data, scale = graph.initializers[parts["data"]], graph.initializers[parts["scale"]]
+    blocks = -(-columns // block)
+    params: dict[str, Any] = {"dtype": f"u{bits}", "axis": 1, "block_size": block}
+    if data.nbytes * 8 == rows * blocks * block * bits:
+        params |= {"columns": blocks * block} if columns % block else {}
+    elif data.nbytes * 8 != rows * columns * bits:
+        return None
+    if scale.dtype != "f32":
+        params["scale_dtype"] = scale.dtype
+    parts = {role: name for role, name in parts.items() if name}
+    if "g_idx" in parts:
+        order = graph.tensor(parts["g_idx"], "i32")
+        if order is None or dtypes.count(order.shape) != columns:
+            return None
+        params["ordered"] = True
+    if "offset" not in parts:
+        params["zero"] = HALF_BLOCKS[bits]
+        return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
+    zeros = graph.tensor(parts["offset"], "u8", *SCALES)
+    packed = zeros is not None and zeros.dtype == "u8"
+    size = rows * -(-blocks * bits // 8) if packed else rows * blocks
+    if zeros is None or dtypes.count(zeros.shape) != size:
+        return None
+    if packed and "g_idx" in parts:  # onnxruntime's CPU kernel then takes the middle instead, against the specification
+        return None
+    params["offset_dtype"] = PACKED_ROWS if packed else zeros.dtype
+    return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
 
 
 def _with_biases(weight: CodedWeight, biases: str) -> CodedWeight:
@@ -190,6 +230,6 @@ def _embedding(node: Node, graph: GraphValues) -> CodedWeight | None:
 
 
 _READERS: dict[str, Callable[[Node, GraphValues], CodedWeight | None]] = {
-    PRODUCT: _product, ROWS: _rows, "Gather": _embedding,
+    PRODUCT: _product, ROWS: _rows, "Gather": _embedding, **dict.fromkeys(OPERATORS, dequantized),
 }  # fmt: skip
 """Operator -> what it declares about its initializers."""

@@ -14,6 +14,7 @@ from squish_core.api import (
     CodeLayout,
     Container,
     DenseFields,
+    DenseRecord,
     Encoding,
     ErrorCode,
     FileRef,
@@ -35,6 +36,7 @@ from squish_core.api import (
 )
 
 from . import ASSETS, CONFIG, MODEL
+from .blocks import Blocks
 from .coded import CodedWeight, CodesApart
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
@@ -44,7 +46,9 @@ from .write import accept, existing, writer
 Record = tuple[TensorProto, int, int]
 """Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
 CodedRecord = tuple[CodedWeight, Mapping[str, Record]]
-"""A quantized matrix, and the records of its parts."""
+"""A quantized weight, and the records of its parts."""
+ApartRecord = tuple[Problem, Record]
+"""What is not known about codes, and their record."""
 
 
 class Onnx(Container):
@@ -59,11 +63,12 @@ class Onnx(Container):
         locations = _Locations(ExternalFiles(source, file))
         parts = {part: weight for weight in model.weights.values() for part in weight.parts.values()}
         stored = {name: locations.record(tensor) for name, tensor in model.tensors.items()}
-        records: dict[str, Record | CodedRecord] = {}
+        apart = {codes.name: _apart(codes) for codes in model.apart}
+        records: dict[str, Record | CodedRecord | ApartRecord] = {}
         for name, record in stored.items():
             weight = parts.get(name)
             if weight is None:
-                records[name] = record
+                records[name] = (apart[name], record) if name in apart else record
             elif weight.name not in records:
                 records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
         files = (FileRef(file.filename, file.size), *locations.files)
@@ -79,7 +84,7 @@ class Onnx(Container):
                 asset.filename: Part(dtype="u8", shape=(asset.size,), segments=(Segment(number, 0, asset.size),))
                 for number, asset in enumerate(assets, len(files))
             },
-            problems=(*shared, *map(_doubled, filter(_is_doubled, model.tensors.values())), *map(_apart, model.apart)),
+            problems=(*shared, *map(_doubled, filter(_is_doubled, model.tensors.values())), *apart.values()),
             graph=f"of {model.nodes} nodes" if model.nodes else "",
         )
 
@@ -101,7 +106,7 @@ class Onnx(Container):
     def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
         return {} if existing.GRAPH in options else writer.omitted(names, assets)
 
-    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         return existing.choose(specs, codec, options)
 
     def plan_file(
@@ -135,10 +140,10 @@ def _doubled(tensor: TensorProto) -> Problem:
 
 
 def _apart(codes: CodesApart) -> Problem:
-    """A note about codes that stay numbers, because no codec combines them with their scales."""
+    """A note about codes whose values are unknown, because no codec combines them with their scales."""
     return Problem(
         code=ErrorCode.CODES, severity="note", where=codes.name,
-        message=f"holds quantized codes of {codes.operator} ({codes.reason}); they are listed as numbers, scales apart",
+        message=f"holds quantized codes of {codes.operator} ({codes.reason}); its numbers are in parts() and in copies",
     )  # fmt: skip
 
 
@@ -168,10 +173,14 @@ class _Locations:
         return tensor, number, offset
 
 
-def build(name: str, record: Record | CodedRecord) -> DenseFields | TensorSpec:
-    """The spec of an initializer or a quantized matrix, or the fields of a dense record."""
+def build(name: str, record: Record | CodedRecord | ApartRecord) -> DenseFields | TensorSpec:
+    """The spec of an initializer or a quantized weight, or the fields of a dense record."""
     if isinstance(record[0], CodedWeight):
         return _quantized(*record)
+    if isinstance(record[0], Problem):
+        fields = build(name, record[1])
+        spec = fields if isinstance(fields, TensorSpec) else DenseRecord(*fields).spec(name)
+        return evolve(spec, undeclared=record[0])
     tensor, file, offset = record
     if tensor.problem:
         return TensorSpec(name=name, shape=tensor.shape, dtype=tensor.dtype, problem=tensor.problem)
@@ -187,11 +196,12 @@ def build(name: str, record: Record | CodedRecord) -> DenseFields | TensorSpec:
 
 
 def _quantized(weight: CodedWeight, records: Mapping[str, Record]) -> TensorSpec:
-    """The spec of a matrix whose codes, scales and offsets are initializers."""
+    """The spec of a weight whose codes, scales and offsets are initializers."""
     spec = TensorSpec(name=weight.name, shape=weight.shape, dtype="f32", encodings=())
+    codec = Affine() if weight.codec == "affine" else Blocks()
     parts = {}
-    for role, (dtype, shape) in Affine().parts(spec, weight.params).items():
+    for role, (dtype, shape) in codec.parts(spec, weight.params).items():
         tensor, file, offset = records[role]
         segments = (Segment(file, offset, tensor.nbytes),) if file >= 0 else ()
         parts[role] = Part(dtype=dtype, shape=shape, segments=segments, data=tensor.values if file < 0 else None)
-    return evolve(spec, encodings=(Encoding(codec=CodecSpec("affine", weight.params), parts=parts),))
+    return evolve(spec, encodings=(Encoding(codec=CodecSpec(weight.codec, weight.params), parts=parts),))

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from squish_core.api import ErrorCode, FormatError, LimitError, Limits, Source, protobuf
 
 from .coded import CodedWeight, CodesApart, GraphValues
-from .codes import CODE_DTYPES, coded_weights, codes_apart
+from .codes import BIASES, CODE_DTYPES, coded_weights, codes_apart
 from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
 from .types import (
@@ -113,7 +113,7 @@ def _coded_weights(
     source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
 ) -> tuple[dict[str, CodedWeight], tuple[CodesApart, ...]]:
     """The quantized weights, and other codes; nodes are read only if there are tensors of codes."""
-    if not any(tensor.dtype in CODE_DTYPES and len(tensor.shape) > 1 for tensor in tensors.values()):
+    if not any(tensor.dtype in (*CODE_DTYPES, BIASES) and tensor.shape for tensor in tensors.values()):
         return {}, ()
     nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
     weights = coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from attrs import evolve, frozen
 
-from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Traffic, closed
+from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Statement, Traffic, closed
 
 from .failures import check_answer, error_of
 from .folder_cache import FolderCache
 from .pieces import Range, merge, split
 from .read_ahead import ReadAhead
 from .settings import Settings
+from .statements import Statements
 from .store import Answer, RequestError
 
 HEAD, TAIL = 64 << 10, 64
@@ -84,6 +86,7 @@ class Connection:
         self._files: dict[str, OpenFile] = {}
         self._listings = dict(root.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
+        self.statements = Statements()
         self.requests = self.fetched = self.cached = self.used = 0
         self._cache = FolderCache(Path(settings.cache), settings.cache_size) if settings.cache else None
 
@@ -253,7 +256,12 @@ class RemoteSource(Source):
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         if not self._closed:
-            self._connection.run(self._connection.read_ahead.announce(self._file, tuple(ranges)))
+            announced = self._connection.statements.with_content(self._file.path, ranges)
+            self._connection.run(self._connection.read_ahead.announce(self._file, announced))
+
+    def expect(self, statements: Iterable[Statement]) -> bool:
+        self._connection.statements.add(statements, self._file.path)
+        return True
 
     def close(self) -> None:
         super().close()
@@ -264,6 +272,16 @@ class RemoteSource(Source):
         return self._ranges([(offset, length)])[0]
 
     def _ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
+        due = self._connection.statements.due(self._file.path, ranges)
+        content = [(offset, len(data)) for statement in due for offset, data in statement.content]
+        apart = [piece for piece in dict.fromkeys(content) if not any(map(partial(_contains, piece), ranges))]
+        views = self._unchecked([*ranges, *apart])
+        if due:
+            stored = dict(zip((*ranges, *apart), views))
+            self._connection.statements.check(due, {piece[0]: _within(piece, stored) for piece in content}, self.name)
+        return views[: len(ranges)]
+
+    def _unchecked(self, ranges: Sequence[Range]) -> list[memoryview]:
         views = [self._file.cached(offset, length) if length else memoryview(b"") for offset, length in ranges]
         missing = [range_ for range_, view in zip(ranges, views) if view is None]
         if not missing:
@@ -277,9 +295,10 @@ class RemoteSource(Source):
             (self._file.tail,) = await self._connection.fetch(self._file, [(self.size - TAIL, TAIL)])
             view = self._file.cached(*ranges[0])
             return [] if view is None else [view]
-        if len(ranges) == 1 and (view := await self._connection.read_ahead.take(self._file, *ranges[0])) is not None:
-            return [view]
-        return await self._connection.fetch(self._file, ranges)
+        announced = {range_: await self._connection.read_ahead.take(self._file, *range_) for range_ in ranges}
+        others = [range_ for range_, view in announced.items() if view is None]
+        fetched = dict(zip(others, await self._connection.fetch(self._file, others)))
+        return [announced[range_] or fetched[range_] for range_ in ranges]
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         names: tuple[str, ...] = self._connection.run(self._connection.names(folder))
@@ -310,6 +329,17 @@ class RemoteFolder(RemoteSource):
         address = connection.address("")
         super().__init__(connection, OpenFile("", Pin(url=address, size=0, tag="folder"), memoryview(b"")))
         self.filename, self.pin = address.rstrip("/").rpartition("/")[2], None
+
+
+def _contains(piece: Range, range_: Range) -> bool:
+    return range_[0] <= piece[0] and sum(piece) <= sum(range_)
+
+
+def _within(piece: Range, stored: Mapping[Range, memoryview]) -> memoryview:
+    """The bytes of a piece, from the range that contains it."""
+    offset, length = piece
+    range_ = next(range_ for range_ in stored if _contains(piece, range_))
+    return stored[range_][offset - range_[0] : offset - range_[0] + length]
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from squish_codecs.api import rows_and_columns
 
 from squish_core.api import (
@@ -45,8 +46,8 @@ from .read.names import shape_in
 from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
-from .write.draft import CHILD, LAYERS, VOCABULARY
-from .write.names import ARCH, ATTRS, LAYER_COUNT, META, ORDER, arch_of, other_attrs
+from .write.draft import CHILD, CONFIG, LAYERS, VOCABULARY
+from .write.names import ARCH, ATTRS, DRAFT_CONFIG, LAYER_COUNT, META, ORDER, arch_of, other_attrs
 from .write.place import LAYER, WriteOptions, layer_of
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
@@ -65,8 +66,8 @@ class Squizd(CompositeContainer):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         findings = Findings()
-        anatomy = walk.read(source, limits, findings)
-        return _Builder(anatomy, source, limits, findings).index()
+        anatomy = _from_directory(source, limits, findings) if source.is_remote else None
+        return _Builder(anatomy or walk.read(source, limits, findings), source, limits, findings).index()
 
     def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
@@ -107,7 +108,17 @@ class Squizd(CompositeContainer):
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head is a child Index; verifying the file covers it.
-        return verify.verify(source, limits) if index.kind == "model" else ()
+        return verify.verify(index, source, limits) if index.kind == "model" else ()
+
+
+def _from_directory(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
+    """Read a remote file from its directory of blocks, if it has one and the source compares it with the blocks."""
+    from .read import directory
+
+    anatomy = directory.read(source, limits, findings)
+    if anatomy is None or anatomy.directory is None:
+        return None
+    return anatomy if source.expect(directory.statements(anatomy, anatomy.directory)) else None
 
 
 class _Builder:
@@ -134,11 +145,11 @@ class _Builder:
             children[CHILD] = Index(
                 format="squizd", version="1", kind="draft", files=files,
                 tensors={name: self._spec(key, name, block) for key, name, block in anatomy.named(draft=True)},
-                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]},
+                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]}, assets=self._draft_assets(),
             )  # fmt: skip
         return Index(
             format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
-            assets={name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in assets.items()},
+            assets={name: _asset(data) for name, data in assets.items()},
             whole=self._whole(), problems=tuple(self.findings.problems), attrs=_attrs(header),
             sections=tuple(anatomy.ordered_sections()),
         )  # fmt: skip
@@ -154,6 +165,12 @@ class _Builder:
         except SquishError as error:
             self.findings.warn("P9", "SQXT", f"metadata ignored: {error.message}")
             return {}, {}
+
+    def _draft_assets(self) -> dict[str, Part]:
+        config = self.anatomy.names.attrs.get(DRAFT_CONFIG)
+        if config is not None and not isinstance(config, bytes):
+            self.findings.warn("P9", "SQXT", "the draft head's config is ignored: not a byte string")
+        return {CONFIG: _asset(config)} if isinstance(config, bytes) else {}
 
     def _tensors(self) -> dict[str, TensorSpec]:
         tensors = {}
@@ -189,7 +206,8 @@ class _Builder:
         codec, parts = _ENCODED[block.kind](block, stored, scales)
         if mask is not None and self.anatomy.header.sparsity is not None:
             codec = CodecSpec("masked", {"block_size": self.anatomy.header.sparsity[0]}, inner=codec)
-            parts["mask"] = _part("u8", (mask.length,), mask.offset, mask.length)
+            bitmap = _part("u8", (mask.length,), mask.offset, mask.length)
+            parts["mask"] = evolve(bitmap, segments=(), data=mask.copy) if mask.copy else bitmap
         if stored != shape:
             codec = CodecSpec("reshaped", {"shape": list(stored)}, inner=codec)
         encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])
@@ -212,6 +230,10 @@ def _attrs(header: Header) -> dict[str, Any]:
     if header.sparsity is not None:
         attrs["sparsity"] = dict(zip(("block_size", "n_sparse_layers", "mean_sparsity"), header.sparsity))
     return attrs | {f"legacy.{name}": value for name, value in header.legacy.items()}
+
+
+def _asset(data: bytes) -> Part:
+    return Part(dtype="u8", shape=(len(data),), data=data)
 
 
 def _dtype(block: Block) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from squish_core.api import Limits, Problem, Source
+from squish_core.api import Index, Limits, Problem, Source, SquishError
 
 from .findings import Findings
 from .read import walk
+from .read.anatomy import Anatomy
 from .read.blocks import BITS, Block, skip_zeros
 from .read.coreml import check_contents
 from .read.tables import SUB_BLOCK, Scales
@@ -17,10 +18,17 @@ from .read.tables import SUB_BLOCK, Scales
 _CHUNK = 1 << 16
 
 
-def verify(source: Source, limits: Limits) -> list[Problem]:
-    """List the findings that only the data shows; `open` reports the others."""
-    findings = Findings()
-    anatomy = walk.read(source, limits, Findings())
+def verify(index: Index, source: Source, limits: Limits) -> list[Problem]:
+    """List the findings that `open` does not report: those that only the data shows, and all that a directory hid."""
+    findings, opening = Findings(), Findings()
+    try:
+        anatomy = walk.read(source, limits, opening)
+    except SquishError:
+        if opening.first is None:
+            raise
+        return _unreported(opening, index)
+    findings.problems += _unreported(opening, index)
+    _check_directory(anatomy, source, findings)
     for _, name, block in (*anatomy.named(), *anatomy.named(draft=True)):
         scales = anatomy.scales.get(block.start)
         if scales is not None and scales.problem is None:
@@ -28,6 +36,23 @@ def verify(source: Source, limits: Limits) -> list[Problem]:
     if anatomy.appendix is not None:
         check_contents(source, anatomy.appendix, findings)
     return findings.problems
+
+
+def _unreported(opening: Findings, index: Index) -> list[Problem]:
+    return [problem for problem in opening.problems if problem not in index.problems]
+
+
+def _check_directory(anatomy: Anatomy, source: Source, findings: Findings) -> None:
+    """Compare the directory of blocks with the blocks."""
+    from .read import directory
+
+    try:
+        stated = directory.parse(anatomy.names, anatomy.header, 0, 0)
+    except ValueError as error:
+        findings.warn("P9", "SQXT", f"invalid directory of blocks: {error}")
+        return
+    for message in directory.contradictions(stated, anatomy, source) if stated is not None else ():
+        findings.warn("P9", "SQXT", f"the directory {message}, so remote readers fail or read each block")
 
 
 def _check_entries(source: Source, name: str, block: Block, scales: Scales, findings: Findings) -> None:

@@ -19,6 +19,7 @@ _NAMES = {
     "squish_torch.modules": ("CompressedEmbedding", "CompressedLinear"),
     "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
     "squish_torch.quantizer": ("SquishConfig",),
+    "squish_torch.speculation": ("Acceptance", "Drafter"),
 }
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from .pretrained import from_pretrained as from_pretrained
     from .pretrained import tokenizer_of as tokenizer_of
     from .quantizer import SquishConfig as SquishConfig
+    from .speculation import Acceptance as Acceptance
+    from .speculation import Drafter as Drafter
 else:
     _load, _, __all__ = lazy_exports(__name__, _NAMES)  # no `__dir__`: pluggy looks at each name that it gives
 

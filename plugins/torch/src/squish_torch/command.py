@@ -16,7 +16,16 @@ EXAMPLES = (
     "squish run model.gguf --prompt 'What is a codec?'",
     "squish run model.zt --prompt 'Once upon a time' --raw --greedy --max-new-tokens 32",
     "squish run model.gguf --prompt Hello --explain --json",
+    "squish run model.squizd --prompt 'What is a codec?' --greedy --draft",
 )
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="[FILE]",
+        help="Propose tokens with an EAGLE-3 head: that of this file or folder, or the one in MODEL.",
+    ),
+]
 
 
 def run(
@@ -30,6 +39,7 @@ def run(
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
+    draft: Draft = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say first how the weights run, and why.")] = False,
     json: options.Json = False,
 ) -> Answer:
@@ -48,17 +58,20 @@ def run(
     generation = generate(
         model, Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
         write=None if json else _write, explain=(chains.extend if json else _write_chains) if explain else None,
+        draft=draft,
     )  # fmt: skip
     data: dict[str, Any] = {
         "text": generation.text, "tokens": generation.tokens, "tokens_per_second": generation.tokens_per_second,
         "first_token_seconds": generation.first_token_seconds, "peak_bytes": generation.peak_bytes,
+        **({"draft": generation.acceptance.to_dict()} if generation.acceptance else {}),
         **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
     }  # fmt: skip
+    peak = f", peak {generation.peak_bytes / 1e6:.0f} MB" if generation.peak_bytes is not None else ""
     summary = (
         f"{counted(generation.tokens, 'token')}, {generation.tokens_per_second:.1f} tokens/s, first after "
-        f"{generation.first_token_seconds:.2f} s, peak {generation.peak_bytes / 1e6:.0f} MB"
+        f"{generation.first_token_seconds:.2f} s{peak}"
     )
-    return Answer(data, [summary])
+    return Answer(data, [summary, *([generation.acceptance.line()] if generation.acceptance else [])])
 
 
 def _write(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from squish_convert.api import MappedFile
 from torch import nn
 
 from squish_core.api import File, FormatError
@@ -15,7 +16,7 @@ from .modules import CompressedEmbedding, CompressedLinear
 from .replacement import WEIGHT
 from .values import TYPES, is_compressed, values_of
 
-EMBEDDING = "embed_tokens"
+EMBEDDING, FUSION = "embed_tokens", "fc.weight"
 TOKEN_MAPS = {"d2t": torch.int64, "t2d": torch.bool}
 """Maps between the vocabularies of the head and the model, which files may store as floats."""
 
@@ -23,13 +24,13 @@ TOKEN_MAPS = {"d2t": torch.int64, "t2d": torch.bool}
 def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float32) -> nn.Module:
     """Load the draft head of a model: a module for each matrix, under the names of the file.
 
-    The modules form a tree, as the names do (`head.midlayer.self_attn.q_proj`); it has no `forward` of its own, since
-    files state neither heads nor positions.
+    The modules form a tree, as the names do (`head.midlayer.self_attn.q_proj`); it has no `forward` of its own:
+    `Drafter` runs a head whose config states the number of attention heads.
 
     Parameters
     ----------
     path
-        A file with a draft head (SQUIZD), or an open `File`.
+        A file with a draft head (SQUIZD), a head's own file or folder, or an open `File`.
     backend
         Backend id, with options for some; the best by default.
     dtype
@@ -48,18 +49,27 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
     SquishError
         The backend does not run a tensor.
     """
-    file = path if isinstance(path, File) else open_file(path)
-    try:
-        head = file.draft()
-    except KeyError:
-        raise FormatError(
-            "has no draft head", file=file.name, code="draft", expected="a file with a draft head, such as SQUIZD",
-            hint="Write one: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
-        ) from None  # fmt: skip
+    head = head_of(path)
     root = nn.Module()
     for name in head:
         _add(root, name, head[name], backend, dtype)
     return root.eval()
+
+
+def head_of(path: Any) -> File:
+    """The draft head inside a file, or the file itself if it is one; FormatError if it is neither."""
+    file = path if isinstance(path, File) else open_file(path)
+    file = file.original if isinstance(file, MappedFile) else file
+    try:
+        return file.draft()
+    except KeyError:
+        if FUSION in file:
+            return file
+        raise FormatError(
+            "has no draft head", file=file.name, code="draft",
+            expected=f"a file with a draft head, such as SQUIZD, or an EAGLE-3 head with a tensor {FUSION}",
+            hint="Write one: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
+        ) from None  # fmt: skip
 
 
 def _add(root: nn.Module, name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +11,10 @@ import torch
 from transformers import TextStreamer
 from transformers.utils import logging
 
-from squish_core.api import Chain, File, UsageError, workers
+from squish_core.api import Chain, File, UsageError, peak_memory, workers
 
-from .pretrained import from_pretrained, named_file, tokenizer_of
+from .pretrained import config_of, from_pretrained, named_file, tokenizer_of
+from .speculation import GREEDY, Acceptance, Drafter, draft_of
 
 
 class Prompt:
@@ -64,16 +63,17 @@ class Generation:
     first_token_seconds
         Time from the prompt to the first token.
     peak_bytes
-        Peak memory of the process.
+        Peak memory of the process; None if the system does not tell.
+    acceptance
+        How many of the draft head's tokens were accepted; None without one.
     """
 
-    def __init__(self, text: str, tokens: int, times: list[float]) -> None:
-        self.text, self.tokens = text, tokens
+    def __init__(self, text: str, tokens: int, times: list[float], acceptance: Acceptance | None = None) -> None:
+        self.text, self.tokens, self.acceptance = text, tokens, acceptance
         start, first, last = times[0], times[1], times[-1]
         self.first_token_seconds = first - start
         self.tokens_per_second = (tokens - 1) / (last - first) if last > first else 0.0
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.peak_bytes = peak if sys.platform == "darwin" else peak * 1024
+        self.peak_bytes = peak_memory()
 
 
 class _Streamer(TextStreamer):
@@ -100,6 +100,7 @@ def generate(
     *,
     write: Callable[[str], None] | None,
     explain: Callable[[list[tuple[int, Chain]]], None] | None,
+    draft: str | None = None,
 ) -> Generation:
     """Load a model, continue a prompt, and measure.
 
@@ -113,25 +114,32 @@ def generate(
         Receives the text as it is generated.
     explain
         Receives the result of `chains_of` before anything is loaded.
+    draft
+        A file or folder with a draft head; "" for the one in the model's own file. None runs the model alone.
 
     Returns
     -------
-    Spoken
+    Generation
         The text, its speed and memory.
     """
     set_up()
     file = named_file(path)
+    head = None if draft is None else draft_of(draft, file, config_of(file))
     if explain is not None:
         explain(chains_of(file))
     tokenizer, model = tokenizer_of(file), from_pretrained(file)
     inputs = prompt.encode(tokenizer)
+    drafter = None if head is None else Drafter(model, head)
     torch.manual_seed(prompt.seed)
     streamer = _Streamer(tokenizer, write)
-    sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None} if prompt.greedy else {}
+    run = model.generate if drafter is None else drafter.generate
     with torch.inference_mode():
-        ids = model.generate(**inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **sampling)
+        ids = run(
+            **inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **(GREEDY if prompt.greedy else {})
+        )
     new = ids[0, inputs["input_ids"].shape[1] :]
-    return Generation(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
+    text = tokenizer.decode(new, skip_special_tokens=True)
+    return Generation(text, len(new), streamer.times, drafter.acceptance if drafter else None)
 
 
 def set_up() -> None:

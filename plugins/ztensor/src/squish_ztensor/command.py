@@ -61,14 +61,15 @@ def edit(
             hint="Run `squish edit --help` for examples.",
         )  # fmt: skip
     with locked_file(Path(file), recover) as lock, ExitStack() as stack:
-        old = stack.enter_context(open_file(file, "ztensor"))
-        removed = _matching(list(old), remove or [], file)
-        deleted = _keys(unset or [], old.meta, file)
+        with open_file(file, "ztensor") as old:  # closed before the file is replaced
+            removed = _matching(list(old), remove or [], file)
+            deleted, limits = _keys(unset or [], old.meta, file), old.limits
+        del old
         source = stack.enter_context(open_file(add)) if add else None
         added = list(source or ())
         attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
         if edits:
-            change(lock, add=source, remove=removed, attributes=attributes, limits=old.limits)
+            change(lock, add=source, remove=removed, attributes=attributes, limits=limits)
     size = Path(file).stat().st_size
     data = {
         "file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size,

@@ -225,4 +225,6 @@ def _rewrite(
         root["objects"] = dict(sorted(placement.objects.items()))
         writer.close(sink, root)
         lock.check()
+        source.close()
+        lock.prepare_rename()
     lock.notes += sink.notes

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
-from squish_core.api import Codec, CodeLayout, Codes, Exactness, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecSpec, CodeLayout, Codes, Exactness, Parts, Region, TensorSpec
 
 from . import decode, encode, repack
 from .layout import affine_layout
+from .middle import has_middle_zeros
 from .scheme import Scheme
 
 Array = np.ndarray
@@ -41,6 +43,8 @@ class Affine(Codec):
     scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0; converted to f32 first
     offset_dtype   see right  integer or float; zero points may be "packed": like the codes, across the groups (with
                               axis "flat": along them). Default: scale_dtype for a bias, u8 or i8 for zero points
+    symmetric      false      every stored zero point (or bias / -scale) is the middle of the codes (8 of 0 to 15): a
+                              format may state this instead of storing them, and the encoder fits none
     search         none       encoding only. none: a group's range is its minimum to its maximum; mse: the range, or a
                               narrower one, with the least squared error; activations: the same with errors
                               weighted by the activations of their columns (AWQ's objective)
@@ -65,7 +69,8 @@ class Affine(Codec):
         return scheme.params()
 
     def canonical(self, params: Params) -> Params:
-        return Scheme.of(params).params()
+        """Without `symmetric`, which is about the data, not about their layout."""
+        return evolve(Scheme.of(params), symmetric=False).params()
 
     def error_bound(self, params: Params) -> Exactness:
         """Half a step of the group's scale, plus rounding; depends on the scales."""
@@ -82,6 +87,12 @@ class Affine(Codec):
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         return affine_layout(_checked_scheme(spec, params), spec.shape)
+
+    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
+        """Adds `symmetric` if all zero points are the middle of the codes, or biases say so."""
+        if not has_middle_zeros(_checked_scheme(spec, codec.params), parts, spec.shape):
+            return codec
+        return evolve(codec, params={**codec.params, "symmetric": True})
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return repack.affine_codes(Scheme.of(params), parts, spec.shape, region)

@@ -55,6 +55,8 @@ def check_encodable(scheme: Scheme) -> None:
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
         (scheme.offset != "zero_point" or scheme.zero in constants, "zero", [str(zero) for zero in constants]),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more for signed codes",)),
+        (not scheme.symmetric or scheme.bits > 1, "bits", ("2 or more for symmetric codes",)),
+        (not scheme.symmetric or scheme.offset != "bias", "offset", ("zero_point, for symmetric codes",)),
         (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, for 1-bit codes")),
         (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, midpoint",)),
     ]  # fmt: skip
@@ -203,6 +205,11 @@ def _zero_points(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]
     return scale, np.clip(scheme.low - np.rint(low / scale.astype(np.float64)), first, scheme.high) - scheme.zero
 
 
+def _middles(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
+    scale = step_of(np.maximum(-low, high) / (scheme.high - scheme.middle), scheme.scale_dtype)
+    return scale, np.full(scale.shape, scheme.middle - scheme.zero, np.float64)
+
+
 def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     ideal = low - scheme.low * ((high - low) / (scheme.high - scheme.low))
     bias = ideal.astype(dtypes.to_numpy(scheme.offset_dtype))
@@ -232,6 +239,8 @@ _GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
 
 def _grid(scheme: Scheme) -> Callable[[Scheme, Array, Array], tuple[Array, Array | None]]:
     """Return the function for scales and offsets."""
+    if scheme.symmetric:
+        return _middles
     return _edges if is_mlx_layout(scheme) else _GRIDS[scheme.offset]
 
 

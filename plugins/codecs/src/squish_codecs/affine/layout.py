@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from attrs import evolve
+
 from squish_core.api import CodeLayout
 
 from .scheme import Scheme, Shape
@@ -30,6 +32,8 @@ def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
     (4, True, (1, 32), 'f32')
     """
     group, run = flat_groups(shape, scheme.group_size) if scheme.flat else (_groups(scheme.upright, shape), 0)
+    if scheme.symmetric:  # its zero points are no news
+        scheme = evolve(scheme, offset="none", zero=scheme.middle, symmetric=False)
     offset = f"{'i' if scheme.signed else 'u'}{scheme.bits}" if scheme.packed_zeros else scheme.offset_dtype
     return CodeLayout(
         bits=scheme.bits, signed=scheme.signed, group=group, run=run, scale_dtype=scheme.scale_dtype,

@@ -26,6 +26,8 @@ def affine_codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> 
     else:
         words, scale, offset = read_affine(scheme, parts, region, widened=False)
         packed, group = _PackedCodes(scheme, words, sizes), _group(scheme.upright, sizes)
+    if scheme.symmetric:
+        offset = None
     if scheme.zero and offset is not None:
         total = scheme.zero + offset.astype(np.float64)
         if not _same(total.astype(np.float32), total):
@@ -131,6 +133,8 @@ def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
         return None
     shift, offset = terms
     if not (_fits(scheme, codes, shift) and _same_values(scheme, codes, shift, offset)):
+        return None
+    if scheme.symmetric and offset is not None and not (offset == scheme.middle - scheme.zero).all():
         return None
     grids: dict[str, Array] = {}
     for role, grid in (("scale", codes.scale), ("offset", offset)):

@@ -37,6 +37,7 @@ class Scheme:
     signed: bool
     scale_dtype: str
     offset_dtype: str
+    symmetric: bool
     search: str
 
     @classmethod
@@ -77,6 +78,11 @@ class Scheme:
     def high(self) -> int:
         """Largest code."""
         return self.low + (1 << self.bits) - 1
+
+    @property
+    def middle(self) -> int:
+        """The code in the middle of the range: the zero point of symmetric codes."""
+        return self.low + self.high + 1 >> 1
 
     @property
     def flat(self) -> bool:
@@ -184,6 +190,7 @@ class Scheme:
             (self.offset != "bias" or self.offset_dtype in SCALES, "offset_dtype", " or ".join(SCALES)),
             (self.offset != "zero_point" or self.offset_dtype in ZEROS, "offset_dtype", " or ".join(ZEROS)),
             (self.offset != "bias" or not self.zero, "zero", "0 with a bias"),
+            (not self.symmetric or self.offset != "none", "symmetric", "false without zero points"),
             (not self.flat or (self.pack_axis == -1 and not self.transposed), "axis", "-1 or -2 with these parameters"),
         ]  # fmt: skip
         for holds, name, expected in rules:
@@ -230,7 +237,7 @@ _CHECKS: dict[str, Any] = {
     "transposed": _flag, "signed": _flag, "word": choice(*WORDS), "order": _order,
     "offset": choice("none", "zero_point", "bias"), "zero": integer(-(1 << 20), 1 << 20),
     "scale_dtype": choice(*SCALES), "offset_dtype": choice(*dict.fromkeys(ZEROS + SCALES)),
-    "search": choice("none", "mse", "activations"),
+    "symmetric": _flag, "search": choice("none", "mse", "activations"),
 }  # fmt: skip
 
 # A default may depend on earlier parameters.
@@ -248,5 +255,6 @@ _DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "offset_dtype": lambda values: (
         values["scale_dtype"] if values["offset"] == "bias" else "i8" if values["signed"] else "u8"
     ),
+    "symmetric": lambda values: False,
     "search": lambda values: "none",
 }

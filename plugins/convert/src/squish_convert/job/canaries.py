@@ -26,7 +26,8 @@ BUDGET = 1 << 16
 
 def canaries(plan: ConversionPlan, file: File, activations: Activations | None) -> dict[str, str]:
     """Codec id -> SHA-256 of a fixed panel of its first tensor, as this process encodes it."""
-    steps = {step.codec.id: step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements}
+    encoded = [step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements]
+    steps = {step.encoding_codec.id: step for step in encoded}
     return {name: _digest(file, steps[name], activations) for name in sorted(steps)}
 
 

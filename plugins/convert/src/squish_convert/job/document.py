@@ -246,7 +246,7 @@ def _tensor(step: Step) -> dict[str, Any]:
     return {
         **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},
         "shape": list(step.spec.shape), "dtype": step.spec.dtype, "codec": str(step.codec),
-        "exactness": str(step.exactness),
+        **({"encoder": str(step.encoder)} if step.encoder else {}), "exactness": str(step.exactness),
     }  # fmt: skip
 
 
@@ -265,12 +265,13 @@ def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
     }
     encoders = {}
     for step in plan.steps:
-        for codec in (*_chain(step.codec), *_chain(step.origin.codec)):
+        for codec in (*_chain(step.codec), *_chain(step.encoding_codec), *_chain(step.origin.codec)):
             distributions.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
         if step.action == "encode":
-            entry = registry.encoders.get(step.codec.id)
-            works = entry is not None and _encodes(registry, step.codec)
-            encoders[step.codec.id] = entry.dist if entry and works else registry.codecs[step.codec.id].dist
+            encoder = step.encoding_codec
+            entry = registry.encoders.get(encoder.id)
+            works = entry is not None and _encodes(registry, encoder)
+            encoders[encoder.id] = entry.dist if entry and works else registry.codecs[encoder.id].dist
             distributions |= {(entry.dist, entry.version)} if entry and works else set()
     versions = {dist: version for dist, version in distributions if version}
     return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}

@@ -5,18 +5,19 @@ The first line describes the job. A torn last line is dropped; any other damage 
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
+from squish_core.io.system import unlink, user_name
 
 from .document import differences, excerpt
 
@@ -117,7 +118,8 @@ class Journal:
     def remove(self) -> None:
         """End the job."""
         self.close()
-        self.path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            unlink(self.path)
 
     def _open(self, mode: str) -> None:
         try:
@@ -169,11 +171,7 @@ def _is_error(error: Any) -> bool:
 
 def owner() -> dict[str, Any]:
     """This process, for a journal."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
-        user = str(os.getuid())
     return {
-        "user": user, "host": socket.gethostname(), "pid": os.getpid(),
+        "user": user_name(), "host": socket.gethostname(), "pid": os.getpid(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from squish_core.errors import CodecError, WriteError
+from squish_core.io.system import BINARY, write_at
 
 from ..image import OutputFile, PartExtent
 from .tasks import PieceRange
@@ -44,10 +45,8 @@ class RangeWriter:
         path = self._paths[piece_range.file]
         try:
             if piece_range.file not in self._open:
-                self._open[piece_range.file] = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-            while data.nbytes:
-                count = os.pwrite(self._open[piece_range.file], data, piece_range.offset + position)
-                data, position = data[count:], position + count
+                self._open[piece_range.file] = os.open(path, os.O_WRONLY | BINARY)
+            write_at(self._open[piece_range.file], data, piece_range.offset + position)
         except OSError as error:
             raise unwritable_by_worker(path, error) from None
         self._state[piece_range] = end, digest

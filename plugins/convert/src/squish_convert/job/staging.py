@@ -15,6 +15,7 @@ from squish_core.errors import FormatError, WriteError
 from squish_core.io.atomic import check_parent, check_target, creation, sync_folder, sync_rename
 from squish_core.io.locks import is_same_file, try_lock
 from squish_core.io.paths import make_folders
+from squish_core.io.system import BINARY, IS_POSIX, lockable, open_folder, replace, set_mode
 from squish_core.io.temporaries import remove_dead
 
 
@@ -72,9 +73,9 @@ class Staging:
 
     def lock(self) -> None:
         """Lock the folder, if there is one; WriteError (code `locked`) if another process uses it."""
-        if os.name == "posix" and self.path.is_dir():
-            self._fd = os.open(self.path, os.O_RDONLY)
-            if try_lock(self._fd) is False or not is_same_file(self.path, self._fd):
+        if self.path.is_dir():
+            self._fd = open_folder(self.path)
+            if try_lock(self._fd) is False or not is_same_file(lockable(self.path), self._fd):
                 self.close()
                 raise self._locked()
 
@@ -105,11 +106,13 @@ class Staging:
             for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
                 sync_folder(folder)
             if not self.is_published:
-                os.replace(self.output, self.target)
+                replace(self.output, self.target)
         self.notes += sync_rename(self.target)
 
     def remove(self) -> None:
         """Remove the rest of the folder."""
+        if not IS_POSIX:
+            self.close()
         with suppress(OSError):
             shutil.rmtree(self.path)
         self.close()
@@ -125,12 +128,11 @@ class Staging:
         old = None
         if not self.is_folder and self.target.exists():
             old = stat.S_IMODE(self.target.stat().st_mode) & 0o777
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
         try:
-            if old is not None and os.name == "posix":
-                with suppress(OSError):  # a file system without permissions
-                    os.fchmod(fd, old)
+            if old is not None:
+                set_mode(fd, old)
             os.ftruncate(fd, size)
             os.fsync(fd)
         except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 from squish_codecs.api import Affine, Scheme, read_affine, row_major, unpack_codes
 
 from squish_core.api import (
@@ -90,6 +91,9 @@ class _Bound(Codec):
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         """Return the layout of groups in order, which may not match the data."""
         return self.inner.code_layout(spec, self.own)
+
+    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
+        return evolve(codec, inner=codec.inner and self.inner.examine(parts, spec, codec.inner))
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:

@@ -141,6 +141,7 @@ TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
         "tokens": REQUIRED, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": True,
         "add_eos_token": False, "add_space_prefix": True,
     },
+    "gemma4": {"tokens": REQUIRED, "merges": REQUIRED},
 }  # fmt: skip
 """`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id beyond the vocabulary counts as not stated."""
 

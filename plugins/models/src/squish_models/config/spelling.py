@@ -79,8 +79,8 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
         if isinstance(local, dict) and "rope_theta" in local:
             spelled.setdefault("rope_local_base_freq", local["rope_theta"])
         parameters = parameters[FULL]
-    if "rope_theta" in parameters:
-        spelled.setdefault("rope_theta", parameters["rope_theta"])
+    if "rope_theta" in parameters:  # it counts in Transformers 5, which may keep an old default beside it
+        spelled["rope_theta"] = parameters["rope_theta"]
     if "partial_rotary_factor" in parameters:
         spelled.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
     scaling = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}

@@ -17,28 +17,38 @@ from ..layouts import EMBEDDINGS
 from ..mlx_types import MLX_TYPES
 from .behavior import setting_problems
 from .folders.check import (
-    effective_inventory,
     file_problems,
     is_ignored,
+    is_spare,
     read_settings,
     setting_type_problems,
     tensor_problems,
 )
 from .folders.check import tokenizer_problems as described_problems
+from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
+from .folders.transformers_types import TRANSFORMERS_TYPES
 from .llama_cpp.loader import load
+from .mistralrs.gguf import key_type_problems
+from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
+MISTRAL_FOLDERS = ("hf", "mlx")
+"""Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
+"""Engine -> the `model_type` of the models that it has and squish-models does not know."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
 """Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
-DAMAGE = ("alignment", "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
+ALIGNMENT = "alignment"
+"""Which mistral.rs reads from a key of any type."""
+DAMAGE = (ALIGNMENT, "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -105,18 +115,18 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            is_part = error.code == ErrorCode.MISSING and Path(model).exists()
-            is_damage = error.code in DAMAGE or is_part
-            is_partial = error.code in INCOMPLETE and not _has_whole(model)
-            if not (is_damage if requirements is LLAMA_CPP else is_partial):
+            if not _is_refused(error, model, engine):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
             return check_model(file, engine)
-    reading = requirements.formats.get(model.format)
+    reading = _reading(model, requirements)
     if reading is None:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    folder = _folder_engine(requirements, reading)
+    if folder is not None:
+        model = with_last_keys(model)
     inventory = take_inventory(model, reading.layout)
     if inventory.naming.adapter:
         raise FormatError(
@@ -125,14 +135,17 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
         return _check_gguf(model, inventory)
+    if engine == "mistralrs" and reading.layout == "hf" and not _is_foreign(model, inventory):
+        return _check_folder(model, requirements, inventory)
     unread = inventory.naming.error
     if unread is not None and unread.code == ErrorCode.DUPLICATE and engine in FOLDER_ENGINES:
         raise unread.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
-    if engine == "mlx" and inventory.naming.model_type not in MLX_TYPES and inventory.family is None:
-        message = f"is {inventory.naming.model_type[:40]!r}, a model that mlx-lm does not have"
+    others = OTHER_TYPES.get(engine)
+    if inventory.family is None and others is not None and inventory.naming.model_type not in others:
+        message = f"is {inventory.naming.model_type[:40]!r}, a model that {requirements.title} does not have"
         problems = (Problem(code="engine-family", severity="error", where=CONFIG_FILE, message=message),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
@@ -140,7 +153,6 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
-    folder = _folder_engine(requirements, reading)
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -153,9 +165,28 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
 
 
+def _reading(file: File, engine: Engine) -> Reading | None:
+    """How an engine reads a file; None if it does not. Without codes, mlx-lm's declaration means nothing to others."""
+    if engine.id == "mistralrs" and file.format in MISTRAL_FOLDERS and file.path is not None and file.path.is_dir():
+        return engine.formats["safetensors"]
+    is_coded = any(spec.encodings and spec.encodings[0].codec.id != "dense" for spec in file.index.tensors.values())
+    kind = "hf" if file.format == "mlx" and engine.id == "transformers" and not is_coded else file.format
+    return engine.formats.get(kind)
+
+
 def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:
     """How the engine opens folders of Hugging Face's kind; None for its other formats."""
     return FOLDER_ENGINES.get(engine.id) if reading.layout in ("hf", "mlx") else None
+
+
+def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
+    """Whether the engine does not load what Squish cannot open."""
+    is_damage = error.code in DAMAGE or (error.code == ErrorCode.MISSING and Path(model).exists())
+    if engine == LLAMA_CPP.id:
+        return is_damage
+    if engine == "mistralrs" and Path(model).suffix == ".gguf":
+        return is_damage and error.code != ALIGNMENT
+    return error.code in INCOMPLETE and not _has_whole(model)
 
 
 def _has_whole(model: str | Path) -> bool:
@@ -185,6 +216,26 @@ def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
     return ModelCheck(
         file=file.name, engine="llama.cpp", family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
     )
+
+
+def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
+    """What mistral.rs does with a folder, whether Squish can map it or not."""
+    if file.path is None or not file.path.is_dir():
+        message = f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}"
+        problems: tuple[Problem, ...] = (
+            Problem(code="engine-format", severity="error", where=file.name, message=message),
+        )
+        return ModelCheck(file=file.name, engine=engine.id, family="", problems=problems)
+    verdict = load_folder(file)
+    if verdict.unknown and not verdict.refuses:
+        raise FormatError(
+            f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
+            hint="docs/models.md lists the families whose folders can be checked; mistral.rs itself knows more.",
+        )  # fmt: skip
+    notes = () if verdict.refuses else tuple(setting_problems(engine, inventory, gguf=False))
+    notes = tuple(each for each in notes if each.severity != "error")
+    family = inventory.naming.family or ""
+    return ModelCheck(file=file.name, engine=engine.id, family=family, problems=(*verdict.problems, *notes))
 
 
 def _damage(error: SquishError) -> Problem:
@@ -223,6 +274,8 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
+        if engine.id == "mistralrs":
+            yield from key_type_problems(file, naming.model_type)
         yield from _head_problems(engine, inventory, meta)
         embeddings = file.index.tensors.get(EMBEDDINGS)
         rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
@@ -248,6 +301,8 @@ def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine 
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
     for error in inventory.errors:
         if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
+            continue
+        if engine.id == "mistralrs" and inventory.naming.layout == "gguf" and is_spare(error):
             continue
         place = error.tensor or error.part or ""
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)

@@ -211,7 +211,6 @@ MLX = Engine(
     },
     differences=differences.MLX,
     ignores="mlx",
-    tokenizers=("tokenizer.json",),
 )  # fmt: skip
 TRANSFORMERS = Engine(
     id="transformers",
@@ -234,7 +233,6 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
-    tokenizers=("tokenizer.json",),
 )
 MISTRAL_RS = Engine(
     id="mistralrs",

@@ -47,7 +47,7 @@ def _key_problems(file: File, engine: Engine, rows: int | None) -> Iterator[Prob
 
 def _file_problems(file: File, engine: Engine) -> Iterator[Problem]:
     present = [name for name in engine.tokenizers if name in file.assets]
-    if not present:
+    if engine.tokenizers and not present:
         yield _problem(" or ".join(engine.tokenizers), f"is missing: {engine.title} has no tokenizer without it")
     for name in present:
         if name.endswith(".json"):

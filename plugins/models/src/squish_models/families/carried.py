@@ -8,9 +8,10 @@ from typing import Any
 
 from squish_convert.api import Carried, Family, Model
 
-from squish_core.api import Options, check_assets
+from squish_core.api import Options, UsageError, check_assets
 
-from ..config.spelling import QUANTIZATION, both_spellings
+from ..config.mlx_models import ignored_tensors, mlx_config, refusal
+from ..config.spelling import QUANTIZATION
 from ..gguf_files import REPORTS, VOCABULARIES
 from ..mlx_types import STACKING_CODES
 from ..settings import CONFIG
@@ -28,11 +29,19 @@ class MlxCarried(Family):
         config = model.config()
         assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
         check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
-        spelled = {key: value for key, value in both_spellings(config).items() if key not in QUANTIZATION}
+        mlx = mlx_config(config)
+        if reason := refusal(mlx, model.tensors):
+            raise UsageError(
+                f"mlx-lm would not run {config['model_type']} as it is: {reason}", file=model.name, code="engine",
+                hint="Convert the checkpoint in the layout and spelling in which it was published; or keep names and"
+                " settings as they are: rename='keep'.",
+            )  # fmt: skip
+        spelled = {key: value for key, value in mlx.items() if key not in QUANTIZATION}
         if spelled != config:
             assets[CONFIG] = (json.dumps(spelled, ensure_ascii=False, indent=2) + "\n").encode()
         return Carried(
             meta=model.meta, assets=assets,
             dense_only=() if config["model_type"] in STACKING_CODES else (EXPERTS_APART,),
+            notes=ignored_tensors(config, model.tensors),
             missing=("tokenizer",) if VOCABULARIES.isdisjoint(assets) else (),
         )  # fmt: skip

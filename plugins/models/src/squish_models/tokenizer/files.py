@@ -22,6 +22,9 @@ from .sentencepiece import Pieces
 VERSION = {"version": "1.0"}
 ONE_LINE = json.dumps(VERSION)[:-1].encode()
 """How our tokenizer.json begins, which is on one line."""
+SPELLED_DECODERS: list[dict[str, Any]] = [
+    {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+]  # fmt: skip
 
 
 def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
@@ -51,7 +54,7 @@ def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content
     """The content of `huggingface_files`. That of a JSON file is built when it is looked up."""
     bpe = tokenizer.model == "bpe"
     build: dict[str, Callable[[], dict[str, Any]]] = {
-        "tokenizer.json": partial(_byte_level, tokenizer, _pretokenizer(tokenizer)) if bpe
+        "tokenizer.json": partial(_merged, tokenizer, _pretokenizer(tokenizer)) if bpe
                           else partial(_sentencepiece, tokenizer, gemma),
         "tokenizer_config.json": partial(_options, tokenizer, gemma),
         "generation_config.json": partial(_generation, tokenizer),
@@ -111,22 +114,31 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
     return pretokenizer
 
 
-def _byte_level(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
-    steps = [*pretokenizer.steps]
+def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
+    """A tokenizer.json with merges; its tokens are byte-level, or texts with U+2581 for a space."""
+    steps, spelled, unknown = [*pretokenizer.steps], [*pretokenizer.spelled], tokenizer.special.get("unk")
     encoded = None if Kind.UNUSED in tokenizer.kinds else tokenizer.vocabulary.encoded
     model = {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-        "ignore_merges": pretokenizer.ignore_merges,
+        "type": "BPE", "dropout": None,
+        "unk_token": tokenizer.tokens[unknown] if spelled and unknown is not None else None,
+        "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": bool(spelled),
+        "byte_fallback": bool(spelled), "ignore_merges": pretokenizer.ignore_merges,
         "vocab": _vocabulary(tokenizer, tokenizer.tokens) if encoded is None
                  else TokenIds(tokenizer.tokens, encoded),
         "merges": tokenizer.merges,
     }  # fmt: skip
+    pre_tokenizer = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
+    if spelled:
+        return _whole(
+            tokenizer, model, tokenizer.tokens, None,
+            normalizer=spelled[0] if len(spelled) == 1 else {"type": "Sequence", "normalizers": spelled},
+            pre_tokenizer=pre_tokenizer, decoder={"type": "Sequence", "decoders": SPELLED_DECODERS},
+        )  # fmt: skip
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return _whole(
         tokenizer, model, tokenizer.tokens, byte_level,
         normalizer={"type": pretokenizer.normalizer} if pretokenizer.normalizer else None,
-        pre_tokenizer=steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}, decoder=byte_level,
+        pre_tokenizer=pre_tokenizer, decoder=byte_level,
     )  # fmt: skip
 
 
@@ -142,9 +154,7 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
         "merges": merges_of_scores(texts, tokenizer.kinds, ranks),
     }  # fmt: skip
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    decoders: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-    ]  # fmt: skip
+    decoders = list(SPELLED_DECODERS)
     if tokenizer.space_prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
         normalizer: dict[str, Any] = {
@@ -196,7 +206,7 @@ def _whole(
 
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """The post-processor that adds bos and eos, if they are added."""
+    """The post-processor that adds bos and eos to a text, and sep between two, if they are added."""
     default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
@@ -204,17 +214,17 @@ def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
         return None
     texts = {role: tokenizer.tokens[number] for role, number in present.items()}
 
-    def template(letter: str, kind: int) -> list[dict[str, Any]]:
-        steps: list[dict[str, Any]] = [{"Sequence": {"id": letter, "type_id": kind}}]
-        if "bos" in texts:
-            steps.insert(0, {"SpecialToken": {"id": texts["bos"], "type_id": kind}})
-        if "eos" in texts:
-            steps.append({"SpecialToken": {"id": texts["eos"], "type_id": kind}})
-        return steps
+    def special(role: str, kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": texts[role], "type_id": kind}}] if role in texts else []
+
+    def template(letter: str, kind: int, first: str) -> list[dict[str, Any]]:
+        return [*special(first, kind), {"Sequence": {"id": letter, "type_id": kind}}, *special("eos", kind)]
 
     tokens = {texts[role]: {"id": texts[role], "ids": [present[role]], "tokens": [texts[role]]} for role in present}
-    pair = [*template("A", 0), *template("B", 1)]
-    return {"type": "TemplateProcessing", "single": template("A", 0), "pair": pair, "special_tokens": tokens}
+    pair = [*template("A", 0, "bos"), *template("B", 1, "sep" if "sep" in texts else "bos")]
+    return {
+        "type": "TemplateProcessing", "single": template("A", 0, "bos"), "pair": pair, "special_tokens": tokens,
+    }  # fmt: skip
 
 
 def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from .base import (
     tokenizer_error,
 )
 from .json_file import Merges, merges_of_texts
+from .pretokenizers import BY_NAME
 from .sampling import PREFIX as SAMPLING
 from .sampling import sampling_keys, sampling_of
 
@@ -44,8 +45,9 @@ PLACES = {
 """A part of a tokenizer in errors -> its key."""
 HUGGINGFACE = "tokenizer.huggingface.json"
 """The whole tokenizer.json, for engines that use it."""
-MODELS = {"gpt2": "bpe", "llama": "spm"}
-MODEL_NAMES = {kind: name for name, kind in MODELS.items()}
+GEMMA4 = "gemma4"
+"""The kind of a tokenizer, and the name of its pre-tokenizer, which no key states."""
+MODELS = {"gpt2": "bpe", "llama": "spm", GEMMA4: "bpe"}
 NO_MODELS = ("none", "no_vocab")
 """What a GGUF without a tokenizer states."""
 ADDED = ("bos", "eos", "sep")
@@ -75,7 +77,7 @@ def read_gguf(
     Raises
     ------
     FormatError
-        `tokenizer` if its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
+        `tokenizer` if its arrays or ids contradict each other, or its model is none of `gpt2`, `llama` and `gemma4`.
     """
     with _typed_values():
         values = _values(metadata)
@@ -83,19 +85,26 @@ def read_gguf(
             return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
         vocabulary = vocabulary or _vocabulary(values, model, checked, ranked)
-        special = _special(values, model)
+        special = _special(values)
         templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
         templates |= {
             str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
         }
         _check_texts([*templates.values()], "chat_template")
+        pre = _pretokenizer(values) if model == "bpe" else None
+        added = {role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values}
+        separates = {"sep": True} if pre in BY_NAME and BY_NAME[pre].add_sep else {}
         return Tokenizer(
-            model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
-            pre=str(values.get(f"{PREFIX}pre") or DEFAULT_PRE) if model == "bpe" else None,
-            add={role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values},
+            model=model, vocabulary=vocabulary, special=special, chat_templates=templates, pre=pre,
+            add=separates | added,
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
             end_ids=_end_ids(vocabulary.tokens, kinds, special), sampling=sampling_of(metadata),
         )  # fmt: skip
+
+
+def _pretokenizer(values: Mapping[str, Any]) -> str:
+    """The name of the pre-tokenizer of a tokenizer with merges."""
+    return GEMMA4 if values[f"{PREFIX}model"] == GEMMA4 else str(values.get(f"{PREFIX}pre") or DEFAULT_PRE)
 
 
 def _check_texts(texts: Sequence[str], part: str) -> None:
@@ -147,7 +156,7 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
             raise tokenizer_error(
                 "the embeddings have another number of rows than there are tokens", rows, len(tokens), TOKENS
             )
-        special = _special(values, MODELS[values[f"{PREFIX}model"]])
+        special = _special(values)
         ends = _end_ids(tokens, values.get(f"{PREFIX}token_type"), special)
         ids = SpecialTokens(special, ends, sampling_of(metadata))
         ids.check(len(tokens))
@@ -188,14 +197,14 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     if name in (None, *NO_MODELS):
         return None
     if name not in MODELS:
-        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name, "model")
+        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2, llama or gemma4", name, "model")
     tokens, merges = values.get(f"{PREFIX}tokens"), values.get(f"{PREFIX}merges")
     if tokens is None:
         raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing", TOKENS)
     if MODELS[name] == "spm" and values.get(f"{PREFIX}scores") is None:
         raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing", SCORES)
     if MODELS[name] == "bpe" and merges is None:
-        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing", MERGES)
+        raise tokenizer_error(f"a tokenizer of the kind {name} needs merges", f"{PREFIX}merges", "nothing", MERGES)
     try:  # before any of them is decoded
         check_count("tokens", tokens, MOST_TOKENS)
         check_count("merges", merges or (), MOST_MERGES)
@@ -216,7 +225,7 @@ def _typed_values() -> Iterator[None]:
         raise tokenizer_error("a key of the tokenizer has the wrong type", "text, ids and numbers", error) from None
 
 
-def _special(values: Mapping[str, Any], model: str) -> dict[str, int]:
+def _special(values: Mapping[str, Any]) -> dict[str, int]:
     """Ids by role: those that are stated, and those that llama.cpp assumes where the token has the kind for it.
 
     An id beyond the vocabulary counts as not stated.
@@ -224,7 +233,7 @@ def _special(values: Mapping[str, Any], model: str) -> dict[str, int]:
     count, kinds, special = len(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type"), {}
     kinds = () if kinds is None else kinds
     for role, key in IDS.items():
-        stated, assumed = values.get(PREFIX + key), TOKENIZERS[MODEL_NAMES[model]].get(key)
+        stated, assumed = values.get(PREFIX + key), TOKENIZERS[values[f"{PREFIX}model"]].get(key)
         kind = Kind.UNKNOWN if role == "unk" else Kind.CONTROL
         if stated is not None and int(stated) < count:
             special[role] = int(stated)
@@ -291,7 +300,8 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     ['a b']
     """
     bpe = tokenizer.model == "bpe"
-    keys = {"model": Typed("str", "gpt2" if bpe else "llama"), "pre": Typed("str", tokenizer.pre or "default")}
+    model = GEMMA4 if tokenizer.pre == GEMMA4 else "gpt2" if bpe else "llama"
+    keys = {"model": Typed("str", model), "pre": Typed("str", tokenizer.pre or "default")}
     tokens, encoded = tokenizer.tokens, tokenizer.vocabulary.encoded
     keys["tokens"] = Typed("array:str", text_array(tokens) if encoded is None else text_array(encoded, tokens))
     if tokenizer.scores is not None:

@@ -1,4 +1,4 @@
-"""How byte-level BPE splits text before merging, under llama.cpp's names and as steps of a tokenizer.json."""
+"""How BPE splits text before merging, under llama.cpp's names and as steps of a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -55,6 +55,29 @@ _EXAONE = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _MINICPM = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}+{_REST}"
+_DIGITS_FROM_RIGHT = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+"""In threes; llama.cpp leaves the text before digits with the first of them."""
+_AFMOE_SCRIPTS = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+    "\u0e40-\u0e7f\u0ec0-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
+)
+_KIMI_HAN = (
+    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}"
+    r"\x{2CEB0}-\x{2EBEF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
+)
+_KIMI = (
+    rf"[{_KIMI_HAN}]+|[^\r\n\p{{L}}\p{{N}}{_KIMI_HAN}]?[\p{{L}}&&[^{_KIMI_HAN}]]+"
+    r"(?:'[sStTmMdD]|'(?:[rR][eE]|[vV][eE]|[lL][lL]))?"
+    rf"|\p{{N}}{{1,3}}{_REST}"
+)
+_CHAMELEON = (
+    "<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2,
+)  # fmt: skip
+_K2_HORIZON = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}|\p{{M}}|\x{{200C}}|\x{{200D}})+|\p{{N}}{{1,3}}{_REST}"
+_LINES = r"[^\n]+|\n+"
+_SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+_LINE_PREFIX = {"type": "Replace", "pattern": {"Regex": r"(?<!.)(?=[^\n\x{2581}])"}, "content": "\u2581"}
+"""A space before each line that begins with none."""
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -77,6 +100,10 @@ class Pretokenizer:
     normalizer: str | None = None
     add_bos: bool = False
     """llama.cpp's default for `add_bos_token`."""
+    add_sep: bool = False
+    """llama.cpp's default for `add_sep_token`."""
+    spelled: tuple[dict[str, Any], ...] = ()
+    """Normalizers where tokens are texts with U+2581 for a space, and other letters are tokens of their bytes."""
 
 
 PRETOKENIZERS = (
@@ -87,6 +114,7 @@ PRETOKENIZERS = (
         ),
         (_byte_level(True),),
     ),
+    Pretokenizer(("roberta-bpe", "jina-v1-en", "jina-v2-code"), (_byte_level(True),), add_sep=True),
     Pretokenizer(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
         ({"type": "Digits", "individual_digits": True}, _byte_level(True)),
@@ -143,6 +171,17 @@ PRETOKENIZERS = (
         ("spark2_5",),
         (_split(r"\p{N}{1,3}"), _split(_CJK), _split(_SPARK), _split(r"\p{N}"), _byte_level(False)),
     ),
+    Pretokenizer(
+        ("afmoe",),
+        (_split(_DIGITS_FROM_RIGHT), _split(_AFMOE_SCRIPTS), _split(DEEPSEEK3), _byte_level(False)),
+    ),
+    Pretokenizer(("kimi-k2",), (_split(_KIMI), _byte_level(False))),
+    Pretokenizer(("superbpe",), (_split(r"\p{N}+"), _split("(?=([0-9]{3})+(?![0-9]))"), _byte_level(False))),
+    Pretokenizer(("chameleon",), (*map(_split, _CHAMELEON), _byte_level(False)), add_bos=True),
+    Pretokenizer(("k2-horizon",), (_split(_K2_HORIZON), _byte_level(False))),
+    Pretokenizer(("gemma4", "granite-embed-multi-311m"), (_split(_LINES),), add_bos=True, spelled=(_SPACE,)),
+    Pretokenizer(("sarvam-moe",), (_split(_LINES),), spelled=(_SPACE,)),
+    Pretokenizer(("mmbert",), (_split(r"\n+|\x{2581}[^\n\x{2581}]*"),), spelled=(_SPACE, _LINE_PREFIX)),
     Pretokenizer(("youtu",), (_split(_YOUTU_SCRIPTS), _split(_YOUTU), _byte_level(False)), ignore_merges=True),
 )  # fmt: skip
 BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}

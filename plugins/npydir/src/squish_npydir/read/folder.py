@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -27,7 +29,11 @@ from squish_core.api import (
     load_meta,
 )
 
+from ..features import LISTING
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
+
+if TYPE_CHECKING:
+    from .listing import Listed
 
 META = "squish.meta"
 """The file with metadata that `stats.json` has no place for: a GGUF's keys, with their types."""
@@ -88,21 +94,45 @@ class Folder:
     _lists: dict[str, frozenset[str]] = field(factory=dict)
     _numbers: dict[str, int] = field(factory=dict)
 
+    @cached_property
+    def listed(self) -> Mapping[str, Listed] | None:
+        """The list of files that a remote directory was written with; None if it has none, and on disk."""
+        if not self.source.is_remote or not self.source.has(LISTING):
+            return None
+        from . import listing
+
+        files = listing.parse(self.json(LISTING, "list of files"))
+        return files if self.source.expect(listing.statements(files)) else None
+
     def names(self, folder: str = "") -> frozenset[str]:
         """Return the names of the regular files of a folder."""
-        if not self.source.lists_members:
+        if folder not in self._lists:
+            self._lists[folder] = frozenset(
+                self.source.members(folder) if self.source.lists_members else self._listed_names(folder)
+            )
+        return self._lists[folder]
+
+    def _listed_names(self, folder: str) -> list[str]:
+        if self.listed is None:
             raise FormatError(
                 "cannot list the files of this folder, which a npy directory needs", file=self.source.name,
-                code=ErrorCode.FOLDER, hint="Download it, or open it from a store that lists its files (s3, hf).",
+                expected=f"a {LISTING}, or a store that lists its files (s3, hf)", found="neither",
+                code=ErrorCode.FOLDER,
+                hint="Download it, or convert it again, which writes the list: `squish convert DIR NEW --to npydir`.",
             )  # fmt: skip
-        if folder not in self._lists:
-            self._lists[folder] = frozenset(self.source.members(folder))
-        return self._lists[folder]
+        places = (path.rpartition("/") for path in self.listed)
+        return [name for place, _, name in places if place == folder]
 
     def has(self, path: str) -> bool:
         """Whether a regular file with this name (`folder/name`) exists."""
         folder, _, name = path.rpartition("/")
-        return name in self.names(folder) if self.source.lists_members else self.source.has(name, folder)
+        if self.source.lists_members or self.listed is not None:
+            return name in self.names(folder)
+        return self.source.has(name, folder)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file, as listed if it is."""
+        return self.listed[path].size if self.listed and path in self.listed else self.open(path).size
 
     def open(self, path: str) -> Source:
         """Open a file by `folder/name`."""
@@ -179,11 +209,18 @@ class Folder:
         return check_shape(self.numbers(stored, "i64", self.limits.rank), self.limits, tensor=tensor)
 
     def _uncompressed(self, path: str) -> Stored:
-        size, first = self.source.first(path, SHAPE if path.endswith("__shape.npy") else COMMON)
+        size, first = self._first(path)
         length = header_size(first[:PREFIX])
         if length > len(first):
             first = self.open(path).read(0, min(length, size))
         return Stored(path, parse(first[:length], size, self.limits), self.number(path, size), size, head=first)
+
+    def _first(self, path: str) -> tuple[int, bytes]:
+        """Return the size of a file and its first bytes."""
+        listed = self.listed.get(path) if self.listed else None
+        if listed is not None and len(listed.head) >= PREFIX:
+            return listed.size, listed.head
+        return self.source.first(path, SHAPE if path.endswith("__shape.npy") else COMMON)
 
     def _compressed(self, path: str) -> Stored:
         source = self.open(path)

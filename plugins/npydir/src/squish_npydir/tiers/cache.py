@@ -28,6 +28,7 @@ from squish_core.api import (
     atomic_file,
     locked_file,
     parse_spec,
+    sync_files,
 )
 from squish_core.api import open as open_model
 
@@ -35,7 +36,7 @@ from ..features import INT3_FAMILIES, MLX_GROUPS
 from ..read.awq import INDEX
 from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST, PLACE
-from ..write.replace import IN_PLACE, delete_eights, delete_tier
+from ..write.replace import IN_PLACE, delete_eights, delete_tier, refresh_listing
 from . import panels, seal
 from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
 from .choice import family_of
@@ -131,6 +132,8 @@ def build(
             if delete_source:
                 delete_eights(Path(path))
                 _seal(Path(path))
+            if tier in IN_PLACE:
+                refresh_listing(Path(path))
     except SquishError:
         raise
     except OSError as error:
@@ -352,6 +355,6 @@ def _seal(folder: Path) -> None:
 
 def _touch(sentinel: Path) -> None:
     """Sync all files before writing the sentinel."""
-    os.sync()
+    sync_files(sentinel.parent)
     with atomic_file(sentinel):
         pass

@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Encoding, File, FormatError, panels
+from squish_core.api import Encoding, File, FormatError, Limits, atomic_file, open_source, panels
 from squish_core.api import open as open_model
+
+from ..features import LISTING
+from ..read import listing
+from ..read.folder import SHAPE, Folder
+from ..read.manifest import PLACE
+from ..read.npy import PREFIX, header_size
 
 IN_PLACE = {"int4": "int4 symmetric", "int4a": "int4"}
 """Tier that is not a cache, but 4-bit arrays beside INT8 ones -> the label of these."""
@@ -38,6 +44,22 @@ def delete_eights(folder: Path) -> int:
     for path in sorted(to_delete):
         path.unlink()
     return size
+
+
+def refresh_listing(path: Path) -> None:
+    """Write the list of files anew, if the directory has one: arrays were added or deleted."""
+    if not (path / LISTING).is_file():
+        return
+    folder = Folder(source=open_source(path), limits=Limits())
+    files = listing.parse(folder.json(LISTING, "list of files"))
+    arrays = [f"{PLACE}/{name}" for name in sorted(folder.names(PLACE)) if name.endswith(".npy")]
+    kept = {name: listed for name, listed in files.items() if not name.endswith(".npy")}
+    for name in arrays:
+        size, head = folder.source.first(name, SHAPE)
+        kept[name] = listing.Listed(size, head if name.endswith("__shape.npy") else head[: header_size(head[:PREFIX])])
+    folder.source.close()
+    with atomic_file(path / LISTING) as sink:
+        sink.write(listing.dump(kept))
 
 
 def _check(own: File, name: str, fours: str, encodings: Mapping[str, Encoding]) -> None:

@@ -11,8 +11,11 @@ from squish_safetensors.api import is_model_asset
 
 from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dtypes, dump_meta
 
+from ..features import LISTING
+from ..read import listing
 from ..read.dialects import DIALECTS
 from ..read.folder import META
+from ..read.manifest import PLACE
 from ..read.npy import header
 
 FILES = {dialect.label: dialect.files for dialect in DIALECTS}
@@ -26,14 +29,9 @@ SAFE_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
     """Predict the size of all files, and what is dropped."""
-    size = sum(len(part) for _, part in _described(specs, meta))
-    for spec in specs:
-        encoding = spec.encodings[0]
-        parts = encoding.parts.items()
-        size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
-        size += len(shape_array(spec.shape))
+    files = _files(specs, meta, assets)
     dropped = dropped_assets(name for name in assets if not is_model_asset(name))
-    return WritePlan(size=size + sum(assets[name] for name in assets if is_model_asset(name)), dropped=dropped)
+    return WritePlan(size=sum(file.size for file in files.values()) + len(listing.dump(files)), dropped=dropped)
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
@@ -42,20 +40,21 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
     for tensor, key in zip(tensors, keys(spec.name for spec in specs).values()):
         label = tensor.spec.encodings[0].label
         for role, stream in tensor.parts.items():
-            with sink.member(f"{key}__{FILES[label][role]}.npy", "tensors") as member:
+            with sink.member(f"{key}__{FILES[label][role]}.npy", PLACE) as member:
                 member.write(_header(label, role, stream.part))
                 stream.write_to(member)
-        with sink.member(f"{key}__shape.npy", "tensors") as member:
+        with sink.member(f"{key}__shape.npy", PLACE) as member:
             member.write(shape_array(tensor.spec.shape))
     for path, data in assets.items():
         if is_model_asset(path):
             folder, _, name = path.rpartition("/")
             with sink.member(name, folder) as member:
                 member.write(data)
-    for name, data in _described(specs, meta):
+    files = _files(specs, meta, {path: len(data) for path, data in assets.items()})
+    for name, data in (*_described(specs, meta), (LISTING, listing.dump(files))):
         with sink.member(name) as member:
             member.write(data)
-    sink.sentinel(".manifest_ready", "tensors")
+    sink.sentinel(".manifest_ready", PLACE)
 
 
 def keys(names: Iterable[str]) -> dict[str, str]:
@@ -87,6 +86,23 @@ def _header(label: str, role: str, part: Part) -> bytes:
 def shape_array(shape: tuple[int, ...]) -> bytes:
     """Return the file with a tensor's logical shape."""
     return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
+
+
+def _files(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]
+) -> dict[str, listing.Listed]:
+    """Return all files with their sizes and, of arrays, the bytes that opening reads."""
+    files = {}
+    for spec, key in zip(specs, keys(spec.name for spec in specs).values()):
+        encoding = spec.encodings[0]
+        for role, part in encoding.parts.items():
+            head = _header(encoding.label, role, part)
+            path = f"{PLACE}/{key}__{FILES[encoding.label][role]}.npy"
+            files[path] = listing.Listed(len(head) + part.nbytes, head)
+        shape = shape_array(spec.shape)
+        files[f"{PLACE}/{key}__shape.npy"] = listing.Listed(len(shape), shape)
+    files |= {name: listing.Listed(assets[name]) for name in assets if is_model_asset(name)}
+    return files | {name: listing.Listed(len(data)) for name, data in _described(specs, meta)}
 
 
 def _described(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:

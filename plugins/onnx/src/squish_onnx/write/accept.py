@@ -9,6 +9,7 @@ from squish_codecs.api import Affine, Scheme
 
 from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
 
+from ..blocks import ID as OWN_CODEC
 from ..coded import HALF_BLOCKS, SCALES
 from .proto import CODES
 
@@ -22,6 +23,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) ->
     """Accept dense floats, or any dtype of ONNX, and codes in MatMulNBits' layout; `accepts_codes` converts others."""
     if encoding.codec.id == "affine" and (any_dtype or spec.name.endswith(WEIGHT)) and _is_native(spec, encoding.codec):
         return _encoding(spec, encoding.codec)
+    if any_dtype and encoding.codec.id == OWN_CODEC:  # the graph's own operator has them so
+        return Encoding(codec=encoding.codec, parts=bare_parts(encoding))
     if encoding.codec.id != "dense":
         return Refusal(
             why=f"ONNX has no operator for {encoding.codec.id}; ask for int8 or int4 with --encode", code="codec"
@@ -80,6 +83,11 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
         return _encoding(spec, CodecSpec("affine", params))
     except SquishError as error:
         return Refusal(why=error.message, code="shape")
+
+
+def bare_parts(encoding: Encoding) -> dict[str, Part]:
+    """The parts of an encoding without their places."""
+    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
 
 
 def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:

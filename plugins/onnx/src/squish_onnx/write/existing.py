@@ -14,6 +14,7 @@ from squish_core.api import CodecSpec, ErrorCode, FormatError, Limits, Options, 
 
 from ..coded import CodedWeight, CodeUse
 from ..model import OWN_KEYS
+from ..operators import VALUES
 from ..tensor import TensorProto
 from . import proto
 from .graph import MICROSOFT, Graph, Initializer, dense_dtype, is_dense
@@ -119,16 +120,22 @@ def rewrite(
     return result
 
 
-def choose(specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> dict[str, CodecSpec]:
+def choose(specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> dict[str, CodecSpec | str]:
     """The codec of each tensor: weights that are [K, N] as in the graph have blocks along K."""
-    codecs = {spec.name: codec for spec in specs}
-    if codec.id != "affine" or "axis" in codec.params or GRAPH not in options:
+    codecs: dict[str, CodecSpec | str] = {spec.name: codec for spec in specs}
+    if GRAPH not in options:
         return codecs
     names = _read_names(options["names"]) if "names" in options else {}
     renamed = {names.get(spec.name, spec.name): spec for spec in specs}
     across = evolve(codec, params={**codec.params, "transposed": True})
+    is_across = codec.id == "affine" and "axis" not in codec.params
     with existing_model(options) as model:
-        turned = columns_first(model, [evolve(spec, name=name) for name, spec in renamed.items()])
+        for name, spec in renamed.items():
+            weight = model.weights.get(name)
+            operators = {use.operator for use in weight.uses} - {""} if weight else set()
+            if operators - ({VALUES} if codec.id == "dense" else set()):
+                codecs[spec.name] = f"{max(operators)} of the graph computes with no other codes"
+        turned = columns_first(model, [evolve(spec, name=name) for name, spec in renamed.items()]) if is_across else ()
     return codecs | {renamed[name].name: across for name in turned}
 
 
@@ -251,8 +258,7 @@ def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: CodedWeight) ->
     model, graph = result.model, result.graph
     if spec.shape != weight.shape:
         raise _wrong_shape(model, spec, weight.shape)
-    codec = spec.encodings[0].codec
-    if codec.id == "affine" and Scheme.of(codec.params) == Scheme.of(weight.params):
+    if _keeps_form(spec.encodings[0].codec, weight):
         result.replaced.update(weight.parts.values())
         for role, name in weight.parts.items():
             initializer = model.initializers[name]
@@ -262,8 +268,40 @@ def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: CodedWeight) ->
         raise unsupported_use(model, spec.name, "a graph inside a node, or an output")
     dtype = weight.params.get("scale_dtype", "f32")
     for use in weight.uses:
-        _compute(result, spec.name, use, dtype)
+        if use.operator:
+            _put_dequantized(result, spec, use, dtype)
+        else:
+            _compute(result, spec.name, use, dtype)
     _remove(result, weight)
+
+
+def _keeps_form(codec: CodecSpec, weight: CodedWeight) -> bool:
+    """Whether codes are stored as those of a weight are."""
+    if codec.id != weight.codec:
+        return False
+    if codec.id == "affine":
+        return Scheme.of(codec.params) == Scheme.of(weight.params)
+    return dict(codec.params) == dict(weight.params)
+
+
+def _put_dequantized(result: RewrittenGraph, spec: TensorSpec, use: CodeUse, dtype: str) -> None:
+    """Replace a DequantizeLinear by its values; FormatError for other values than it makes, or another operator."""
+    if use.operator != VALUES or not is_dense(spec):
+        error = unsupported_use(result.model, spec.name, use.operator)
+        error.hint = f"Keep its codes: --encode '{result.tensors[spec.name]}=keep'."
+        if use.operator == VALUES:
+            error.hint = f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'; or keep its codes (=keep)."
+        raise error
+    graph, stored = result.graph, dense_dtype(spec)
+    if stored != dtype and stored not in NARROWER.get(dtype, ()):
+        raise _wrong_dtype(result, spec, dtype)
+    graph.nodes = []
+    values = graph.part(spec.name)
+    if stored == dtype:
+        graph.op("Identity", values, output=use.output)
+    else:
+        graph.op("Cast", values, to=proto.CODES[dtype], output=use.output)
+    result.nodes[max(use.nodes)] = graph.nodes
 
 
 def _remove(result: RewrittenGraph, weight: CodedWeight) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import define, field
 
@@ -17,12 +18,13 @@ from .tables import Scales, Table
 
 @define
 class Mask:
-    """The bitmap of a block: its bytes, its tiles, and how many are kept."""
+    """The bitmap of a block: its bytes, its tiles, how many are kept, and the copy of it in the directory."""
 
     offset: int
     length: int
     tiles: int
     kept: int
+    copy: bytes = b""
 
 
 @define
@@ -41,6 +43,8 @@ class Anatomy:
     scales: dict[int, Scales] = field(factory=dict)
     appendix: Appendix | None = None
     sections: list[Section] = field(factory=list)
+    directory: Any = None
+    """The directory that the blocks were read from, if they were."""
 
     def add(self, kind: str, offset: int, end: int, content: str) -> None:
         """Add a section to the map."""

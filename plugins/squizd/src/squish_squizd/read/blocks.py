@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from squish_core.api import Source, align_up
 from ..findings import Findings
 
 ALIGNMENT = 64
+WINDOW = 256
+"""Bytes that contain a block's header and the padding before it, for remote files."""
 _ZEROS = bytes(1 << 20)
 TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
@@ -212,6 +215,8 @@ def parse_run(
     blocks: list[Block] = []
     position = start
     while position < end:
+        if isinstance(source, Prefetched) and not source.holds(position, WINDOW):
+            source.prefetch([(position, WINDOW)])
         position = skip_zeros(source, position, end)
         if position == end:
             break
@@ -241,6 +246,55 @@ def parse_run(
             findings.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
             return blocks, end
     return blocks, position
+
+
+class Prefetched(Source):
+    """A source of which some ranges were read before, together; other ranges are read from it when asked for."""
+
+    def __init__(self, inner: Source, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        super().__init__(inner.name, inner.size)
+        self._inner = inner
+        self._starts: list[int] = []
+        self._views: list[memoryview] = []
+        self.prefetch(ranges)
+
+    def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Read ranges (offset, length), as far as the file reaches."""
+        inside = sorted((offset, min(length, self.size - offset)) for offset, length in ranges if offset < self.size)
+        for (offset, _), view in zip(inside, self._inner.read_ranges(inside)):
+            self.keep(offset, view)
+
+    def keep(self, offset: int, view: memoryview) -> None:
+        """Answer reads of this range with these bytes."""
+        place = bisect_right(self._starts, offset)
+        self._starts.insert(place, offset)
+        self._views.insert(place, view)
+
+    def holds(self, offset: int, length: int) -> bool:
+        """Whether a range was read, as far as the file reaches."""
+        return self._kept(offset, min(length, self.size - offset)) is not None
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        view = self._kept(offset, length)
+        return self._inner.view(offset, length) if view is None else view
+
+    def _kept(self, offset: int, length: int) -> memoryview | None:
+        place = bisect_right(self._starts, offset) - 1
+        if place >= 0 and offset + length <= self._starts[place] + len(self._views[place]):
+            start = offset - self._starts[place]
+            return self._views[place][start : start + length]
+        return None
+
+
+def parse_header(source: Source, start: int, header: bytes, end: int, flags: frozenset[str]) -> Block | None:
+    """Parse a copy of a block's header; None if the block cannot begin at `start`."""
+    parse, copied = KINDS.get(header[:4]), Prefetched(source)
+    copied.keep(start, memoryview(header))
+    block = parse(_At(copied, start, min(end, start + len(header)), Findings(), "")) if parse else None
+    if block is None or block.data != start + len(header) or block.end > end:
+        return None
+    flag = FLAG_OF[block.kind]
+    return None if flag and flag not in flags else block
 
 
 def _check_spare(source: Source, block: Block, findings: Findings, where: str) -> None:

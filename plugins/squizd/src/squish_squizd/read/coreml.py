@@ -16,8 +16,10 @@ from ..findings import Findings
 from .blocks import skip_zeros
 
 MAGIC, MAX_ENTRIES, MAX_RATIO, MAX_TOTAL = b"ANLX", 100_000, 1000, 64 << 30
+HEADER_SIZE = 12
+"""Bytes before the archive: the magic and the length."""
 _LOCAL = struct.Struct("<4s5H3I2H")
-_TAIL, _MAX_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
+TAIL, _MAX_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
 
 
 @frozen(kw_only=True)
@@ -52,8 +54,13 @@ class _View(io.RawIOBase):
         return count
 
 
-def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -> Appendix | None:
-    """Read the appendix at `at`; None if it is missing (a warning) or invalid (an error of the appendix alone)."""
+def read_appendix(
+    source: Source, at: int, limits: Limits, findings: Findings, *, all_headers: bool = True
+) -> Appendix | None:
+    """Read the appendix at `at`; None if it is missing (a warning) or invalid (an error of the appendix alone).
+
+    Without `all_headers`, the central directory is read, and not the header before each entry.
+    """
     if at + 12 > source.size or source.read(at, 4) != MAGIC:
         findings.warn(
             "P8", "CoreML appendix", "missing, although the flag ANE_COREML is set", offset=at, expected=MAGIC
@@ -72,7 +79,7 @@ def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -
         with zipfile.ZipFile(open_view(source, at + 12, length)) as archive:
             entries = archive.infolist()
             _check(entries, limits, findings, at)
-            for entry in entries:
+            for entry in entries if all_headers else ():
                 if findings.first is None:
                     _check_local(source, at + 12, length, entry, findings)
     except (
@@ -92,7 +99,7 @@ def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -
 
 def _check_directory(source: Source, offset: int, length: int) -> None:
     """ValueError if the zip directory, which zipfile loads whole, is larger than any package needs."""
-    tail = source.read(offset + length - min(length, _TAIL), min(length, _TAIL))
+    tail = source.read(offset + length - min(length, TAIL), min(length, TAIL))
     at = tail.rfind(b"PK\5\6")
     size = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
     if tail[max(at - 20, 0) :].startswith(b"PK\6\7"):

@@ -9,6 +9,8 @@ from .anatomy import Anatomy
 from .blocks import Block, parse_run
 from .header import DRAFT_KEY
 
+MAGIC = b"EGDH"
+
 
 def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findings: Findings) -> int | None:
     """Read the draft head; returns its end, or None if it is invalid (the main tensors stay readable)."""
@@ -18,9 +20,12 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findi
     flags = anatomy.header.flags | {"INT4"}  # always allowed here; other kinds need the file's flag
     anatomy.draft = _draft_blocks(anatomy.header.eagle, flags, source, end, limits, own)
     findings.extend(own)
-    if anatomy.draft is None:
-        return None
-    offset, length, layers, vocab = anatomy.header.eagle
+    return None if anatomy.draft is None else add_draft(anatomy, anatomy.header.eagle)
+
+
+def add_draft(anatomy: Anatomy, meta: tuple[int, int, int, int]) -> int:
+    """Add the section to the map; returns its end."""
+    offset, length, layers, vocab = meta
     anatomy.add("draft head", offset, offset + length, f"{counted(layers, 'layer')}, vocabulary {vocab}")
     return offset + length
 
@@ -38,7 +43,7 @@ def _draft_blocks(
         )  # fmt: skip
         return None
     magic, stored = source.read(offset, 4), int.from_bytes(source.read(offset + 4, 4), "little")
-    if magic != b"EGDH" or stored != layers:
+    if magic != MAGIC or stored != layers:
         findings.error(
             "P7", where, "its section differs from its metadata in the header", offset=offset,
             expected=f"EGDH, {counted(layers, 'layer')}", found=f"{magic!r}, {counted(stored, 'layer')}",
@@ -54,6 +59,11 @@ def _draft_blocks(
         )  # fmt: skip
     if findings.first:
         return None
+    return by_layer(blocks, layers)
+
+
+def by_layer(blocks: list[Block], layers: int) -> dict[int, list[Block]]:
+    """Divide the blocks among the layers."""
     per_layer = len(blocks) // layers if layers else 0
     if not per_layer:
         return {}

@@ -27,6 +27,8 @@ class Names:
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
     globals: Sequence[tuple[str, int, int]] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
+    directory: Any = None
+    """Copies of all block headers, unchecked; see `directory`."""
 
     @cached_property
     def by_extent(self) -> dict[tuple[int, int], list[str]]:
@@ -89,6 +91,7 @@ def _parse(root: Any, limits: Limits) -> Names:
     return Names(
         names=names, shapes={name: tuple(shape) for name, shape in shapes.items()},
         globals=[(item[0], item[1], item[2]) for item in global_items], attrs=attrs,
+        directory=root.get("directory"),
     )  # fmt: skip
 
 

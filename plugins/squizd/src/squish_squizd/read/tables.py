@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
 from squish_core.api import Source, counted
 
 from ..findings import Findings
-from .blocks import Block, find_section
+from .blocks import Block, Prefetched, find_section
 from .header import fnv1a64
 
 MAGIC, ENTRY, SUB_BLOCK = b"SCZT", struct.Struct("<Qff"), 1 << 63
 QUANTIZED = ("INT4", "INT2", "ASTW")
+Run = tuple[int, int, int]
+"""Adjacent entries with the same id: the id, their offset and their number."""
 _MAX_EXTRA_RUNS = 1 << 16
 """Runs of entries allowed beyond four per tensor: in a hostile table, every entry may be a run."""
 
@@ -82,11 +84,11 @@ def read_tables(source: Source, start: int, end: int, findings: Findings) -> lis
 
 
 def match(
-    source: Source, tables: Sequence[Table], blocks: Sequence[tuple[int, str, Block]], findings: Findings
+    source: Source, runs: Iterable[Run], blocks: Sequence[tuple[int, str, Block]], findings: Findings
 ) -> list[Scales]:
     """Match entries with quantized blocks, given as (id, name, block) in table order."""
     entries = _Entries()
-    for number, run in enumerate(_runs(source, tables)):
+    for number, run in enumerate(runs):
         entries.add(*run, findings)
         if number > _MAX_EXTRA_RUNS + 4 * len(blocks):
             findings.error("P3", "scale table", "too many separate runs of entries", offset=run[1])
@@ -125,15 +127,24 @@ class _Entries:
         self.level[own] = offset
 
 
-def _runs(source: Source, tables: Sequence[Table]) -> Iterator[tuple[int, int, int]]:
-    """Yield (id, offset, count) of runs of adjacent entries with the same id, searching in doubling steps.
+def find_runs(source: Source, tables: Sequence[Table], blocks: Sequence[tuple[int, str, Block]]) -> Iterator[Run]:
+    """Yield the runs of the tables: where the file's other runs suggest the end of one, else searching in steps.
 
     Only the ends of a run are compared; the ids between are checked when the entries are read.
     """
+    by_id = {own: block for own, _, block in blocks}
     for table in tables:
-        start = 0
+        start, length = 0, 0
         while start < table.count:
             own = _id(source, table, start)
+            block = by_id.get(own & ~SUB_BLOCK)
+            count = _suggested(block, length) if block is not None and own & SUB_BLOCK else 1
+            if isinstance(source, Prefetched) and own & SUB_BLOCK and start + count < table.count:
+                source.prefetch([(table.offset(start + count - 1), 2 * ENTRY.size)])  # this end and the next start
+            if start + count <= table.count and _ends(source, table, start + count - 1, own):
+                yield own, table.offset(start), count
+                start += count
+                continue
             low, step = start, 1
             while low + step < table.count and _id(source, table, low + step) == own:
                 low, step = low + step, 2 * step
@@ -142,7 +153,20 @@ def _runs(source: Source, tables: Sequence[Table]) -> Iterator[tuple[int, int, i
                 middle = (low + high) // 2
                 low, high = (middle, high) if _id(source, table, middle) == own else (low, middle)
             yield own, table.offset(start), high - start
+            length = -(-block.elements // (high - start)) if block is not None else 0
             start = high
+
+
+def _suggested(block: Block, length: int) -> int:
+    """The number of entries of a block if its sub-blocks have the stated length, or that of the block before."""
+    length = block.facts.get("sub_block_len", length)
+    return max(-(-block.elements // length), 1) if length else 1
+
+
+def _ends(source: Source, table: Table, last: int, own: int) -> bool:
+    """Whether a run of this id ends with the entry `last`."""
+    data = source.read(table.offset(last), 8 if last + 1 == table.count else 8 + ENTRY.size)
+    return int.from_bytes(data[:8], "little") == own != int.from_bytes(data[ENTRY.size :], "little")
 
 
 def _id(source: Source, table: Table, number: int) -> int:

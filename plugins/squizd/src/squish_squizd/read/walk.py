@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from attrs import evolve
+
 from squish_core.api import Limits, Source, counted
 
 from ..findings import Findings
 from . import tables
 from .anatomy import Anatomy
-from .blocks import Block, aligned, find_section, parse_run, skip_zeros
+from .blocks import WINDOW, Block, Prefetched, aligned, find_section, parse_run, skip_zeros
 from .coreml import MAGIC as APPENDIX
 from .coreml import read_appendix
 from .draft import read_draft
@@ -16,9 +20,35 @@ from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
 from .names import Names, check_names, check_shapes, read_names
 
+TABLE = 1 << 20
+"""Bytes of the first scale table of a remote file that are read at once."""
+
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     """Parse a file. An error that affects the tensors is raised with all findings, other errors are collected."""
+    anatomy, index_end = begin(source, findings)
+    if source.is_remote:
+        source = Prefetched(source)
+        _prefetch_headers(anatomy, source)
+    for layer in anatomy.layers:
+        _layer(anatomy, layer, source, limits, findings)
+    findings.raise_first()
+    end = _after_weights(anatomy, source, weights_end(anatomy, index_end), limits, findings)
+    findings.raise_first()
+    check_sparsity(anatomy, findings)
+    draft_end = read_draft(anatomy, source, end, limits, findings)
+    settle_names(anatomy, findings)
+    blocks = quantized(anatomy)
+    match_scales(anatomy, source, tables.find_runs(source, anatomy.tables, blocks), blocks, findings)
+    check_scale_offsets(anatomy, findings)
+    tail(anatomy, source, end, draft_end, limits, findings)
+    _check_padding(anatomy, source, findings)
+    findings.raise_first()
+    return anatomy
+
+
+def begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
+    """Read the header and the layer index; also returns its end."""
     header = parse_header(source.read(0, min(SIZE, source.size)), findings)
     if header is None:
         findings.raise_first()
@@ -36,27 +66,51 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     anatomy.add("header", 0, SIZE, ", ".join(sorted(header.flags)) or "no flags")
     if layers:
         anatomy.add("layer index", SIZE, index_end, counted(len(layers), "layer"))
-    for layer in layers:
-        _layer(anatomy, layer, source, limits, findings)
-    findings.raise_first()
-    weights_end = max([index_end, *(layer.offset + layer.length for layer in layers if layer.length)])
-    end = _after_weights(anatomy, source, weights_end, limits, findings)
-    findings.raise_first()
-    check_sparsity(anatomy, findings)
-    draft_end = read_draft(anatomy, source, end, limits, findings)
-    _check_names(anatomy, findings)
-    _match_scales(anatomy, source, findings)
-    _check_scale_offsets(anatomy, findings)
-    _tail(anatomy, source, end, draft_end, limits, findings)
-    _check_padding(anatomy, source, findings)
-    findings.raise_first()
-    return anatomy
+    return anatomy, index_end
+
+
+def _prefetch_headers(anatomy: Anatomy, source: Prefetched) -> None:
+    """Read the headers of all layers' blocks: the first ones together, then the second ones, and so on."""
+    ends = {layer.number: layer.offset + layer.length for layer in anatomy.layers if layer.length}
+    positions = {layer.number: layer.offset for layer in anatomy.layers if layer.length}
+    while positions:
+        source.prefetch((position, WINDOW) for position in positions.values())
+        following = dict[int, int]()
+        for number, position in positions.items():
+            blocks, _ = parse_run(source, position, ends[number], anatomy.header.flags, Findings(), "", 0)
+            if blocks and position < blocks[0].end < ends[number]:
+                following[number] = blocks[0].end
+        positions = following
+
+
+def weights_end(anatomy: Anatomy, index_end: int) -> int:
+    """Return the end of the last layer, or of the index."""
+    return max([index_end, *(layer.offset + layer.length for layer in anatomy.layers if layer.length)])
+
+
+def is_masked(anatomy: Anatomy, layer: Layer) -> bool:
+    """Whether masks follow the blocks of a layer."""
+    inside = layer.offset <= layer.scale_offset < layer.offset + layer.length
+    return bool(layer.length) and "SPARSE" in anatomy.header.flags and inside
+
+
+def add_layer(anatomy: Anatomy, layer: Layer, masked: bool) -> None:
+    """Add a layer to the map."""
+    content = f"layer {layer.number}: {kinds(anatomy.blocks[layer.number])}{', masks' if masked else ''}"
+    anatomy.add("layer", layer.offset, layer.offset + layer.length, content)
+
+
+def add_tables(anatomy: Anatomy) -> None:
+    """Add the scale tables to the map."""
+    for number, table in enumerate(anatomy.tables):
+        entries = counted(table.count, "entry", "entries")
+        anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
 
 
 def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findings: Findings) -> None:
     where, header = f"layer {layer.number}", anatomy.header
     end = layer.offset + layer.length
-    masked = bool(layer.length) and "SPARSE" in header.flags and layer.offset <= layer.scale_offset < end
+    masked = is_masked(anatomy, layer)
     stop = layer.scale_offset if masked else end
     most = limits.tensors - anatomy.count
     blocks, position = (
@@ -74,9 +128,11 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
         )  # fmt: skip
         return
     if masked and header.sparsity and header.sparsity[0]:
+        if isinstance(source, Prefetched):
+            source.prefetch([(stop, min(end - stop, 1 << 16))])
         read_masks(anatomy, layer, blocks, source, findings)
     if layer.length:
-        anatomy.add("layer", layer.offset, end, f"layer {layer.number}: {_kinds(blocks)}{', masks' if masked else ''}")
+        add_layer(anatomy, layer, masked)
 
 
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, findings: Findings) -> int:
@@ -89,12 +145,12 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     weights_end = start
     if anatomy.globals:
         weights_end = anatomy.globals[-1].end
-        anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
+        anatomy.add("globals", anatomy.globals[0].start, weights_end, kinds(anatomy.globals))
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, findings)
-    for number, table in enumerate(anatomy.tables):
-        entries = counted(table.count, "entry", "entries")
-        anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
+    if isinstance(source, Prefetched):
+        source.prefetch((table.at, min(table.end - table.at, TABLE)) for table in anatomy.tables[:1])
+    add_tables(anatomy)
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
     names, stop = read_names(source, at, end, limits, findings)
@@ -117,7 +173,7 @@ def _check_padding(anatomy: Anatomy, source: Source, findings: Findings) -> None
         end = max(end, section.offset + section.size)
 
 
-def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
+def check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
     """Check that each offset is that of the first table, of the layer's first entry, of its masks, or 0."""
     for layer in anatomy.layers:
         quantized = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTIZED]
@@ -132,12 +188,13 @@ def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
             )  # fmt: skip
 
 
-def _check_names(anatomy: Anatomy, findings: Findings) -> None:
+def settle_names(anatomy: Anatomy, findings: Findings) -> None:
+    """Drop names that do not fit the blocks."""
     names = anatomy.names
     try:
         # The names of an invalid draft head cannot be checked.
         checkable = {key: listed for key, listed in names.names.items() if key < DRAFT_KEY or anatomy.draft is not None}
-        names = Names(names=checkable, shapes=names.shapes, globals=names.globals, attrs=names.attrs)
+        names = evolve(names, names=checkable)
         check_names(names, anatomy.blocks, anatomy.globals, anatomy.draft or {})
         anatomy.names = names
     except ValueError as error:
@@ -148,19 +205,28 @@ def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     check_shapes(anatomy.names, pairs, findings)
 
 
-def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:
-    blocks = [
+def quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
+    """The blocks that have entries in the tables, as (id, name, block), in table order."""
+    return [
         (tables.tensor_id(key, name), name, block)
         for key, name, block in (*anatomy.named(), *anatomy.named(draft=True))
         if block.kind in tables.QUANTIZED
     ]
-    scales = tables.match(source, anatomy.tables, blocks, findings)
+
+
+def match_scales(
+    anatomy: Anatomy, source: Source, runs: Iterable[tables.Run], blocks: Sequence[tuple[int, str, Block]],
+    findings: Findings,
+) -> None:  # fmt: skip
+    """Find the scales of the quantized blocks."""
+    scales = tables.match(source, runs, blocks, findings)
     anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
 
 
-def _tail(
-    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings
-) -> None:
+def tail(
+    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings,
+    *, all_headers: bool = True,
+) -> None:  # fmt: skip
     """Read the CoreML appendix, or check the end of the file."""
     last = draft_end
     if last is None and anatomy.header.eagle is not None:
@@ -169,7 +235,7 @@ def _tail(
     if "ANE_COREML" in anatomy.header.flags:
         own = Findings()
         at = find_section(source, APPENDIX, last if last is not None else end, source.size)
-        anatomy.appendix = read_appendix(source, at, limits, own)
+        anatomy.appendix = read_appendix(source, at, limits, own, all_headers=all_headers)
         if anatomy.appendix is not None:
             stop = anatomy.appendix.offset + anatomy.appendix.length
             anatomy.add("CoreML appendix", at, stop, counted(len(anatomy.appendix.names), "file"))
@@ -187,7 +253,8 @@ def _tail(
         )  # fmt: skip
 
 
-def _kinds(blocks: list[Block]) -> str:
+def kinds(blocks: list[Block]) -> str:
+    """Count blocks by kind."""
     counts = {
         kind: sum(block.kind == kind for block in blocks) for kind in dict.fromkeys(block.kind for block in blocks)
     }

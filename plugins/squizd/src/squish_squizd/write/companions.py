@@ -17,7 +17,7 @@ from squish_core.api import (
 
 from ..read.names import shape_in
 from . import coreml
-from .draft import CHILD, LAYERS, VOCABULARY, Draft, draft_of_child, draft_of_file
+from .draft import CHILD, CONFIG, LAYERS, VOCABULARY, Draft, draft_of_child, draft_of_file
 from .names import logical_shapes
 from .place import Placement, WriteOptions
 
@@ -29,17 +29,20 @@ def plan_draft(
     draft, dropped = None, []
     for name, child in companions.children.items():
         tensors = [OutgoingTensor(spec, {}) for spec in child.tensors.values()]
+        sizes = {key: bytes(part.nbytes) for key, part in child.assets.items() if key == CONFIG}
+        outgoing = OutgoingChild(tensors=tensors, meta=child.meta, assets=sizes)
         if name != CHILD:
             reason = f"SQUIZD stores one child, the draft head named {CHILD}"
         elif options.draft:
             reason = "replaced by the option draft"
-        elif isinstance(planned := draft_of_child(OutgoingChild(tensors=tensors, meta=child.meta)), Refusal):
+        elif isinstance(planned := draft_of_child(outgoing), Refusal):
             reason = planned.why
         elif clash := _clash(placement, planned):
             reason = f"its tensor {clash} and the model's tensor of the same name differ in shape"
         else:
             draft = planned
             dropped += [Dropped("metadata", key, where=name) for key in child.meta if key not in (LAYERS, VOCABULARY)]
+            dropped += [Dropped("asset", key, where=name) for key in child.assets if key != CONFIG]
             continue
         dropped.append(Dropped("child", name, reason))
     return draft, tuple(dropped)

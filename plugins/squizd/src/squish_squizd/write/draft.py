@@ -34,20 +34,22 @@ from .accept import accepts
 from .entries import Entries
 from .place import PlacedBlock, WriteOptions
 
-CHILD = "eagle"
+CHILD, CONFIG = "eagle", "config.json"
 LAYERS, VOCABULARY = "squizd.draft_layers", "squizd.draft_vocab"
 """Keys of the child's metadata."""
 _CODECS = ("dense", "squizd.int4")
+MAX_CONFIG = 1 << 20
 EXACT = 1 << 24
 """Integers up to here are exact in float32."""
 
 
 @frozen(kw_only=True)
 class Draft:
-    """A draft head: its tensors by layer, and the size of its vocabulary."""
+    """A draft head: its tensors by layer, the size of its vocabulary, and its config.json."""
 
     layers: Mapping[int, Sequence[OutgoingTensor]]
     vocabulary: int
+    config: bytes = b""
 
     @property
     def names(self) -> dict[int, list[str]]:
@@ -92,6 +94,7 @@ class Draft:
 def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
     """Convert a child of the source to a draft head, or refuse if SQUIZD cannot store it."""
     layers, vocabulary = child.meta.get(LAYERS), child.meta.get(VOCABULARY)
+    config = child.assets.get(CONFIG, b"")
     tensors = []
     for outgoing in child.tensors:
         spec = _as_block(outgoing.spec)
@@ -99,7 +102,7 @@ def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
             return evolve(spec, why=f"{outgoing.spec.name}: {spec.why}")
         tensors.append(OutgoingTensor(spec, outgoing.parts))
     if type(layers) is not int or type(vocabulary) is not int:
-        return _draft(tensors) if tensors else Refusal(why="it has no tensors")
+        return _draft(tensors, config) if tensors else Refusal(why="it has no tensors")
     if layers < 0 or not 0 < vocabulary < 1 << 32 or (len(tensors) % layers if layers else tensors):
         count = counted(len(tensors), "tensor")
         return Refusal(why=f"its {count} cannot be divided evenly among {counted(layers, 'layer')}")
@@ -107,6 +110,7 @@ def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
     return Draft(
         layers={layer: tensors[layer * per_layer : (layer + 1) * per_layer] for layer in range(layers)},
         vocabulary=vocabulary,
+        config=config,
     )
 
 
@@ -130,7 +134,18 @@ def draft_of_file(path: str, stack: ExitStack) -> Draft:
         tensors.append(OutgoingTensor(spec, streams))
     if not tensors:
         raise FormatError("not usable as a draft head: it has no tensors", file=file.name, code="draft")
-    return _draft(tensors)
+    return _draft(tensors, _config_of(file))
+
+
+def _config_of(file: File) -> bytes:
+    """The config.json of a head; FormatError if it is larger than any config."""
+    size = file.index.assets[CONFIG].nbytes if CONFIG in file.assets else 0
+    if size > MAX_CONFIG:
+        raise FormatError(
+            "not usable as a draft head: its config is too large", file=file.name, part=CONFIG, code="draft",
+            expected=f"at most {MAX_CONFIG:,} bytes", found=f"{size:,} bytes",
+        )  # fmt: skip
+    return bytes(file.assets[CONFIG].raw) if size else b""
 
 
 def _is_integers(spec: TensorSpec) -> bool:
@@ -173,7 +188,7 @@ def _as_block(spec: TensorSpec) -> TensorSpec | Refusal:
     return TensorSpec(name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(block,))
 
 
-def _draft(tensors: Sequence[OutgoingTensor]) -> Draft:
+def _draft(tensors: Sequence[OutgoingTensor], config: bytes) -> Draft:
     """Group tensors by the layers in their names."""
     layers: dict[int, list[OutgoingTensor]] = {}
     for outgoing in tensors:
@@ -182,7 +197,7 @@ def _draft(tensors: Sequence[OutgoingTensor]) -> Draft:
     even = len({len(group) for group in layers.values()}) == 1
     groups = [layers[layer] for layer in sorted(layers)]
     numbered = dict(enumerate(groups)) if even else {0: [outgoing for group in groups for outgoing in group]}
-    return Draft(layers=numbered, vocabulary=_vocabulary([outgoing.spec for outgoing in tensors]))
+    return Draft(layers=numbered, vocabulary=_vocabulary([outgoing.spec for outgoing in tensors]), config=config)
 
 
 def _vocabulary(specs: Sequence[TensorSpec]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ import cbor2
 from squish_core.api import Typed, dump_meta
 
 from ..read import cbor
+from ..read.blocks import aligned
 from ..read.header import ARCHITECTURES
+from .directory import end_of_tables
 from .draft import Draft
 from .place import Placement
 
@@ -20,6 +23,8 @@ LAYER_COUNT = "squizd.layer_count"
 """Metadata key of the number of layers, if the last ones have no tensors."""
 ATTRS, ORDER = "squizd.attrs", "order"
 """Metadata key of other software's SQXT attributes (CBOR); attribute of SQXT with the order of the tensors."""
+DRAFT_CONFIG = "squish.draft_config"
+"""Attribute of SQXT with the config.json of the draft head."""
 MAX_META = 48 << 20
 
 
@@ -39,7 +44,7 @@ def layer_count_of(meta: Mapping[str, Any]) -> int:
 
 def other_attrs(attrs: Mapping[str, Any]) -> Typed | None:
     """Return the attributes of other software in SQXT as a metadata value."""
-    others = {key: value for key, value in attrs.items() if key not in (META, ORDER)}
+    others = {key: value for key, value in attrs.items() if key not in (META, ORDER, DRAFT_CONFIG)}
     return Typed("bytes", cbor2.dumps(others)) if others else None
 
 
@@ -62,9 +67,10 @@ def logical_shapes(placement: Placement, draft: Draft | None) -> dict[str, list[
 
 
 def names_section(
-    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Draft | None
-) -> bytes:
-    """Return the content of SQXT as CBOR."""
+    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Draft | None,
+    directory: Mapping[str, Any],
+) -> bytes:  # fmt: skip
+    """Return the content of SQXT as CBOR; its last item is its own offset, by which remote readers find it."""
     global_blocks = [(block.spec.name, block) for block in placement.globals] + placement.tied
     shapes = logical_shapes(placement, draft)
     file_order = [block.spec.name for blocks in placement.layers.values() for block in blocks]
@@ -85,14 +91,16 @@ def names_section(
     }
     if (own or assets) and fits_names(own, assets):
         attrs[META] = dump_meta(own, assets)
+    if draft and draft.config:
+        attrs[DRAFT_CONFIG] = draft.config
     root: dict[str, Any] = {
         "v": 1,
         "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items() if blocks}
         | (draft.names if draft else {}),
         "globals": [[name, block.start, len(block.header) + block.length] for name, block in global_blocks],
     }
-    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs)) if value}
-    return cbor2.dumps(root)
+    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs), ("directory", directory)) if value}
+    return cbor2.dumps(root | {"at": struct.pack("<Q", aligned(end_of_tables(placement, draft)))})
 
 
 def fits_names(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bool:

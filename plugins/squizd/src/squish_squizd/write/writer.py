@@ -28,6 +28,7 @@ from ..read.tables import QUANTIZED
 from . import place
 from .companions import open_draft, plan_appendix, plan_draft, write_appendix
 from .coreml import HEADER
+from .directory import directory, end_of_tables, no_masks
 from .entries import Entries
 from .names import ARCH, MAX_META, arch_of, fits_names, layer_count_of, names_section
 from .place import PlacedBlock, Placement, WriteOptions
@@ -49,16 +50,9 @@ def plan_file(
     dropped = (*dropped, *dropped_children, *dropped_encodings)
     if options.draft or options.coreml:
         return WritePlan(size=None, dropped=dropped)
-    position = placement.end
-    quantized = [block for block in placement.blocks if block.kind in QUANTIZED]
-    quantized += [block for block, _ in draft.blocks(0) if block.kind in QUANTIZED] if draft else []
-    if quantized:
-        position = aligned(position) + 8 + 16 * len(quantized)
-    pairs = sum(block.pairs for block in quantized)
-    if pairs:
-        position = aligned(position) + 8 + 16 * pairs
     stored = (meta, zeros) if fits else ({}, {})
-    position = aligned(position) + 8 + len(names_section(placement, *stored, draft))
+    section = names_section(placement, *stored, draft, directory(placement, draft, no_masks(placement)))
+    position = aligned(end_of_tables(placement, draft)) + 8 + len(section)
     if draft is not None:
         position = draft.end(position)
     if appendix is not None:
@@ -80,7 +74,7 @@ def write(
         for layer, (start, length, masks) in placement.extents.items():
             quantized = any(block.kind in QUANTIZED for block in placement.layers[layer])
             sink.write(ENTRY.pack(layer, start, length, masks or (table_at if quantized else 0), 0))
-        tiles, kept = _layers(sink, placement, streams, entries)
+        masks_of, tiles, kept = _layers(sink, placement, streams, entries)
         for block in placement.globals:
             _block(sink, block, streams[block.spec.name], entries)
         assert sink.tell() == placement.end
@@ -90,7 +84,7 @@ def write(
             sink.pad(ALIGNMENT)
             assert sink.tell() == table_at or not table_at
             entries.write_to(sink)
-        packed = names_section(placement, meta, assets, draft)
+        packed = names_section(placement, meta, assets, draft, directory(placement, draft, masks_of))
         sink.pad(ALIGNMENT)
         sink.write(struct.pack("<4sI", b"SQXT", len(packed)) + packed)
         eagle = b"" if draft is None else draft.write_to(sink)
@@ -103,17 +97,21 @@ def write(
     sink.patch(0, _header(flags, len(placement.layers), _arch(options, meta, assets), sparsity, eagle))
 
 
-def _layers(sink: Sink, placement: Placement, streams: Mapping[str, Any], entries: Entries) -> tuple[int, int]:
-    """Write all layers with their masks; returns the number of tiles, and of kept tiles."""
-    tiles = kept = 0
+def _layers(
+    sink: Sink, placement: Placement, streams: Mapping[str, Any], entries: Entries
+) -> tuple[dict[int, bytes], int, int]:
+    """Write all layers with their masks; returns the masks, the number of tiles, and of kept tiles."""
+    masks_of, tiles, kept = dict[int, bytes](), 0, 0
     for layer, blocks in placement.layers.items():
         bitmaps = [_block(sink, block, streams[block.spec.name], entries) for block in blocks]
         if placement.extents[layer][2]:
             sink.pad(ALIGNMENT)
+            masks_of[layer] = b""
             for block, bitmap in zip(blocks, bitmaps):
-                count, bits = _mask(sink, block, bitmap, placement.block_size)
-                tiles, kept = tiles + count, kept + bits
-    return tiles, kept
+                mask, count, bits = _mask(block, bitmap, placement.block_size)
+                sink.write(mask)
+                masks_of[layer], tiles, kept = masks_of[layer] + mask, tiles + count, kept + bits
+    return masks_of, tiles, kept
 
 
 def _header(flags: set[str], layers: int, arch: int, sparsity: bytes, eagle: bytes) -> bytes:
@@ -139,17 +137,16 @@ def _block(sink: Sink, block: PlacedBlock, streams: Mapping[str, Any], entries: 
     return b"".join(bytes(chunk) for chunk in streams["mask"].chunks()) if "mask" in streams else None
 
 
-def _mask(sink: Sink, block: PlacedBlock, bitmap: bytes | None, side: int) -> tuple[int, int]:
-    """Write the bitmap of a block, all ones if it has no mask; returns the number of tiles, and of kept tiles."""
+def _mask(block: PlacedBlock, bitmap: bytes | None, side: int) -> tuple[bytes, int, int]:
+    """Return the bitmap of a block, all ones if it has no mask, the number of tiles, and of kept tiles."""
     if not place.has_mask(block):
-        return 0, 0
+        return b"", 0, 0
     count = place.tiles(block, side)
     ones = ((1 << count) - 1).to_bytes(-(-count // 8), "little")
     if bitmap is not None and len(bitmap) != len(ones):
         raise FormatError("mask size mismatch", tensor=block.spec.name, expected=len(ones), found=len(bitmap))
-    sink.write(ones if bitmap is None else bitmap)
-    kept = int.from_bytes(ones if bitmap is None else bitmap, "little") & ((1 << count) - 1)
-    return count, kept.bit_count()
+    stored = ones if bitmap is None else bitmap
+    return stored, count, (int.from_bytes(stored, "little") & ((1 << count) - 1)).bit_count()
 
 
 def _table_at(placement: Placement) -> int:

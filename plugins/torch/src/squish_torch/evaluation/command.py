@@ -11,6 +11,7 @@ from squish_cli.api import Answer, Progress, options
 
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
+from ..command import Draft
 from ..libraries import required
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
@@ -23,6 +24,7 @@ EVAL_EXAMPLES = (
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --per-tensor --scheduler local:4",
+    "squish eval model.squizd --text wiki.txt --limit 4 --draft",
     "squish eval q4.gguf --task questions.yaml",
 )
 ACTIVATIONS_EXAMPLES = (
@@ -63,6 +65,7 @@ def eval_model(
         bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
     ] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="layer|kind", help="The same of groups of tensors.")] = None,
+    draft: Draft = None,
     logits: Annotated[
         str | None, typer.Option("--logits", metavar="OUT", help="Also write the model's logits file, as llama.cpp.")
     ] = None,
@@ -82,7 +85,7 @@ def eval_model(
     """
     if text is None and not task:
         raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
-    if text is None and (against or per_tensor or by or logits or state or html or scheduler):
+    if text is None and (against or per_tensor or by or logits or state or html or scheduler or draft is not None):
         raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
     with required("transformers"):
         from ..generation import set_up
@@ -104,7 +107,7 @@ def eval_model(
     with Progress("evaluating", quiet, "tokens") as progress:
         evaluation = evaluate(
             model, text=text, against=against, window=window, definition=definition, limit=limit,
-            by=by or ("tensor" if per_tensor else None), logits=logits, resume=state,
+            by=by or ("tensor" if per_tensor else None), draft=draft, logits=logits, resume=state,
             scheduler=scheduler, progress=progress,
         )  # fmt: skip
     if html is not None:

@@ -13,6 +13,9 @@ from attrs import frozen
 
 from squish_core.api import ErrorCode, Sink, UsageError, atomic_file
 
+from ..pretrained import config_of, named_file
+from ..speculation import draft_of
+from .acceptance import measure_acceptance
 from .hidden_states import layer_outputs
 from .language_model import LanguageModel, check_tokens
 from .logits_file import FLOOR, LogitsFile, is_logits_file, write_header, write_rows
@@ -36,6 +39,7 @@ def evaluate(
     definition: str = LLAMA_CPP,
     limit: int | None = None,
     by: str | None = None,
+    draft: Any = None,
     logits: str | Path | None = None,
     resume: str | Path | None = None,
     backend: str | None = None,
@@ -63,6 +67,9 @@ def evaluate(
     by
         "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
         base in which it alone is replaced. Needs a model as `against`.
+    draft
+        A file or folder with an EAGLE-3 draft head; True for the one in the model's own file. The model continues the
+        first half of each window greedily, and the result states how many proposed tokens it accepts.
     logits
         Write the model's log-probabilities to this file, as llama.cpp does.
     resume
@@ -82,6 +89,8 @@ def evaluate(
 
     Raises
     ------
+    FormatError
+        There is no draft head, or its config does not fit the model.
     UsageError
         The text is too short, the models differ in vocabulary or tokenizer, the resume file is of another evaluation,
         or an argument is invalid.
@@ -95,7 +104,9 @@ def evaluate(
     """
     stored = LogitsFile(against) if is_logits_file(against) else None
     check_arguments(definition, by, against, stored, logits, resume, scheduler)
-    subject = LanguageModel(model, backend)
+    file = named_file(model)
+    head = None if draft is None else draft_of(draft, file, config_of(file))
+    subject = LanguageModel(file, backend)
     base = None if against is None or stored else LanguageModel(against)
     windows = Windows(subject.tokenizer, text, window, definition, limit)
     if base is not None:
@@ -109,12 +120,14 @@ def evaluate(
     )  # fmt: skip
     journal = None
     if resume is not None:
-        files = {"model": subject.file, "base": against if stored else base and base.file}
+        files = {"model": subject.file, "base": against if stored else base and base.file, "draft": head}
         settings = {"tokens": windows.digest, "window": window, "definition": definition, "backend": backend, "by": by}
         journal = ResumeFile(resume, identity_of(files, settings))
     with ExitStack() as stack:
         sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
         _Lockstep(evaluation, subject, base, stored, sink).run(journal, progress)
+    if head is not None:
+        evaluation.acceptance = measure_acceptance(subject, head, windows, journal, progress)
     if by is not None and base is not None:
         evaluation.per_tensor = measure_tensors(subject, base, windows, by, journal, progress, processes)
     return evaluation

@@ -7,6 +7,7 @@ from typing import Any
 
 from squish_core.api import counted, table
 
+from ..speculation import Acceptance
 from .hidden_states import HiddenError
 from .language_model import LanguageModel
 from .scores import Divergence, Perplexity
@@ -36,6 +37,8 @@ class Evaluation:
         Error of the hidden states after each layer; without values unless the base is a model.
     per_tensor
         What each tensor or group costs, by descending divergence; None without `by`.
+    acceptance
+        How many tokens of a draft head the model accepted; None without one.
     rows_past_vocabulary
         Rows of the embedding that no token has; their logits are cut.
     """
@@ -48,6 +51,7 @@ class Evaluation:
         self.divergence = Divergence() if base else None
         self.hidden = HiddenError()
         self.per_tensor: list[TensorGroup] | None = None
+        self.acceptance: Acceptance | None = None
 
     def _sums(self) -> dict[str, Any]:
         sums = {
@@ -82,6 +86,8 @@ class Evaluation:
                 "kl": self.divergence.to_dict(),
                 "same_top": self.divergence.same_top, "hidden_states": self.hidden.to_list(),
             }  # fmt: skip
+        if self.acceptance is not None:
+            data["draft"] = self.acceptance.to_dict()
         if self.per_tensor is not None:
             data["per_tensor"] = [group.to_dict() for group in self.per_tensor]
             data["exchange"] = [group.label for group in exchanges(self.per_tensor)]
@@ -108,7 +114,8 @@ class Evaluation:
                 "KL " + ", ".join(f"{name.replace('_', '.')} {value:.3g}" for name, value in kl.items()),
                 f"same top token {divergence.same_top:.2%}",
             ]
-        return [*lines, *self._hidden_lines(), *self._cost_lines()]
+        drafted = [self.acceptance.line()] if self.acceptance else []
+        return [*lines, *self._hidden_lines(), *drafted, *self._cost_lines()]
 
     def _hidden_lines(self) -> list[str]:
         layers = self.hidden.to_list()

@@ -1,1 +1,1 @@
-"""Folders of Hugging Face's kind, as Transformers, mlx-lm and mistral.rs open them."""
+"""Folders of Hugging Face's kind, as Transformers and mlx-lm open them."""

@@ -8,27 +8,27 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
-from squish_convert.api import Inventory, take_inventory
+from squish_convert.api import Inventory
 
-from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec, load_json
+from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
 
 from ...config.spelling import text_config
-from ..tokenizer import WHOLE
+from .effective import CONFIG_FILE, HEAD, folder_config
 from .mlx_settings import MLX_PARTS
-from .settings import CONFIG_FILE, type_problems, with_defaults
+from .settings import type_problems
 from .tables import ALWAYS, FolderEngine
+from .tokenizer_classes import FILE, tokenizer_class
 from .tokenizer_files import gap_of, tokenizer_config_problems, tokenizer_json_problems
+from .towers import tower_problems
 
 INDEX = "model.safetensors.index.json"
-PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
-HEAD = "lm_head.weight"
 OWN_BIASES = ("gpt2", "lfm2")
 """Model types whose biases have other names."""
 PIECE = 1 << 20
 """Values that are compared at a time."""
 OUTSIDE = "has a number outside the range in the settings"
 TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+SENTENCEPIECE = "tokenizer.model"
 
 
 def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
@@ -46,37 +46,9 @@ def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
-    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
-    filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
-    if engine.id == "transformers":
-        filled = _with_prefix(filled)
-    return inventory if filled is file else take_inventory(filled, layout)
-
-
-def _with_prefix(file: File) -> File:
-    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
-    tensors = file.index.tensors
-    if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
-        return file
-    renamed = {
-        new: evolve(spec, name=new)
-        for name, spec in tensors.items()
-        for new in [name if name == HEAD else PREFIX + name]
-    }
-    return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
-
-
 def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> list[Problem]:
     """Find settings of a type that the engine refuses."""
     return list(type_problems(folder_config(file), model_type, engine))
-
-
-def folder_config(file: File) -> dict[str, Any]:
-    """The config.json of a folder; empty without one."""
-    if CONFIG_FILE not in file.assets:
-        return {}
-    return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
 
 
 def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[str, Any]]:
@@ -90,12 +62,17 @@ def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[s
 
 def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
     """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    if engine.strict:
+        kept = engine.leftovers.get(model_type, ())
+        return is_spare(error) and any(part in (error.tensor or "") for part in kept)
+    return is_spare(error)
+
+
+def is_spare(error: SquishError) -> bool:
+    """Whether an error is about a tensor that the model does not have."""
     if error.tensor is None or error.message.startswith("is missing"):
         return False
-    is_extra = error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
-    if engine.strict:
-        return is_extra and any(part in error.tensor for part in engine.leftovers.get(model_type, ()))
-    return is_extra
+    return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
 
 def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
@@ -104,10 +81,13 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _bias_problems(inventory, engine)
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
-    integers = [name for name, spec in file.index.tensors.items() if not _is_coded(spec) and spec.dtype[0] not in "fb"]
-    if engine.floats and integers:
-        message = f"is stored as {file.index.tensors[integers[0]].dtype}, which {engine.title} does not run"
-        yield Problem(code="engine-type", severity="error", where=integers[0], message=message)
+    shared = next((name for name in file.index.tensors if ".shared_experts." in name), None)
+    if engine.id == "mlx" and shared is not None and folder_config(file).get("n_shared_experts") is None:
+        yield _tensor(shared, "is not a parameter of the model in mlx-lm without n_shared_experts in config.json")
+    if engine.id == "transformers":
+        shapes = {name: spec.shape for name, spec in file.index.tensors.items()}
+        for name, message in tower_problems(folder_config(file), inventory.naming.model_type or "", shapes):
+            yield _tensor(name, message)
     declared = folder_config(file).get("quantization_config")
     method = declared.get("quant_method") if isinstance(declared, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
@@ -139,8 +119,8 @@ def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> 
         if prefix is not None and not prefix.startswith(legal):
             yield _tensor(name, f"begins with {prefix}, which {engine.title} does not read for {model_type}")
             return
-        if required is not None and prefix is None and not _is_other(name, inventory):
-            yield _tensor(name, f"does not begin with {required}, as {engine.title} expects for {model_type}")
+        if required and not name.startswith(required) and not _is_other(name, inventory):
+            yield _tensor(name, f"does not begin with {required[0]}, as {engine.title} expects for {model_type}")
             return
 
 
@@ -242,14 +222,22 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         else:
             yield _tokenizer(name, "is not an object")
     config = documents.get(TOKENIZER_CONFIG, {})
-    is_typed = engine.id == "mistralrs"
-    for field, message in tokenizer_config_problems(config, is_typed):
+    kind = _tokenizer_class(file, config, documents.get(TOKENIZER, {}))
+    if TOKENIZER not in file.assets and kind == FILE and SENTENCEPIECE not in file.assets:
+        yield _tokenizer(TOKENIZER, f"is missing: {engine.title} has no tokenizer without it")
+    for field, message in tokenizer_config_problems(config):
         yield _tokenizer(f"{TOKENIZER_CONFIG} {field}", message)
-    kind = "" if is_typed else str(config.get("tokenizer_class", ""))
-    for field, message in tokenizer_json_problems(documents[TOKENIZER], kind) if TOKENIZER in documents else ():
+    for field, message in tokenizer_json_problems(documents[TOKENIZER], kind != FILE) if TOKENIZER in documents else ():
         yield _tokenizer(f"{TOKENIZER} {field}", message)
     if engine.strict and TOKENIZER in documents and (gap := gap_of(documents[TOKENIZER])) is not None:
         yield _tokenizer(f"{TOKENIZER} model.vocab", f"has no token for the id {gap}, with which {engine.title} ends")
+
+
+def _tokenizer_class(file: File, config: dict[str, Any], document: dict[str, Any]) -> str:
+    settings = folder_config(file)
+    declared = config.get("tokenizer_class") or settings.get("tokenizer_class")
+    steps = json.dumps([document.get(name) for name in ("pre_tokenizer", "decoder")])
+    return tokenizer_class(str(settings.get("model_type")), declared, '"ByteLevel"' in steps)
 
 
 def _tokenizer(where: str, message: str) -> Problem:

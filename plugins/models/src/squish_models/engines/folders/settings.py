@@ -6,23 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import evolve
+from squish_core.api import Problem
 
-from squish_core.api import File, Part, Problem
-
-from .mistral_settings import refused_settings
-from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
+from .effective import CONFIG_FILE, engine_defaults
+from .experts import expert_problems
+from .rope import LATENT, rope_problems
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
 
-CONFIG_FILE = "config.json"
-_UNFILLED = (
-    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
-    "mlp_only_layers", TEXT, VISION,
-)  # fmt: skip
-"""Settings whose default depends on others."""
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""One setting of Transformers, under any of these names."""
 LAYER_TYPES = (
     "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
     "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
@@ -37,9 +28,12 @@ ACTIVATIONS = (
     "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
     "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh", "xielu",
 )  # fmt: skip
-SCALING_NUMBERS = (
-    "factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-)  # fmt: skip
+EPSILONS = ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
+BOUNDED = ("llama",)
+"""Model types whose `initializer_range` Transformers checks."""
+METHODS = ("greedy", "group_limited_greedy")
+WINDOWED = ("gemma2", "gemma3_text", "gemma3", "gpt_oss")
+MAY_BE_WINDOWED, OWN_CACHE = ("phi3", "mistral", "mixtral", "starcoder2"), "lfm2"
 _TOKENS = ("pad_token_id",)
 """Ids that Transformers looks up in the embeddings when it makes the model."""
 
@@ -64,9 +58,6 @@ def fits(value: Any, types: tuple[str, ...]) -> bool:
 def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
     """Find the settings that Transformers refuses, whatever the tensors are, in each part of a config.json."""
     title = engine.title
-    if engine.id == "mistralrs":
-        yield from _mistral_problems(config)
-        return
     for place in ("", TEXT, VISION):
         settings = settings_of(model_type, place)
         values = config.get(place) if place else config
@@ -78,18 +69,23 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
                 message = f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}"
                 yield _refused(f"{place}.{name}" if place else name, message)
         yield from _layer_problems(values, settings, title)
+        for name in ("dtype", "torch_dtype"):
+            value = values.get(name)
+            if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
+                where = f"{place}.{name}" if place else name
+                yield _refused(where, f"is {json.dumps(value)[:40]}, which {title} does not know")
     part = config.get(TEXT)
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
-    yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
-    yield from _expert_problems(text, title)
-    for name in ("dtype", "torch_dtype"):
-        value = config.get(name)
-        if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
-            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
+    for name, message in rope_problems(text, model_type, engine.id, title):
+        yield _refused(name, message)
+    yield from _number_problems(text, model_type, engine)
+    full = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
+    for name, message in expert_problems(full, model_type, engine.id, title):
+        yield _refused(name, message)
     if engine.id == "mlx":
         yield from _mlx_problems(config, text, model_type)
     else:
-        yield from _transformers_problems(config, text, title)
+        yield from _transformers_problems(config, text, model_type, title)
 
 
 def _refused(name: str, message: str) -> Problem:
@@ -107,105 +103,70 @@ def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], 
         yield _refused("layer_types", f"have {str(unknown[0])[:40]!r}, which {title} does not know")
 
 
-def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, ...]) -> Iterator[Problem]:
-    parameters = config.get("rope_parameters")
-    if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
-        yield _refused("rope_theta", f"is null, which {title} cannot compute with")
-    for name in ("rope_scaling", "rope_parameters"):
-        scaling = config.get(name)
-        if not scaling:
-            continue
-        if not isinstance(scaling, Mapping):
-            yield _refused(name, f"is {json.dumps(scaling)[:40]}, not an object")
-            continue
-        key = "rope_type" if "rope_type" in scaling else "type"
-        if key in scaling and not scaling[key]:
-            yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
-        if scaling.get(key) == "longrope":
-            yield from _factor_problems(config, scaling, name, title)
-            continue
-        if scaling.get(key) == "dynamic" and not config.get("max_position_embeddings", 1):
-            yield _refused("max_position_embeddings", f"is nothing, by which {title} divides for dynamic")
-        for key in SCALING_NUMBERS:
-            value = scaling.get(key, 1)
-            if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
-                yield _refused(f"{name}.{key}", f"is {json.dumps(value)[:40]}, not a number")
-            elif key.startswith("beta_") and value is not None and value <= 0:
-                yield _refused(f"{name}.{key}", f"is {value}, whose logarithm {title} takes")
-
-
-def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Iterator[Problem]:
-    """Lists of factors of another length than half of the rotated part of a head."""
-    sizes: list[Any] = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        return
-    head = config.get("head_dim") or sizes[0] // sizes[1]
-    share = config.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))
-    if not fits(share, ("int", "float")) or type(head) is not int:
-        return
-    for key in ("long_factor", "short_factor"):
-        factors = scaling.get(key)
-        if factors is not None and not isinstance(factors, list):
-            yield _refused(f"{name}.{key}", f"is {json.dumps(factors)[:40]}, not a list of factors")
-        elif factors is not None and len(factors) != int(head * share) // 2:
-            yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
-
-
-def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
-    used = config.get("num_experts_per_tok")
-    for name in EXPERT_COUNTS:
-        count = config.get(name)
-        if type(count) is int and type(used) is int and used > count:
-            yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
+def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
+    """Numbers outside the range that an engine can compute with."""
+    title = engine.title
     spread = config.get("initializer_range", 0)
-    if fits(spread, ("int", "float")) and not 0 <= spread <= 1:
+    if model_type in BOUNDED and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
         yield _refused("initializer_range", f"is {spread}, which {title} refuses: it must be from 0 to 1")
-    step = config.get("decoder_sparse_step")
-    if type(step) is int and (step == 0 or abs(step) > 1):
-        yield _refused("decoder_sparse_step", f"is {step}, so that {title} expects layers without experts")
     scalar: Any = config.get("query_pre_attn_scalar")
     if fits(scalar, ("int", "float")) and scalar <= 0:
         yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
+    factor: Any = config.get("block_ffn_dim_multiplier")
+    if model_type == "lfm2" and fits(factor, ("int", "float")) and factor <= 0:
+        yield _refused("block_ffn_dim_multiplier", f"is {factor}, by which {title} multiplies a size")
     share: Any = config.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share > 1:
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
 
 
-def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """What mistral.rs does not parse."""
-    for name, expected in refused_settings(config):
-        yield _refused(name, f"is {json.dumps(config[name])[:40]}, which mistral.rs does not read: not {expected}")
-    if config.get("num_hidden_layers") == 0:
-        yield _refused("num_hidden_layers", "is 0, and mistral.rs makes no model without layers")
-    classes = config.get("architectures", [""])
-    if not isinstance(classes, list) or len(classes) != 1 or not isinstance(classes[0], str):
-        yield _refused("architectures", "are not a list of one class, as mistral.rs expects")
-    for name in ("hidden_act", "hidden_activation"):
-        if not isinstance(config.get(name, ""), str):
-            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a text")
-    declared = config.get("quantization_config")
-    if declared is not None and not (isinstance(declared, Mapping) and {"quant_method", "bits"} & declared.keys()):
-        yield _refused("quantization_config", "has no method, and mistral.rs does not load without it")
-    scaling = config.get("rope_scaling")
-    if scaling is not None and not isinstance(scaling, Mapping):
-        yield _refused("rope_scaling", f"is {json.dumps(scaling)[:40]}, not an object")
-    elif scaling is not None and not isinstance(scaling.get("rope_type", scaling.get("type")), str):
-        yield _refused("rope_scaling", "has no rope_type, and mistral.rs does not load without it")
-
-
-def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
+def _transformers_problems(
+    config: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
+) -> Iterator[Problem]:
     """What only Transformers refuses."""
-    yield from _token_problems(text, title)
+    settings = settings_of(model_type, TEXT if TEXT in config else "") or {}
+    defaults = {name: setting.default for name, setting in settings.items()}
+    yield from _token_problems(defaults | dict(text), title)
+    yield from _cache_problems(defaults, text, model_type, title)
+    method = text.get("topk_method", METHODS[0])
+    if model_type == "deepseek_v2" and method not in METHODS:
+        yield _refused("topk_method", f"is {json.dumps(method)[:40]}, which {title} does not know")
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
             yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
     declared = config.get("quantization_config")
     if (
         isinstance(declared, Mapping)
+        and (declared or TEXT not in config)
         and "quant_method" not in declared
         and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
     ):
         yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
+
+
+def _cache_problems(
+    defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
+) -> Iterator[Problem]:
+    """Settings of attention and its cache, which Transformers makes before the first token."""
+    full = {**defaults, **text}
+    window: Any = text.get("sliding_window")
+    if window is not None and not (type(window) is int or "sliding_window" in defaults or model_type == OWN_CACHE):
+        yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
+    if model_type in MAY_BE_WINDOWED and type(window) is int and window <= 0:
+        yield _refused("sliding_window", f"is {window}, and {title} looks back at least one token")
+    if model_type in WINDOWED and not (type(full.get("sliding_window")) is int and full["sliding_window"] > 0):
+        yield _refused(
+            "sliding_window", f"is {json.dumps(full.get('sliding_window'))[:40]}, and {title} has layers with it"
+        )
+    if model_type in LATENT:
+        heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
+        if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
+            yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
+    head: Any = text.get("head_dim")
+    if model_type == "deepseek_v3" and type(head) is int and head not in (0, full.get("qk_rope_head_dim")):
+        yield _refused("head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {full.get('qk_rope_head_dim')}")
+    if isinstance(text.get("model_type"), list | dict):
+        yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
 
 
 def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
@@ -232,9 +193,16 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
     share: Any = text.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share <= 0:
         yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
+    if model_type == "lfm2" and text.get("block_dim") != text.get("hidden_size"):
+        yield _refused("block_dim", f"is {json.dumps(text.get('block_dim'))[:40]}, and mlx-lm expects hidden_size")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if model_type == "gemma2" and name in text and text[name] is None:
+            yield _refused(name, "is null, and mlx-lm computes with it")
+    if model_type.startswith("gemma3") and text.get("rope_local_base_freq", 1) is None:
+        yield _refused("rope_local_base_freq", "is null, and mlx-lm does not load without it")
     if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
         yield _refused("architectures", "are not a list")
-    for name in ("rms_norm_eps", "norm_eps"):
+    for name in () if model_type.startswith("gemma") else EPSILONS:
         if isinstance(text.get(name), int | float) and text[name] <= 0:
             yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
 
@@ -252,34 +220,3 @@ def _token_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
                 code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}",
                 message=f"is {number}, for which {title} has no embedding: there are {size}",
             )  # fmt: skip
-
-
-def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
-    """The file with the engine's defaults in place of settings that config.json leaves out."""
-    filled = dict(config)
-    if isinstance(inner := config.get(TEXT), dict):
-        filled[TEXT] = _defaults(model_type, TEXT, engine, inner) | inner
-        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
-            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
-    else:
-        filled = _defaults(model_type, "", engine, config) | filled
-    if filled == config:
-        return file
-    data = json.dumps(filled).encode()
-    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
-    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
-
-
-def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    if engine == "mistralrs":
-        return {}
-    if engine == "mlx":
-        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
-        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
-    settings = settings_of(model_type, part) or {}
-    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
-    return {
-        name: setting.default
-        for name, setting in settings.items()
-        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
-    }

@@ -28,7 +28,7 @@ class FolderEngine:
     prefixes
         `model_type` -> prefixes with which its tensors may begin, of those that a family knows besides its own.
     required
-        `model_type` -> a prefix that each of its tensors must have.
+        `model_type` -> prefixes of which each of its tensors must have one.
     strict
         Whether a tensor that the model does not have is an error.
     drops_head
@@ -41,8 +41,6 @@ class FolderEngine:
         `model_type` -> parts of names that it ignores although it is strict.
     fp8
         Model types whose FP8 weights it reads; None for all.
-    floats
-        Whether it refuses weights of integers.
     """
 
     id: str
@@ -51,13 +49,12 @@ class FolderEngine:
     index: bool
     strict: bool
     prefixes: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    required: Mapping[str, str] = field(factory=dict)
+    required: Mapping[str, tuple[str, ...]] = field(factory=dict)
     drops_head: frozenset[str] = frozenset()
     takes_head: frozenset[str] = frozenset()
     biases: Biases = field(factory=dict)
     leftovers: Mapping[str, tuple[str, ...]] = field(factory=dict)
     fp8: frozenset[str] | None = None
-    floats: bool = False
 
 
 TRANSFORMERS = FolderEngine(
@@ -97,7 +94,7 @@ MLX = FolderEngine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
-    required={"gemma3": "language_model."},
+    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
@@ -115,19 +112,4 @@ MLX = FolderEngine(
     },
     fp8=frozenset(("deepseek_v3",)),
 )  # fmt: skip
-MISTRAL_RS = FolderEngine(
-    id="mistralrs",
-    title="mistral.rs",
-    weights=("model.safetensors", "model-?????-of-?????.safetensors"),
-    index=True,
-    strict=False,
-    prefixes=TRANSFORMERS.prefixes,
-    biases={
-        "qwen2": {ALWAYS: ATTENTION[:3]},
-        "glm4": {"attention_bias": ATTENTION[:3]},
-        "gpt_oss": {"attention_bias": ATTENTION},
-        "starcoder2": {"use_bias": STARCODER},
-    },
-    floats=True,
-)  # fmt: skip
-FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX, MISTRAL_RS)}
+FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX)}

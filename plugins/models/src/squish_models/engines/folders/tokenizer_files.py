@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MODELS = ("BPE", "WordPiece", "WordLevel", "Unigram")
+MEMBERS = (
+    "version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder",
+    "model",
+)  # fmt: skip
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_SPM_STEPS = [
+    {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+]  # fmt: skip
+SPM_DECODERS = tuple(
+    {"type": "Sequence", "decoders": [*_SPM_STEPS, *last]}
+    for last in ((), ({"type": "Strip", "content": " ", "start": 1, "stop": 0},))
+)
+"""Decoders with which mlx-lm lists all tokens when it loads a tokenizer."""
 MOST_ID = (1 << 32) - 1
 Check = Callable[[Any], bool]
 
@@ -38,27 +50,20 @@ FIELDS: dict[str, tuple[Check, str]] = {
     "ignore_merges": (_is_switch, "true or false"),
 }  # fmt: skip
 """Settings of a BPE model in tokenizer.json."""
-REBUILT = (
-    "LlamaTokenizer",
-    "LlamaTokenizerFast",
-    "Qwen2Tokenizer",
-    "Qwen2TokenizerFast",
-    "GemmaTokenizer",
-    "GemmaTokenizerFast",
-)
-"""Classes that build the tokenizer anew."""
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
-def tokenizer_json_problems(document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
+def tokenizer_json_problems(document: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[str, str]]:
     """What keeps a tokenizer.json from being read: the field, and what is wrong with it.
 
-    `kind`: its class in Transformers. Some take only the vocabulary, the merges and the added tokens from the file.
+    `is_rebuilt`: its class takes only the vocabulary, the merges and the added tokens from the file.
     """
-    is_rebuilt = kind in REBUILT
     if document.get("version", "1.0") != "1.0":
         yield "version", f"is {str(document['version'])[:40]!r}; only '1.0' is read"
+    unknown = next((name for name in document if name not in MEMBERS), None)
+    if unknown is not None:
+        yield unknown[:40], "is not a member that is read"
     for step in STEPS:
         value = document.get(step)
         if value is not None and not (isinstance(value, Mapping) and isinstance(value.get("type"), str)):
@@ -94,14 +99,24 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
     if not isinstance(merges, list):
         yield "model.merges", "is not a list"
         return
+    prefix = "" if is_rebuilt else model.get("continuing_subword_prefix") or ""
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             yield "model.merges", f"has {str(merge)[:40]!r}, not two tokens"
             return
-        if missing := next((token for token in (*pair, "".join(pair)) if token not in vocabulary), None):
-            yield "model.merges", f"has {missing[:40]!r}, which the vocabulary does not"
+        left, right = pair
+        parts = (left, right, _merged(left, right, prefix))
+        missing = [token for token in parts if token not in vocabulary]
+        if missing:
+            yield "model.merges", f"has {str(missing[0])[:40]!r}, which the vocabulary does not"
             return
+
+
+def _merged(left: str, right: str, prefix: str) -> str | None:
+    """The token of a merge: the right one loses as many bytes as the prefix has; None if it has fewer."""
+    size, data = len(str(prefix).encode()), right.encode()
+    return left + data[size:].decode(errors="replace") if size <= len(data) else None
 
 
 def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
@@ -109,7 +124,8 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
         yield "added_tokens", "is not a list"
         return
     for token in added:
-        if not isinstance(token, Mapping) or not isinstance(token.get("content"), str) or not _is_id(token.get("id")):
+        content = token.get("content", "" if is_rebuilt else None) if isinstance(token, Mapping) else None
+        if not isinstance(content, str) or not _is_id(token.get("id")):
             yield "added_tokens", f"has {str(token)[:60]}, without an id and a content"
             return
         if not is_rebuilt and not all(_is_bool(token.get(flag)) for flag in FLAGS):
@@ -117,14 +133,8 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
             return
 
 
-def tokenizer_config_problems(config: Mapping[str, Any], is_typed: bool) -> Iterator[tuple[str, str]]:
-    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it.
-
-    `is_typed`: the engine expects a type for each field that it knows, as mistral.rs does.
-    """
-    for name in ("add_bos_token", "add_eos_token") if is_typed else ():
-        if not _is_switch(config.get(name)):
-            yield name, f"is {str(config[name])[:40]!r}, not true or false"
+def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it."""
     for name in SPECIAL:
         value = config.get(name)
         if value is not None and not isinstance(value, str | Mapping):
@@ -143,18 +153,16 @@ def tokenizer_config_problems(config: Mapping[str, Any], is_typed: bool) -> Iter
 
 
 def gap_of(document: Mapping[str, Any]) -> int | None:
-    """An id without a token, below the highest one, of a tokenizer that does not work on bytes; None without one."""
+    """An id without a token, below the number of tokens; None without one, or if mlx-lm does not list the tokens."""
     model, decoder = document.get("model"), document.get("decoder")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
-    if not isinstance(vocabulary, Mapping) or not isinstance(decoder, Mapping) or decoder.get("type") == "ByteLevel":
+    if not isinstance(vocabulary, Mapping) or decoder not in SPM_DECODERS:
         return None
     added = document.get("added_tokens")
-    ids = (
-        {token["id"] for token in added if isinstance(token, Mapping) and "id" in token}
-        if isinstance(added, list)
-        else set()
-    )
-    numbers = {*ids, *vocabulary.values()}
-    if not all(map(_is_id, numbers)) or len(numbers) > max(numbers, default=0):
-        return None
-    return next(number for number in range(len(numbers) + 1) if number not in numbers)
+    tokens = {
+        token["content"]: token["id"]
+        for token in (added if isinstance(added, list) else ())
+        if isinstance(token, Mapping) and {"content", "id"} <= token.keys() and isinstance(token["content"], str)
+    } | dict(vocabulary)
+    numbers = set(map(repr, tokens.values()))
+    return next((number for number in range(len(tokens)) if repr(number) not in numbers), None)

@@ -1,0 +1,202 @@
+"""The config.json of a folder as an engine takes it: its defaults, and stand-ins for values that no check looks at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve
+from squish_convert.api import Inventory, take_inventory
+
+from squish_core.api import ErrorCode, File, Part, SquishError, load_json
+
+from ..tokenizer import WHOLE
+from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
+from .tables import FolderEngine
+from .transformers_settings import TEXT, VISION, settings_of
+
+CONFIG_FILE = "config.json"
+PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
+HEAD = "lm_head.weight"
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""One setting of Transformers, under any of these names."""
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "gpt2": {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
+}  # fmt: skip
+"""Other names of settings, which come before the model's own in Transformers; mlx-lm does not read them."""
+_COMPUTED, _TIED, _UNTIED = {"head_dim": None}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "mlx": {
+        **dict.fromkeys(("mixtral", "granite", "qwen2", "qwen2_vl", "qwen2_5_vl", "phi3", "starcoder2"), _COMPUTED),
+        **dict.fromkeys(("gpt2", "lfm2"), _COMPUTED | _TIED),
+        **dict.fromkeys(("gemma2", "gemma3_text", "gemma3"), _TIED),
+        **dict.fromkeys(("glm4", "gpt_oss", "deepseek_v2", "deepseek_v3"), _UNTIED),
+    },
+    "transformers": {**dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED), "gpt2": {"rope_scaling": None}},
+}
+"""Engine -> `model_type` -> settings that it does not read, and the value that its models have (None: computed)."""
+_UNFILLED = (
+    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
+    "mlp_only_layers", TEXT, VISION,
+)  # fmt: skip
+"""Settings whose default depends on others."""
+_UINT32, MOST_LAYERS = 1 << 32, 1 << 18
+MSCALES = ("mscale", "mscale_all_dim")
+SCALES = (
+    "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "routed_scaling_factor",
+    "query_pre_attn_scalar", "block_ffn_dim_multiplier",
+)  # fmt: skip
+
+
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {"sliding_window": 4096},
+    "gpt_oss": {"sliding_window": 128},
+}
+"""`model_type` -> settings that Squish needs, and what stands for nothing in them."""
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _UINT32
+
+
+def _is_size_or_none(value: Any) -> bool:
+    return value is None or _is_size(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _is_positive_or_none(value: Any) -> bool:
+    return value is None or _is_positive(value)
+
+
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+def _is_layer_count(value: Any) -> bool:
+    return value is None or (type(value) is int and value <= MOST_LAYERS)
+
+
+STAND_INS: Mapping[str, tuple[Callable[[Any], bool], Any]] = {
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq"), (_is_positive, 10000.0)),
+    **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"), (_is_positive, 1e-06)),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), (_is_size, 4096)),
+    **dict.fromkeys(("n_group", "topk_group", "num_experts_per_tok"), (_is_size_or_none, 1)),
+    **dict.fromkeys(SCALES, (_is_positive, 1.0)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (_is_positive_or_none, 1.0)),
+    "num_nextn_predict_layers": (_is_layer_count, 0),
+    **dict.fromkeys(("sliding_window", "max_window_layers"), (_is_size_or_none, None)),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), (_is_object_or_none, None)),
+}
+"""What Squish reads of a setting on which no shape depends, and what stands for other values of it. Whether the engine
+refuses those, the rules for settings say."""
+
+
+def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
+    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
+    filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
+    if engine.id == "transformers":
+        filled = _with_prefix(filled)
+    return inventory if filled is file else take_inventory(filled, layout)
+
+
+def _with_prefix(file: File) -> File:
+    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
+    tensors = file.index.tensors
+    if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
+        return file
+    renamed = {
+        new: evolve(spec, name=new)
+        for name, spec in tensors.items()
+        for new in [name if name == HEAD else PREFIX + name]
+    }
+    return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
+
+
+def folder_config(file: File) -> dict[str, Any]:
+    """The config.json of a folder; empty without one."""
+    if CONFIG_FILE not in file.assets:
+        return {}
+    return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
+
+
+def with_last_keys(file: File) -> File:
+    """The file with the last of the keys that appear twice in its config.json, as the engines read it."""
+    try:
+        folder_config(file)
+    except SquishError as error:
+        if error.code == ErrorCode.DUPLICATE:
+            return _with_config(file, json.loads(bytes(file.assets[CONFIG_FILE].raw)))
+    return file
+
+
+def _with_config(file: File, config: Mapping[str, Any]) -> File:
+    data = json.dumps(config).encode()
+    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
+    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
+
+
+def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
+    """The file with the engine's defaults in place of settings that config.json leaves out."""
+    filled = dict(config)
+    if engine != "mistralrs":
+        _take_aliases(filled, ALIASES.get(model_type, {}), engine)
+        _stand_in(filled, FIXED.get(engine, {}).get(model_type, {}))
+    if isinstance(inner := config.get(TEXT), dict):
+        inner = dict(inner)
+        if engine != "mistralrs":
+            _stand_in(inner, FIXED.get(engine, {}).get(model_type, {}))
+        filled[TEXT] = engine_defaults(model_type, TEXT, engine, inner) | inner
+        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
+            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
+    else:
+        filled = engine_defaults(model_type, "", engine, config) | filled
+    for name, value in NEEDED.get(model_type, {}).items() if engine != "mistralrs" else ():
+        if filled.get(name) is None:
+            filled[name] = value
+    return file if filled == config else _with_config(file, filled)
+
+
+def _take_aliases(config: dict[str, Any], aliases: Mapping[str, str], engine: str) -> None:
+    for alias, name in aliases.items():
+        if alias in config:
+            value = config.pop(alias)
+            if engine == "transformers":
+                config[name] = int(value) if isinstance(value, bool) else value
+
+
+def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+    for name, value in fixed.items():
+        config.pop(name, None)
+        if value is not None:
+            config[name] = value
+    for name, (is_read, other) in STAND_INS.items():
+        if name in config and not is_read(config[name]):
+            config[name] = other
+    scaling = config.get("rope_scaling")
+    if isinstance(scaling, Mapping):
+        legal = {name: value for name, value in scaling.items() if name not in MSCALES or _is_positive(value)}
+        config["rope_scaling"] = legal
+
+
+def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that an engine takes beside those that a config.json, or a part of it, states."""
+    if engine == "mistralrs":
+        return {}
+    if engine == "mlx":
+        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
+        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
+    settings = settings_of(model_type, part) or {}
+    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
+    return {
+        name: setting.default
+        for name, setting in settings.items()
+        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
+    }

@@ -1,0 +1,1 @@
+"""What mistral.rs does with a folder: its files, its settings with their types, its tensors, its tokenizer."""

@@ -1,0 +1,251 @@
+"""Go through a folder as mistral.rs does: its files, its settings, its tokenizer, its tensors, its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
+from squish_core.api import open as open_file
+
+from .numbers import division_problems, number_problems, unsure
+from .settings import AS_MULTIMODAL, CLASSES, MULTIMODAL, OTHER_CLASSES, quantization_problems
+from .stored import method_problems, read_needs, unknown_method
+from .tensors import Settings
+from .tokenizer import GENERATION, PROCESSOR, config_problems, end_problems, vocabulary_problems
+from .types import TEXT, ListOf, Struct, Wrong, read_json
+
+CONFIG, OTHER_CONFIG, INDEX = "config.json", "params.json", "model.safetensors.index.json"
+TOKENIZER, TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+PROCESSOR_CONFIG, TEMPLATE = "processor_config.json", "chat_template.jinja"
+PLAIN = "safetensors"
+LAYOUT = "_mistralrs_qk_rope_layout"
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+WEIGHTS = re.compile(r"model-\d+-of-\d+\.safetensors\b|model\.safetensors\b|consolidated\.safetensors\b")
+MOST = 1000
+"""Missing tensors, behind which no others are looked for."""
+NAMED = Struct({"architectures": ListOf(TEXT)})
+
+
+@frozen
+class Verdict:
+    """What mistral.rs does with a folder: its problems, and why it is not known if only that is in the way."""
+
+    problems: tuple[Problem, ...]
+    unknown: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether mistral.rs does not load the folder."""
+        return any(each.severity == "error" for each in self.problems)
+
+
+def load(file: File) -> Verdict:
+    """Compare a folder with what mistral.rs reads; every problem of the stage at which it stops."""
+    assert file.path is not None
+    place = OTHER_CONFIG if (file.path / OTHER_CONFIG).is_file() else CONFIG
+    config, found = _document(file.path, place)
+    names = config.get("architectures") if isinstance(config, Mapping) else None
+    if not found:
+        found = [_setting(place, *each) for each in _class_problems(config)]
+    if found:
+        return Verdict(tuple(found))
+    name = names[0] if names else ""
+    if name not in CLASSES:
+        return Verdict((), f"the class {name} is not in squish-models' tables")
+    struct = CLASSES[name]
+    wrong = [*struct.problems(config, "")]
+    settings = struct.read(config)
+    if not wrong:
+        wrong = [*quantization_problems(settings), *division_problems(settings), *_layer_problems(name, settings)]
+    found = [_setting(place, *each) for each in wrong]
+    found += _tokenizer_problems(file.path, config, name)
+    try:
+        stored, missing = _weights(file)
+    except SquishError as error:
+        return Verdict(tuple(found), f"{error.reason()}")
+    if wrong or missing:
+        return Verdict((*found, *missing))
+    if settings["num_hidden_layers"] > len(stored):
+        message = f"is {settings['num_hidden_layers']}, more than there are tensors"
+        return Verdict((*found, _setting(place, "num_hidden_layers", message)))
+    found += [*method_problems(name, settings, stored)] or [*_tensor_problems(name, settings, stored)]
+    if any(each.severity == "error" for each in found):
+        return Verdict(tuple(found))
+    found += (_setting(place, *each) for each in number_problems(name, settings))
+    return Verdict(tuple(found), unknown_method(name, settings, stored) or unsure(settings))
+
+
+def _document(folder: Path, name: str) -> tuple[Any, list[Problem]]:
+    """A JSON file, and why it cannot be read."""
+    try:
+        return read_json((folder / name).read_bytes()), []
+    except FileNotFoundError:
+        problem = Problem(code="engine-key", severity="error", where=name, message="is missing")
+    except (ValueError, RecursionError) as error:
+        problem = Problem(code="json", severity="error", where=name, message=f"is not JSON: {error}")
+    return None, [problem]
+
+
+def _class_problems(config: Any) -> Iterator[Wrong]:
+    wrong = [*NAMED.problems(config, "")]
+    yield from wrong
+    if wrong:
+        return
+    names = config["architectures"]
+    if len(names) != 1:
+        yield "architectures", "are not one class, as mistral.rs expects"
+    elif isinstance(config.get(LAYOUT), str) and config[LAYOUT] not in ("adjacent", "half_split"):
+        yield LAYOUT, f"is {config[LAYOUT][:40]!r}, not adjacent or half_split"
+    elif names[0] not in CLASSES and names[0] not in (*OTHER_CLASSES, *MULTIMODAL):
+        yield "architectures", f"is {names[0][:60]}, which mistral.rs does not have as a text model"
+
+
+def _layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
+    """Lists of kinds of layers that do not fit the number of layers."""
+    kinds, layers = settings.get("layer_types"), settings["num_hidden_layers"]
+    if name == "Qwen2ForCausalLM" and kinds is not None:
+        if len(kinds) != layers:
+            yield "layer_types", f"are {len(kinds)}, and mistral.rs expects {layers}"
+        elif "sliding_attention" in kinds and not (settings["use_sliding_window"] and settings["sliding_window"]):
+            yield "layer_types", "have a window that use_sliding_window or sliding_window does not state"
+    if name == "Lfm2ForCausalLM":
+        if kinds and len(kinds) < layers:
+            yield "layer_types", f"are {len(kinds)}, and mistral.rs expects {layers}"
+        if settings["rope_parameters"].get("rope_type", "") not in ("", "default"):
+            yield "rope_parameters.rope_type", "is not default, the only one that mistral.rs computes for LFM 2"
+    if name == "Gemma2ForCausalLM" and settings["hidden_act"] is None and settings["hidden_activation"] is None:
+        yield "hidden_activation", "is missing"
+
+
+def _weights(file: File) -> tuple[dict[str, TensorSpec], list[Problem]]:
+    """The tensors of the files that mistral.rs opens, and which of the files are missing."""
+    folder = file.path
+    assert folder is not None
+    names = _weight_names(folder)
+    if not names and (folder / INDEX).is_file():
+        message = "names no weights, and mistral.rs opens those that it names"
+        return {}, [Problem(code="engine-format", severity="error", where=INDEX, message=message)]
+    if not names:
+        weights = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
+        message = "does not have a name that mistral.rs looks for: model.safetensors, model-00001-of-0000N.safetensors"
+        return {}, [Problem(code="engine-format", severity="error", where=", ".join(weights), message=message)]
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        message = f"is missing, and {INDEX} names it"
+        return {}, [Problem(code="engine-format", severity="error", where=absent[0], message=message)]
+    if file.format == PLAIN and {Path(ref.name).name for ref in file.index.files} == set(names):
+        return dict(file.index.tensors), []
+    tensors: dict[str, TensorSpec] = {}
+    for name in names:
+        with open_file(folder / name, PLAIN) as part:
+            tensors |= part.index.tensors
+    return tensors, []
+
+
+def _weight_names(folder: Path) -> list[str]:
+    if not (folder / INDEX).is_file():
+        return sorted(path.name for path in folder.iterdir() if WEIGHTS.search(path.name))
+    try:
+        where = read_json((folder / INDEX).read_bytes())["weight_map"]
+        return sorted(set(where.values()))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def _tensor_problems(name: str, settings: Settings, stored: Mapping[str, TensorSpec]) -> Iterator[Problem]:
+    """Tensors that do not fit: the first of each kind, and how many others there are."""
+    alike: dict[tuple[str, str], list[Problem]] = {}
+    for problem in _each_tensor(name, settings, stored):
+        alike.setdefault((problem.code, NUMBER.sub("#", problem.where)), []).append(problem)
+    for first, *others in alike.values():
+        more = f"; so are {len(others)} more" if others else ""
+        yield evolve(first, message=first.message + more)
+
+
+def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]) -> Iterator[Problem]:
+    shapes = {each: spec.shape for each, spec in stored.items()}
+    read = set()
+    missing: list[str] = []
+    left: list[str] = []
+    for need in read_needs(name, settings, shapes):
+        each = need.name
+        read.add(each)
+        if each not in stored:
+            (left if need.may_miss else missing).append(each)
+            if len(missing) > MOST:
+                break
+            continue
+        if shapes[each] != need.shape:
+            message = f"has the shape {list(shapes[each])}, and mistral.rs expects {list(need.shape)}"
+            yield _tensor(ErrorCode.CONTRADICTION, each, message)
+        elif stored[each].dtype not in need.dtypes:
+            message = f"is stored as {stored[each].dtype}, which mistral.rs does not run"
+            yield _tensor("engine-type", each, message)
+    for each in missing:
+        yield _tensor("engine-tensor", each, "is missing, and mistral.rs does not load without it")
+    for each in left:
+        if each.endswith(".bias"):
+            yield _tensor("engine-tensor", each, "is missing, and mistral.rs computes without it", "warning")
+    for each in sorted(set(stored) - read):
+        if each.endswith("_proj.bias"):
+            yield _tensor("engine-tensor", each, "is not a parameter of the model in mistral.rs", "warning")
+
+
+def _tokenizer_problems(folder: Path, config: Any, name: str) -> Iterator[Problem]:
+    document, found = _document(folder, TOKENIZER)
+    yield from (
+        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in found
+    )
+    described: Any = {}
+    if (folder / TOKENIZER_CONFIG).is_file():
+        described, broken = _document(folder, TOKENIZER_CONFIG)
+        wrong = [*config_problems(described)] if not broken else []
+        if (folder / TEMPLATE).is_file():  # then the engine goes on without the file
+            described = {} if broken or wrong else described
+        elif broken or wrong:
+            yield from (_token(TOKENIZER_CONFIG, "", each.message) for each in broken)
+            yield from (_token(TOKENIZER_CONFIG, *each) for each in wrong)
+            return
+    generation = _generation(folder, config)
+    if name in AS_MULTIMODAL and (folder / GENERATION_CONFIG).is_file():
+        _, broken = _document(folder, GENERATION_CONFIG)
+        yield from (_token(GENERATION_CONFIG, "", each.message) for each in broken)
+    if (folder / PROCESSOR_CONFIG).is_file():
+        processor, broken = _document(folder, PROCESSOR_CONFIG)
+        wrong = [*PROCESSOR.problems(processor, "")] if not broken else [("", broken[0].message)]
+        yield from (_token(PROCESSOR_CONFIG, *each) for each in wrong)
+    if found:
+        return
+    wrong = [*vocabulary_problems(document)]
+    yield from (_token(TOKENIZER, *each) for each in wrong)
+    if not wrong:
+        for field, message in end_problems(described, generation, document):
+            yield _token(TOKENIZER_CONFIG if field == "eos_token" else GENERATION_CONFIG, field, message)
+
+
+def _generation(folder: Path, config: Any) -> dict[str, Any]:
+    """What generation_config.json states, or config.json if the other cannot be read."""
+    if (folder / GENERATION_CONFIG).is_file():
+        document, broken = _document(folder, GENERATION_CONFIG)
+        if not broken and not any(GENERATION.problems(document, "")):
+            return GENERATION.read(document)
+    return {} if any(GENERATION.problems(config, "")) else GENERATION.read(config)
+
+
+def _setting(name: str, where: str, message: str) -> Problem:
+    code = "engine-key" if message == "is missing" else "engine-setting"
+    more = ", and mistral.rs does not load without it" if message == "is missing" else ""
+    return Problem(code=code, severity="error", where=f"{name} {where}".rstrip(), message=message + more)
+
+
+def _token(name: str, where: str, message: str) -> Problem:
+    return Problem(code="tokenizer", severity="error", where=f"{name} {where}".rstrip(), message=message)
+
+
+def _tensor(code: str, name: str, message: str, severity: str = "error") -> Problem:
+    return Problem(code=code, severity=severity, where=name, message=message)

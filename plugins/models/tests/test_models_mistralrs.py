@@ -1,0 +1,343 @@
+"""`check_model` for folders and mistral.rs, measured with mistralrs 0.9.5 by `oracles.check_folders`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_tokenizer import TOKENIZER
+from squish_models.api import check_model
+
+import squish_core as squish
+from squish_core.api import Typed
+
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "hidden_act": "silu",
+}  # fmt: skip
+MOE = {
+    "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "mlp_only_layers": [],
+    "decoder_sparse_step": 1, "norm_topk_prob": True, "max_window_layers": 2, "use_sliding_window": False,
+}  # fmt: skip
+LATENT = {
+    "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "moe_intermediate_size": 16,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "attention_bias": False,
+    "first_k_dense_replace": 1, "q_lora_rank": None,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"model_type": "llama"},
+    "MistralForCausalLM": {"model_type": "mistral", "head_dim": 16},
+    "Qwen2ForCausalLM": {"model_type": "qwen2"},
+    "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "head_dim": 8, **MOE},
+    "Phi3ForCausalLM": {"model_type": "phi3", "original_max_position_embeddings": 64},
+    "DeepseekV2ForCausalLM": {"model_type": "deepseek_v2", **LATENT},
+    "Lfm2ForCausalLM": {
+        "model_type": "lfm2", "layer_types": ["conv", "full_attention"], "block_multiple_of": 32,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+Change = Callable[[dict[str, Any]], Any]
+
+
+def shapes(name: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a model, written out here by what Transformers stores."""
+    hidden, inner, heads, groups = 32, 64, 4, 2
+    head = config.get("head_dim", hidden // heads)
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (64, hidden)}
+    if not config.get("tie_word_embeddings"):
+        found["lm_head.weight"] = (64, hidden)
+    found["model.embedding_norm.weight" if name == "Lfm2ForCausalLM" else "model.norm.weight"] = (hidden,)
+    for number in range(2):
+        layer = f"model.layers.{number}."
+        plain = {
+            f"self_attn.{each}_proj.weight": (rows * head, hidden) for each, rows in zip("qkv", (heads, groups, groups))
+        }
+        gated = {
+            "gate_proj.weight": (inner, hidden),
+            "up_proj.weight": (inner, hidden),
+            "down_proj.weight": (hidden, inner),
+        }
+        norms = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+        parts: dict[str, tuple[int, ...]] = {
+            **plain, "self_attn.o_proj.weight": (hidden, heads * head), **norms,
+            **{f"mlp.{each}": shape for each, shape in gated.items()},
+        }  # fmt: skip
+        if name == "Qwen2ForCausalLM":
+            parts |= {each.replace("weight", "bias"): shape[:1] for each, shape in plain.items()}
+        elif name == "Qwen3MoeForCausalLM":
+            parts = {each: shape for each, shape in parts.items() if not each.startswith("mlp.")}
+            parts |= {
+                "self_attn.q_norm.weight": (head,),
+                "self_attn.k_norm.weight": (head,),
+                "mlp.gate.weight": (2, hidden),
+            }
+            for expert in range(2):
+                parts |= {f"mlp.experts.{expert}.{each}_proj.weight": (16, hidden) for each in ("gate", "up")}
+                parts[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, 16)
+        elif name == "Phi3ForCausalLM":
+            parts = {
+                **norms, "self_attn.qkv_proj.weight": ((heads + 2 * groups) * head, hidden),
+                "self_attn.o_proj.weight": (hidden, hidden), "mlp.gate_up_proj.weight": (2 * inner, hidden),
+                "mlp.down_proj.weight": (hidden, inner),
+            }  # fmt: skip
+        elif name == "DeepseekV2ForCausalLM":
+            parts = {
+                **norms, "self_attn.q_proj.weight": (64, hidden), "self_attn.kv_a_proj_with_mqa.weight": (24, hidden),
+                "self_attn.kv_a_layernorm.weight": (16,), "self_attn.kv_b_proj.weight": (96, 16),
+                "self_attn.o_proj.weight": (hidden, 64),
+            }  # fmt: skip
+            if number:
+                parts["mlp.gate.weight"] = (4, hidden)
+                for expert in range(4):
+                    parts |= {f"mlp.experts.{expert}.{each}_proj.weight": (16, hidden) for each in ("gate", "up")}
+                    parts[f"mlp.experts.{expert}.down_proj.weight"] = (hidden, 16)
+            else:
+                parts |= {f"mlp.{each}": shape for each, shape in gated.items()}
+        elif name == "Lfm2ForCausalLM":
+            parts = {"operator_norm.weight": (hidden,), "ffn_norm.weight": (hidden,)}
+            parts |= {f"feed_forward.{each}.weight": (64, hidden) for each in ("w1", "w3")}
+            parts["feed_forward.w2.weight"] = (hidden, 64)
+            if number:
+                parts |= {**plain, "self_attn.out_proj.weight": (hidden, hidden)}
+                parts |= {f"self_attn.{each}_layernorm.weight": (head,) for each in "qk"}
+            else:
+                parts |= {"conv.in_proj.weight": (96, hidden), "conv.out_proj.weight": (hidden, hidden)}
+                parts["conv.conv.weight"] = (hidden, 1, 3)
+        found |= {layer + each: shape for each, shape in parts.items()}
+    return found
+
+
+def folder(place: Path, name: str = "LlamaForCausalLM", drop: str = "", dtypes: Any = None, **settings: Any) -> Path:
+    """A folder of a class, without the tensors that end with `drop`, and with other settings (`...`: without)."""
+    config = {"architectures": [name], **SIZES, **MODELS[name], **settings}
+    place = place / "m"
+    place.mkdir()
+    arrays = {
+        each: np.zeros(shape, next((kind for end, kind in (dtypes or {}).items() if each.endswith(end)), np.float32))
+        for each, shape in shapes(name, {**SIZES, **MODELS[name]}).items()
+        if not drop or not each.endswith(drop)
+    }
+    squish.save(place / "model.safetensors", arrays)
+    kept = {key: value for key, value in config.items() if value is not ...}
+    (place / "config.json").write_text(json.dumps(kept))
+    (place / "tokenizer.json").write_bytes(TOKENIZER["tokenizer.json"])
+    return place
+
+
+def found(path: Path) -> list[tuple[str, str]]:
+    return [(each.severity, each.where) for each in check_model(path, "mistralrs").problems]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_loads(name: str, tmp_path: Path) -> None:
+    assert found(folder(tmp_path, name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "where"),
+    [
+        ("LlamaForCausalLM", {"architectures": []}, "architectures"),
+        ("LlamaForCausalLM", {"architectures": ["LlamaModel"]}, "architectures"),
+        ("LlamaForCausalLM", {"hidden_size": 32.0}, "hidden_size"),
+        ("LlamaForCausalLM", {"rope_theta": ...}, "rope_theta"),
+        ("LlamaForCausalLM", {"hidden_act": "quick_gelu"}, "hidden_act"),
+        ("LlamaForCausalLM", {"hidden_act": "swiglu"}, "hidden_act"),
+        ("LlamaForCausalLM", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling.rope_type"),
+        ("LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "rope_scaling.factor"),
+        ("LlamaForCausalLM", {"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope_scaling.factor"),
+        ("LlamaForCausalLM", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "rope_scaling.low_freq_factor"),
+        ("LlamaForCausalLM", {"num_hidden_layers": 0}, "num_hidden_layers"),
+        ("LlamaForCausalLM", {"rope_theta": -1.0}, "rope_theta"),
+        ("LlamaForCausalLM", {"max_position_embeddings": 1}, "max_position_embeddings"),
+        ("LlamaForCausalLM", {"max_position_embeddings": 2_000_000_000_000}, "max_position_embeddings"),
+        ("LlamaForCausalLM", {"quantization_config": {}}, "quantization_config.bits"),
+        ("MistralForCausalLM", {"sliding_window": 0}, "sliding_window"),
+        ("MistralForCausalLM", {"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn"}}, "rope_parameters.factor"),
+        ("Qwen2ForCausalLM", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("Qwen2ForCausalLM", {"layer_types": ["sliding_attention"] * 2}, "layer_types"),
+        ("Qwen3MoeForCausalLM", {"max_window_layers": ...}, "max_window_layers"),
+        ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 3}, "num_experts_per_tok"),
+        ("Phi3ForCausalLM", {"bos_token_id": [1]}, "bos_token_id"),
+        ("Phi3ForCausalLM", {"partial_rotary_factor": 2.0}, "partial_rotary_factor"),
+        ("DeepseekV2ForCausalLM", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        ("DeepseekV2ForCausalLM", {"topk_method": "group_limited_greedy", "n_group": 3}, "n_group"),
+        ("Lfm2ForCausalLM", {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_not_read_or_not_computed_is_refused(
+    name: str, settings: Mapping[str, Any], where: str, tmp_path: Path
+) -> None:
+    assert ("error", f"config.json {where}") in found(folder(tmp_path, name, **settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("LlamaForCausalLM", {"head_dim": "x", "model_type": ["llama"], "attention_bias": 7, "bos_token_id": [1]}),
+        ("LlamaForCausalLM", {"hidden_act": {"elu": 1.0}}),
+        ("LlamaForCausalLM", {"tie_word_embeddings": ..., "model_type": ...}),
+        ("LlamaForCausalLM", {"quantization": {"bits": 4, "group_size": 32}}),
+        ("LlamaForCausalLM", {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}),
+        ("LlamaForCausalLM", {"quantization_config": {"quant_method": "fp8"}}),
+        ("MistralForCausalLM", {"rope_scaling": [1], "rope_theta": ...}),
+        ("Qwen2ForCausalLM", {"sliding_window": 0}),
+        ("Qwen3MoeForCausalLM", {"num_experts_per_tok": 0}),
+        ("DeepseekV2ForCausalLM", {"n_group": 0}),
+        ("Lfm2ForCausalLM", {"layer_types": ..., "full_attn_idxs": [1]}),
+    ],
+)
+def test_a_setting_that_is_not_read_is_no_fault(name: str, settings: Mapping[str, Any], tmp_path: Path) -> None:
+    assert [each for each in found(folder(tmp_path, name, **settings)) if each[0] == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_position_embeddings": 4}, {"rms_norm_eps": -0.5}, {"architectures": ["SmolLM3ForCausalLM"]}]
+)
+def test_what_depends_on_values_or_is_not_described_is_not_known(settings: Mapping[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(squish.FormatError, match="cannot be checked"):
+        check_model(folder(tmp_path, **settings), "mistralrs")
+
+
+@pytest.mark.parametrize(
+    ("name", "drop", "severity"),
+    [
+        ("LlamaForCausalLM", "layers.1.mlp.down_proj.weight", "error"),
+        ("LlamaForCausalLM", "lm_head.weight", "error"),
+        ("Qwen2ForCausalLM", "layers.0.self_attn.k_proj.bias", "warning"),
+        ("Qwen3MoeForCausalLM", "layers.0.mlp.experts.1.up_proj.weight", "error"),
+        ("Lfm2ForCausalLM", "layers.0.conv.conv.weight", "error"),
+    ],
+)
+def test_a_missing_tensor_is_refused_and_a_missing_bias_left_out(
+    name: str, drop: str, severity: str, tmp_path: Path
+) -> None:
+    (problem,) = found(folder(tmp_path, name, drop))
+    assert problem[0] == severity
+    assert problem[1].endswith(drop)
+
+
+@pytest.mark.parametrize(
+    ("end", "dtype", "loads"),
+    [
+        ("q_proj.weight", np.float16, True), ("q_proj.weight", np.float64, False), ("norm.weight", np.int32, False),
+        ("embed_tokens.weight", np.float64, True), ("lm_head.weight", np.uint8, False),
+    ],
+)  # fmt: skip
+def test_integers_and_doubles_run_only_where_they_are_converted(
+    end: str, dtype: Any, loads: bool, tmp_path: Path
+) -> None:
+    assert (found(folder(tmp_path, dtypes={end: dtype})) == []) == loads
+
+
+def test_codes_of_mlx_run_without_experts(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    squish.convert(path, tmp_path / "mlx", "mlx", "affine:bits=4,group_size=32")
+    assert [each for each in found(tmp_path / "mlx") if each[0] == "error"] == []
+    config = json.loads((tmp_path / "mlx" / "config.json").read_text())
+    config["quantization_config"]["group_size"] = 64
+    (tmp_path / "mlx" / "config.json").write_text(json.dumps(config))
+    assert ("error", "model.embed_tokens.weight") not in found(tmp_path / "mlx")
+    assert ("error", "model.embed_tokens.scales") in found(tmp_path / "mlx")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("config.json", '{"architectures": ["LlamaForCausalLM"], "architectures": []}', "config.json architectures"),
+        ("config.json", '{"a": NaN}', "config.json"),
+        ("config.json", '{"a": 1e999}', "config.json"),
+        ("config.json", "[]", "config.json"),
+        ("params.json", "{}", "params.json architectures"),
+        ("tokenizer_config.json", '{"legacy": "yes"}', "tokenizer_config.json legacy"),
+        ("tokenizer_config.json", '{"eos_token": "zzz"}', "tokenizer_config.json eos_token"),
+        ("tokenizer_config.json", '{"additional_special_tokens": [{}]}',
+         "tokenizer_config.json additional_special_tokens"),
+        ("tokenizer_config.json", "", "tokenizer_config.json"),
+        ("generation_config.json", '{"eos_token_id": 5000}', "generation_config.json eos_token_id"),
+        ("generation_config.json", '{"repetition_penalty": 0}', "generation_config.json repetition_penalty"),
+        ("processor_config.json", "[]", "processor_config.json"),
+        ("model.safetensors.index.json", '{"weight_map": {"x": "other.safetensors"}}', "other.safetensors"),
+        ("model.safetensors.index.json", "{}", "model.safetensors.index.json"),
+    ],
+)  # fmt: skip
+def test_a_file_that_mistral_rs_does_not_read_is_refused(name: str, text: str, where: str, tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    (path / name).write_text(text)
+    assert [each for each in found(path) if each[1].startswith(where)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("generation_config.json", "["),  # then config.json is read in its place
+        ("chat_template.json", "[]"),
+        ("model.safetensors.index.json", '{"weight_map": {"x": "model.safetensors"}}'),
+    ],
+)
+def test_a_file_that_mistral_rs_does_not_need_is_no_fault(name: str, text: str, tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    (path / name).write_text(text)
+    assert found(path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda tree: tree.update(zzz=1), "zzz"),
+        (lambda tree: tree.update(decoder=None), "decoder"),
+        (lambda tree: tree.update(decoder={"type": "Fuse"}), "decoder"),
+        (lambda tree: tree.pop("added_tokens"), "added_tokens"),
+        (
+            lambda tree: tree["model"].update(
+                vocab={"a": 0, "bc": 1, "abc": 2}, merges=[["a", "bc"]], continuing_subword_prefix="x"
+            ),
+            "model.merges",
+        ),
+    ],
+)
+def test_a_tokenizer_that_mistral_rs_does_not_read_is_refused(change: Change, where: str, tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    tree = json.loads((path / "tokenizer.json").read_text())
+    change(tree)
+    (path / "tokenizer.json").write_text(json.dumps(tree))
+    assert ("error", f"tokenizer.json {where}") in found(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "loads"),
+    [
+        ("llama.block_count", Typed("array:u32", [2]), False),
+        ("llama.rope.freq_base", Typed("u32", 10000), False),
+        ("llama.context_length", Typed("u32", 1), False),
+        ("split.count", Typed("u16", 1), False),
+        ("tokenizer.ggml.add_bos_token", Typed("u8", 1), False),
+        ("tokenizer.ggml.eos_token_id", Typed("u64", 1), False),
+        ("tokenizer.ggml.unknown_token_id", Typed("u32", 2_000_000), False),
+        ("tokenizer.ggml.merges", Typed("array:str", ["qqq zzz"]), False),
+        ("tokenizer.ggml.token_type", Typed("str", "x"), False),
+        ("tokenizer.ggml.add_eos_token", Typed("u8", 1), True),
+        ("own.key", Typed("str", "x"), True),
+    ],
+)
+def test_a_key_of_a_type_that_mistral_rs_does_not_read_is_refused(
+    key: str, value: Typed, loads: bool, tmp_path: Path
+) -> None:
+    path = folder(tmp_path)
+    squish.convert(path, tmp_path / "m.gguf", "gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta = {**file.index.meta, key: value}
+        squish.save(tmp_path / "changed.gguf", {name: file[name].numpy() for name in file}, metadata=meta)
+    where = "split.no" if key == "split.count" else key
+    assert (("error", where) in found(tmp_path / "changed.gguf")) != loads
+
+
+def test_a_gguf_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    squish.convert(folder(tmp_path), tmp_path / "m.gguf", "gguf")
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(data[:-1000])
+    assert found(tmp_path / "m.gguf")

@@ -1,0 +1,40 @@
+"""How many tokens of a draft head a model accepts on a text."""
+
+from __future__ import annotations
+
+import torch
+
+from squish_core.api import File
+
+from ..speculation import GREEDY, Acceptance, Drafter
+from .language_model import LanguageModel
+from .resume_file import ResumeFile
+from .windows import Progress, Windows
+
+SECTION = "draft"
+"""The part of a resume file that belongs to this module."""
+
+
+def measure_acceptance(
+    model: LanguageModel, head: File, windows: Windows, journal: ResumeFile | None, progress: Progress | None
+) -> Acceptance:
+    """Let the model continue the first half of each window by as many tokens as its second half has.
+
+    The text is greedy, and ends early at an end token.
+    """
+    drafter = Drafter(model.model, head)
+    state = journal.load(SECTION) if journal else {}
+    if state:
+        drafter.acceptance.restore(state)
+    for number in range(state.get("count", 0), len(windows)):
+        ids = windows[number].ids[None]
+        prompt = ids[:, : ids.shape[1] // 2]
+        with torch.inference_mode():
+            drafter.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=ids.shape[1] - prompt.shape[1], **GREEDY
+            )
+        if journal is not None:
+            journal.save(SECTION, {"count": number + 1, **drafter.acceptance.to_dict()})
+        if progress is not None:
+            progress("drafting", (number + 1) * windows.size, windows.total)
+    return drafter.acceptance
