@@ -36,8 +36,6 @@ from squish_core.codecs.code_layout import CodeLayout as CodeLayout
 from squish_core.codecs.code_layout import Codes as Codes
 from squish_core.codecs.code_layout import STORED_TABLE as STORED_TABLE
 from squish_core.codecs.dense import Dense as Dense
-from squish_core.codecs.description import describe as describe
-from squish_core.codecs.description import read_description as read_description
 from squish_core.codecs.ggml_blocks import BLOCK_TYPES as BLOCK_TYPES
 from squish_core.codecs.ggml_blocks import BlockType as BlockType
 from squish_core.codecs.regions import decode_all as decode_all
@@ -108,9 +106,6 @@ from squish_core.formats.validate import check_name as check_name
 from squish_core.formats.validate import check_shape as check_shape
 from squish_core.formats.validate import single_value as single_value
 from squish_core.formats.write_plan import WritePlan as WritePlan
-from squish_core.io.append import LockedFile as LockedFile
-from squish_core.io.append import appended_file as appended_file
-from squish_core.io.append import locked_file as locked_file
 from squish_core.io.atomic import atomic_file as atomic_file
 from squish_core.io.atomic import atomic_folder as atomic_folder
 from squish_core.io.cache import cached_folder as cached_folder
@@ -150,7 +145,6 @@ from squish_core.model import Segment as Segment
 from squish_core.model import TensorSpec as TensorSpec
 from squish_core.model import Typed as Typed
 from squish_core.opening import open as open
-from squish_core.opening import tensor_from_parts as tensor_from_parts
 from squish_core.plugins.catalog import install_command as install_command
 from squish_core.plugins.catalog import lookalike as lookalike
 from squish_core.plugins.hookspecs import AllocatorInfo as AllocatorInfo
@@ -167,6 +161,7 @@ from squish_core.plugins.hookspecs import SourceInfo as SourceInfo
 from squish_core.plugins.hookspecs import hookimpl as hookimpl
 from squish_core.plugins.lazy import lazy_exports as lazy_exports
 from squish_core.plugins.registry import Registry as Registry
+from squish_core.plugins.registry import registry as registry
 from squish_core.plugins.schedulers import scheduler_named as scheduler_named
 from squish_core.schedulers.base import Scheduler as Scheduler
 from squish_core.schedulers.base import lost_worker as lost_worker

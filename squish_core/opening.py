@@ -10,14 +10,14 @@ from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.detect import Probe, compressed_by, detect, matches, missing_refinements
-from squish_core.errors import FormatError, SquishError, TensorError, UnknownFormatError, UsageError
+from squish_core.errors import FormatError, SquishError, UnknownFormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.assets import overlay_assets
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
 from squish_core.io.local import open_folder
-from squish_core.io.source import BytesSource, Source
+from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
 from squish_core.plugins.catalog import DECLARATIONS, SUFFIXES, absent_format, piece_hint
@@ -26,7 +26,6 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.plugins.sources import open_target
 from squish_core.specs import parse_format
-from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
     from squish_core.formats.refinement import Refinement
@@ -109,62 +108,6 @@ def open(  # noqa: A001
         if source is not target:
             source.close()
         raise
-
-
-def tensor_from_parts(
-    description: str, parts: Mapping[str, Any], *, name: str = "weight", registry: Registry | None = None
-) -> Tensor:
-    """A tensor of parts in memory, without an open file.
-
-    Parameters
-    ----------
-    description
-        What `describe` gave for its encoding.
-    parts
-        Role -> contiguous bytes (anything with a buffer), which the tensor reads in place and keeps alive.
-    name
-        Its name in errors.
-    registry
-        The plugins to use; those installed by default.
-
-    Returns
-    -------
-    Tensor
-        As in an open file: `load` makes a `Weight` of it.
-
-    Raises
-    ------
-    CodecError
-        The description cannot be read.
-    TensorError
-        A part is missing, or has another size than the description says.
-
-    Examples
-    --------
-    >>> from squish_core import api
-    >>> stored = squish.open("model.gguf")["blk.0.ffn_up.weight"]
-    >>> text = api.describe(stored.spec, stored.bound.encoding)
-    >>> tensor = api.tensor_from_parts(text, {"data": stored.parts()["data"].raw})
-    >>> bool((tensor.numpy() == stored.numpy()).all())
-    True
-    """
-    from squish_core.codecs.description import read_description
-
-    spec = read_description(description, name)
-    (encoding,) = spec.encodings
-    stored_parts = {}
-    for role, part in encoding.parts.items():
-        stored = memoryview(parts[role]).cast("B") if role in parts else None
-        if stored is None or stored.nbytes != part.nbytes:
-            raise TensorError(
-                "a part does not fit its description", tensor=name, part=role, code="size",
-                expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
-                found="nothing" if stored is None else f"{stored.nbytes} bytes",
-            )  # fmt: skip
-        stored_parts[role] = evolve(part, data=stored.toreadonly())
-    spec = evolve(spec, encodings=(evolve(encoding, parts=stored_parts),))
-    index = Index(format="memory", version="", files=(), tensors={name: spec})
-    return File(BytesSource(b"", "<memory>"), index, registry or installed(), default())[name]
 
 
 def fail_on_warnings(file: File) -> None:

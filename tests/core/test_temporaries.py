@@ -241,7 +241,7 @@ def test_the_mode_of_a_folder_is_what_it_and_its_files_have_in_common(tmp_path: 
 def test_a_torn_append_is_listed_with_the_bytes_it_left(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from squish_core.io.append import appended_file, locked_file\n"
+        "from squish_convert.append import appended_file, locked_file\n"
         "with locked_file(Path(sys.argv[1])) as lock, appended_file(lock) as sink:\n"
         "    sink.write(bytes(1 << 21)); os.kill(os.getpid(), signal.SIGKILL)"
     )

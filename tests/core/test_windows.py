@@ -110,7 +110,7 @@ def test_two_edits_wait_for_each_other_and_lose_nothing(tmp_path: Path) -> None:
     code = """
     import time, sys
     from pathlib import Path
-    from squish_core.io.append import appended_file, locked_file
+    from squish_convert.append import appended_file, locked_file
     for _ in range(20):
         with locked_file(Path("f")) as lock, appended_file(lock) as sink:
             sink.write(sys.argv[1].encode() if len(sys.argv) > 1 else b"x")
@@ -130,7 +130,7 @@ def test_a_lock_that_is_not_released_is_an_error(tmp_path: Path) -> None:
         import json
         from pathlib import Path
         from squish_core.errors import WriteError
-        from squish_core.io.append import locked_file
+        from squish_convert.append import locked_file
         Path("f").write_bytes(b"one")
         with locked_file(Path("f")):
             assert Path("f").read_bytes() == b"one"  # the lock is not on the data

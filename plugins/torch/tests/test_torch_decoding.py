@@ -17,10 +17,11 @@ from squish_torch import device_ops
 from squish_torch.decoding import decode_chosen, decode_rows, is_by_rows, is_decodable
 from squish_torch.decoding.ggml import BLOCKS
 from squish_torch.decoding.grids import GRIDS
+from squish_torch.description import describe, tensor_from_parts
 from squish_torch.weights import roles_of
 
 import squish_core as squish
-from squish_core.api import BLOCK_TYPES, CodecSpec, Encoding, Part, TensorSpec, describe, tensor_from_parts
+from squish_core.api import BLOCK_TYPES, CodecSpec, Encoding, Part, TensorSpec
 
 ENCODED = {
     "int4": CodecSpec("affine", {"bits": 4, "group_size": 32}),

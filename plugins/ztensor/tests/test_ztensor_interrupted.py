@@ -31,7 +31,7 @@ WIRES = [{"wire": "2"}, {"wire": "2", "flavor": "aligned"}, {}]
 WORK = """
 import shutil
 import numpy as np
-from squish_core.io.append import locked_file
+from squish_convert.append import locked_file
 from squish_core.io.journal import Journal, write_journal
 from squish_ztensor.edit import edit
 

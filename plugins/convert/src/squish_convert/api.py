@@ -5,6 +5,7 @@ from __future__ import annotations
 from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
+    "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.families.base": (
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
         "Squeeze", "Stack", "Transpose", "source_names",

@@ -1,4 +1,7 @@
 # Generated from the table of the module: python tests/lint/faces.py
+from squish_convert.append import LockedFile as LockedFile
+from squish_convert.append import appended_file as appended_file
+from squish_convert.append import locked_file as locked_file
 from squish_convert.compare.metrics import Distance as Distance
 from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import convert as convert

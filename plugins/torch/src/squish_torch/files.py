@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from squish_convert.api import save, with_names
 
-from squish_core.api import ErrorCode, File, TensorError, UsageError, describe
+from squish_core.api import ErrorCode, File, TensorError, UsageError
 from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
+from .description import describe
 from .modules import byte_shape, bytes_of
 from .values import array_of, is_compressed, tensor_of, values_of
 

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from squish_core.api import Tensor as StoredTensor
-from squish_core.api import TensorError, describe, dtypes
+from squish_core.api import TensorError, dtypes
 
 from . import device_ops as device_ops  # registers the operations
+from .description import describe
 from .ops import multiply, runs_directly
 from .weights import Entry, entry_of, release_freed, roles_of, spec_of
 
@@ -53,7 +54,7 @@ class Compressed(nn.Module):
     Parameters
     ----------
     description
-        What `squish_core.api.describe` gives.
+        What `describe` gives.
     backend
         Backend id, with options for some; the best by default.
     device
@@ -136,7 +137,7 @@ class CompressedLinear(Compressed):
     Parameters
     ----------
     description
-        What `squish_core.api.describe` gives for a matrix [out, in].
+        What `describe` gives for a matrix [out, in].
     bias
         Whether there is one; it is a plain float parameter.
     backend
@@ -177,7 +178,7 @@ class CompressedEmbedding(Compressed):
     Parameters
     ----------
     description
-        What `squish_core.api.describe` gives for a matrix [rows, columns].
+        What `describe` gives for a matrix [rows, columns].
     scale
         What each row is multiplied by.
     backend

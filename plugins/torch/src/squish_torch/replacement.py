@@ -11,9 +11,10 @@ import torch
 from attrs import Factory, field, frozen
 from torch import nn
 
-from squish_core.api import ErrorCode, File, SquishError, UsageError, describe
+from squish_core.api import ErrorCode, File, SquishError, UsageError
 from squish_core.api import Tensor as StoredTensor
 
+from .description import describe
 from .experts import BIAS, DOWN, GATE_UP, CompressedExperts, CompressedExpertStack, CompressedStack
 from .modules import Compressed, CompressedEmbedding, CompressedLinear, part_names
 from .values import is_compressed

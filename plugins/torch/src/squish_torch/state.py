@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from squish_core.api import File, describe
+from squish_core.api import File
 from squish_core.api import Tensor as StoredTensor
 
+from .description import describe
 from .modules import byte_shape, bytes_of, part_names
 from .replacement import Replacement
 from .values import values_of

@@ -11,7 +11,9 @@ import torch
 from attrs import frozen
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from squish_core.api import TensorSpec, Weight, read_description, tensor_from_parts
+from squish_core.api import TensorSpec, Weight
+
+from .description import read_description, tensor_from_parts
 
 PANEL_ROWS = 96
 """Rows of x from which decoding to bf16 and torch's product are faster than the backend's own bf16 product."""

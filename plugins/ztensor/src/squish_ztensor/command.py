@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from squish_cli.api import Answer, options
-from squish_convert.api import check_patterns
+from squish_convert.api import check_patterns, locked_file
 
-from squish_core.api import ErrorCode, SquishError, UsageError, counted, locked_file
+from squish_core.api import ErrorCode, SquishError, UsageError, counted
 from squish_core.api import open as open_file
 
 from .edit import change

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
-from squish_convert.api import outgoing
+from squish_convert.api import LockedFile, appended_file, locked_file, outgoing
 
 from squish_core.api import (
     DENSE,
@@ -16,7 +16,6 @@ from squish_core.api import (
     File,
     FormatError,
     Limits,
-    LockedFile,
     OutgoingTensor,
     Part,
     Problem,
@@ -26,10 +25,8 @@ from squish_core.api import (
     TensorError,
     TensorSpec,
     UnsupportedVersionError,
-    appended_file,
     atomic_file,
     dtypes,
-    locked_file,
     open_source,
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-from squish_convert.api import convert
+from squish_convert.api import convert, locked_file
 
 from squish_core.api import (
     ErrorCode,
@@ -26,7 +26,6 @@ from squish_core.api import (
     TensorSpec,
     WriteError,
     atomic_file,
-    locked_file,
     parse_spec,
     sync_files,
 )

@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from squish_torch.description import describe, read_description, tensor_from_parts
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, Part, TensorSpec, describe, dtypes, read_description, tensor_from_parts
+from squish_core.api import CodecSpec, Encoding, Part, TensorSpec, dtypes
 
 
 def stored(tmp_path_factory: pytest.TempPathFactory, encode: str) -> squish.Tensor:

@@ -1,4 +1,4 @@
-"""The description of an encoding as canonical JSON: codec, parameters, shape and parts, but no bytes."""
+"""The description of an encoding as canonical JSON (codec, parameters, shape and parts, no bytes), and its tensor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core import dtypes
-from squish_core.errors import CodecError
-from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
+from attrs import evolve
+
+from squish_core.api import (
+    BytesSource,
+    CodecError,
+    CodecSpec,
+    Encoding,
+    File,
+    Index,
+    Part,
+    Registry,
+    Tensor,
+    TensorError,
+    TensorSpec,
+    dtypes,
+)
+from squish_core.api import (
+    registry as installed,
+)
 
 TUPLE, BYTES, MAPPING = "()", "bytes", "{}"
 """Keys that mark what JSON has no type for."""
@@ -37,9 +53,8 @@ def describe(spec: TensorSpec, encoding: Encoding) -> str:
 
     Examples
     --------
-    >>> from squish_core import api
     >>> tensor = squish.open("model.gguf")["blk.0.ffn_norm.weight"]
-    >>> api.describe(tensor.spec, tensor.bound.encoding)
+    >>> describe(tensor.spec, tensor.bound.encoding)
     '{"codec":["dense",{},null],"dtype":"f32","parts":{"data":["f32",[32]]},"shape":[32]}'
     """
     document = {
@@ -73,8 +88,7 @@ def read_description(text: str, name: str = "weight") -> TensorSpec:
 
     Examples
     --------
-    >>> from squish_core import api
-    >>> api.read_description('{"codec":["dense",{},null],"dtype":"f32","parts":{},"shape":[2]}').shape
+    >>> read_description('{"codec":["dense",{},null],"dtype":"f32","parts":{},"shape":[2]}').shape
     (2,)
     """
     try:
@@ -91,6 +105,59 @@ def read_description(text: str, name: str = "weight") -> TensorSpec:
             found=f"{type(error).__name__}: {error}", code="description",
         ) from None  # fmt: skip
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts=parts),))
+
+
+def tensor_from_parts(
+    description: str, parts: Mapping[str, Any], *, name: str = "weight", registry: Registry | None = None
+) -> Tensor:
+    """A tensor of parts in memory, without an open file.
+
+    Parameters
+    ----------
+    description
+        What `describe` gave for its encoding.
+    parts
+        Role -> contiguous bytes (anything with a buffer), which the tensor reads in place and keeps alive.
+    name
+        Its name in errors.
+    registry
+        The plugins to use; those installed by default.
+
+    Returns
+    -------
+    Tensor
+        As in an open file: `load` makes a `Weight` of it.
+
+    Raises
+    ------
+    CodecError
+        The description cannot be read.
+    TensorError
+        A part is missing, or has another size than the description says.
+
+    Examples
+    --------
+    >>> stored = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+    >>> text = describe(stored.spec, stored.bound.encoding)
+    >>> tensor = tensor_from_parts(text, {"data": stored.parts()["data"].raw})
+    >>> bool((tensor.numpy() == stored.numpy()).all())
+    True
+    """
+    spec = read_description(description, name)
+    (encoding,) = spec.encodings
+    stored_parts = {}
+    for role, part in encoding.parts.items():
+        stored = memoryview(parts[role]).cast("B") if role in parts else None
+        if stored is None or stored.nbytes != part.nbytes:
+            raise TensorError(
+                "a part does not fit its description", tensor=name, part=role, code="size",
+                expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
+                found="nothing" if stored is None else f"{stored.nbytes} bytes",
+            )  # fmt: skip
+        stored_parts[role] = evolve(part, data=stored.toreadonly())
+    spec = evolve(spec, encodings=(evolve(encoding, parts=stored_parts),))
+    index = Index(format="memory", version="", files=(), tensors={name: spec})
+    return File(BytesSource(b"", "<memory>"), index, registry or installed())[name]
 
 
 def _codec(codec: CodecSpec) -> list[Any]:
