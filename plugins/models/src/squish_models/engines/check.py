@@ -146,9 +146,6 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         return _check_gguf(model, inventory)
     if engine == "mistralrs" and reading.layout == "hf" and not _is_foreign(model, inventory):
         return _check_folder(model, requirements, inventory)
-    unread = inventory.naming.error
-    if unread is not None and unread.code == ErrorCode.DUPLICATE and engine in FOLDER_ENGINES:
-        raise unread.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
