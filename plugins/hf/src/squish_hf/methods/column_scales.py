@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -85,7 +85,7 @@ class _Bound(Codec):
             np.multiply(values, parts[ROLE][region[-1]].astype(np.float32), out=out, dtype=np.float32)
 
 
-def with_column_scales(make: LayerReader, keys: Collection[str]) -> LayerReader:
+def with_column_scales(make: LayerReader, keys: Iterable[str]) -> LayerReader:
     """Return a method's reader of layers that multiplies columns by the scales of the inputs.
 
     A dense weight (none of the method's suffixes `keys` in the layer) may have such scales too.
@@ -93,7 +93,7 @@ def with_column_scales(make: LayerReader, keys: Collection[str]) -> LayerReader:
     return partial(_scaled, make, frozenset(keys))
 
 
-def _scaled(make: LayerReader, keys: Collection[str], layer: str, parts: StoredParts) -> TensorSpec:
+def _scaled(make: LayerReader, keys: frozenset[str], layer: str, parts: StoredParts) -> TensorSpec:
     fields = [field for field in FIELDS if field in parts]
     if any(field in parts for field in LOW_RANK):
         raise FormatError(

@@ -30,7 +30,7 @@ MXFP8: Mapping[str, Any] = {"element": "f8_e4m3"}
 GLOBAL_SCALE = {PACKED: "divide", MODELOPT: "multiply"}
 ROWS, MODELOPT_BLOCK = (1, 0), (128, 128)
 FLOAT4 = "W4A16_NVFP4"
-AWQ: Mapping[str, Any] = {"quant_algo": "NVFP4_AWQ", "group_size": 16, "has_zero_point": False, "pre_quant_scale": True}
+AWQ: dict[str, object] = {"quant_algo": "NVFP4_AWQ", "group_size": 16, "has_zero_point": False, "pre_quant_scale": True}
 """What ModelOpt declares for NVFP4 with scales of inputs."""
 
 
@@ -173,16 +173,16 @@ def stored_fields(
             (f"{spec.name}_scales", "u8", scales, "scale"),
         ]
     layer, codec = spec.name.removesuffix(WEIGHT), encoding.codec
-    scaled = [(layer + FIELD, parts[ROLE].dtype, parts[ROLE].shape, ROLE)] if codec.id == SCALED else []
     form = form_of(codec.inner or codec, method)
     assert form is not None
     shapes = form.shapes
     if method == MODELOPT and form.setting.strategy in MODELOPT_SCALES:
         shapes = {"scale": MODELOPT_SCALES[form.setting.strategy](*parts["scale"].shape)}
+    fields = {**form.fields, ROLE: (FIELD.lstrip("."), "")} if codec.id == SCALED else form.fields
     return [
         (f"{layer}.{name}", dtype or parts[role].dtype, shapes.get(role, parts[role].shape), role)
-        for role, (name, dtype) in form.fields.items()
-    ] + scaled
+        for role, (name, dtype) in fields.items()
+    ]
 
 
 def declaration(
