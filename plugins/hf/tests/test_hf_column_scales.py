@@ -154,6 +154,8 @@ def test_values_are_encoded_again_with_the_factors_in_them(tmp_path: Path) -> No
         (two_layers(NVFP4, pre_quant_scale=SCALE[:-1]), "up.weight", "shape"),
         (two_layers(NVFP4, pre_quant_scale=np.ones((2, IN), BF16)), "up.weight", "shape"),
         (two_layers(NVFP4, pre_quant_scale=np.ones(IN, np.int8)), "up.weight", "shape"),
+        (two_layers(NVFP4, pre_quant_scale=np.float32(1)), "up.weight", "shape"),
+        ({"up__weight": np.float32(1), "up__pre_quant_scale": np.float32(1)}, "up.weight", "shape"),
         (two_layers(NVFP4, svdquant_lora_a=np.ones((4, IN), BF16), svdquant_lora_b=np.ones((OUT, 4), BF16),
                     pre_quant_scale=SCALE), "up.weight", "layout"),
         ({"m__experts__up_proj": np.ones((2, 8, 8), E4M3), "m__experts__up_proj_weight_scale": np.float32(1),

@@ -18,6 +18,7 @@ from squish_core.api import (
     Exactness,
     FormatError,
     Params,
+    Part,
     Parts,
     Region,
     TensorSpec,
@@ -115,15 +116,14 @@ def _scaled(make: LayerReader, keys: frozenset[str], layer: str, parts: StoredPa
         spec = TensorSpec(name=f"{layer}.weight", shape=weight.shape, dtype="f32", encodings=(encoding,), extras=extras)
     else:
         spec = make(layer, parts)
-    return _wrapped(spec, fields[0])
+    return _wrapped(spec, fields[0].lstrip("."), parts[fields[0]])
 
 
-def _wrapped(spec: TensorSpec, field: str) -> TensorSpec:
-    """Return a tensor with its extra `field` as the scales of its columns."""
-    name, extras = field.lstrip("."), dict(spec.extras)
-    scale = extras.pop(name)
+def _wrapped(spec: TensorSpec, name: str, scale: Part) -> TensorSpec:
+    """Return a tensor with the stored part `name`, which is no extra then, as the scales of its columns."""
     columns = spec.shape[-1:]
-    if scale.dtype not in FLOATS or scale.shape[-1:] != columns or dtypes.count(scale.shape) != columns[0]:
+    fits = bool(columns) and scale.shape[-1:] == columns and dtypes.count(scale.shape) == columns[0]
+    if scale.dtype not in FLOATS or not fits:
         raise FormatError(
             "scales of the inputs do not match the columns of the weight", part=name, code="shape",
             expected=f"{' or '.join(FLOATS)} {list(columns)}", found=f"{scale.dtype} {list(scale.shape)}",
@@ -132,4 +132,5 @@ def _wrapped(spec: TensorSpec, field: str) -> TensorSpec:
     (encoding,) = spec.encodings
     parts = {**encoding.parts, ROLE: view_part(scale, scale.dtype, columns)}
     encoding = evolve(encoding, codec=CodecSpec(ID, params, encoding.codec), parts=parts)
+    extras = {role: part for role, part in spec.extras.items() if role != name}
     return evolve(spec, encodings=(encoding,), extras=extras)
