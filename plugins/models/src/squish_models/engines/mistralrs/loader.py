@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def load(file: File) -> Verdict:
     wrong = [*struct.problems(config, "")]
     settings = struct.read(config)
     if not wrong:
-        wrong = [*quantization_problems(settings), *division_problems(settings), *_layer_problems(name, settings)]
+        wrong = [*quantization_problems(settings), *division_problems(settings), *layer_problems(name, settings)]
     found = [_setting(place, *each) for each in wrong]
     found += _tokenizer_problems(file.path, config, name)
     try:
@@ -73,7 +73,7 @@ def load(file: File) -> Verdict:
     if settings["num_hidden_layers"] > len(stored):
         message = f"is {settings['num_hidden_layers']}, more than there are tensors"
         return Verdict((*found, _setting(place, "num_hidden_layers", message)))
-    found += [*method_problems(name, settings, stored)] or [*_tensor_problems(name, settings, stored)]
+    found += [*method_problems(name, settings, stored)] or [*first_of_kinds(_each_tensor(name, settings, stored))]
     if any(each.severity == "error" for each in found):
         return Verdict(tuple(found))
     found += (_setting(place, *each) for each in number_problems(name, settings))
@@ -105,7 +105,7 @@ def _class_problems(config: Any) -> Iterator[Wrong]:
         yield "architectures", f"is {names[0][:60]}, which mistral.rs does not have as a text model"
 
 
-def _layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
+def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
     """Lists of kinds of layers that do not fit the number of layers."""
     kinds, layers = settings.get("layer_types"), settings["num_hidden_layers"]
     if name == "Qwen2ForCausalLM" and kinds is not None:
@@ -157,10 +157,10 @@ def _weight_names(folder: Path) -> list[str]:
         return []
 
 
-def _tensor_problems(name: str, settings: Settings, stored: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Tensors that do not fit: the first of each kind, and how many others there are."""
+def first_of_kinds(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Problems of tensors: the first of each kind, and how many others there are."""
     alike: dict[tuple[str, str], list[Problem]] = {}
-    for problem in _each_tensor(name, settings, stored):
+    for problem in problems:
         alike.setdefault((problem.code, NUMBER.sub("#", problem.where)), []).append(problem)
     for first, *others in alike.values():
         more = f"; so are {len(others)} more" if others else ""
