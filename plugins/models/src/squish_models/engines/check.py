@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,11 @@ from .folders.check import tokenizer_problems as described_problems
 from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .folders.transformers_types import TRANSFORMERS_TYPES
+from .llama_cpp.loader import Verdict as LlamaVerdict
 from .llama_cpp.loader import load
 from .mistralrs.gguf import load as load_gguf
+from .mistralrs.gguf import reads_alignment
+from .mistralrs.loader import Verdict as MistralVerdict
 from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -49,7 +52,7 @@ MISTRAL_FOLDERS = ("hf", "mlx")
 """Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
-GGUF_LOADERS = {"llama.cpp": load, "mistralrs": load_gguf}
+GGUF_LOADERS: dict[str, Callable[[File], LlamaVerdict | MistralVerdict]] = {"llama.cpp": load, "mistralrs": load_gguf}
 """Engines of GGUFs -> what their loader does."""
 OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
 """Engine -> the `model_type` of the models that it has and squish-models does not know."""
@@ -58,7 +61,6 @@ UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 INCOMPLETE = ("shard-missing",)
 """Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
 ALIGNMENT = "alignment"
-"""Which mistral.rs reads from a key of any type."""
 DAMAGE = (ALIGNMENT, "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -196,7 +198,7 @@ def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
     if engine == LLAMA_CPP.id:
         return is_damage
     if engine == "mistralrs" and Path(model).suffix == ".gguf":
-        return is_damage and error.code != ALIGNMENT
+        return is_damage and not (error.code == ALIGNMENT and reads_alignment(error.found))
     return error.code in INCOMPLETE and not _has_whole(model)
 
 

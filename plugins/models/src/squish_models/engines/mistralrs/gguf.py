@@ -17,6 +17,7 @@ from .tensors import Settings
 
 ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
 SPLIT = ("split.no", "split.count")
+WITH_VISION = ("gemma3n", "gemma4", "llama4", "muse-glimmer", "qwen2vl", "qwen3vl", "qwen3vlmoe")
 GRANITES = ("granite", "granitemoe", "granitehybrid")
 SETTINGS = {
     "vocab_size": "vocab_size", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -66,12 +67,26 @@ def load(file: File) -> Verdict:
     if wrong:
         return Verdict(tuple(found))
     binding = Binding(name, settings, file.index.tensors)
-    found += first_of_kinds(tensor_problems(binding))
-    if any(each.severity == "error" for each in found):
+    wrong_tensors = [*_head_problems(keys, binding)] or [*first_of_kinds(tensor_problems(binding))]
+    found += wrong_tensors
+    if any(each.severity == "error" for each in wrong_tensors):
         return Verdict(tuple(dict.fromkeys(found)))
     found += (_key(_name(keys, where), message) for where, message in number_problems(name, settings))
-    found += (*first_of_kinds(spare(binding)), *_token_problems(file, binding))
+    if not any(each.severity == "error" for each in found):
+        found += (*first_of_kinds(spare(binding)), *_token_problems(file, binding))
     return Verdict(tuple(dict.fromkeys(found)), unsure(settings))
+
+
+def reads_alignment(stated: str | None) -> bool:
+    """Whether mistral.rs takes an alignment that Squish does not open: a power of two of any whole type.
+
+    Examples
+    --------
+    >>> reads_alignment("u64 32"), reads_alignment("u32 48")
+    (True, False)
+    """
+    kind, _, number = (stated or "").partition(" ")
+    return kind in WHOLE and number.isdecimal() and int(number).bit_count() == 1
 
 
 def _is_stateless(keys: Keys) -> bool:
@@ -102,6 +117,8 @@ def _file_problems(file: File) -> Iterator[Problem]:
         yield _key(ARCHITECTURE, "is missing, and mistral.rs does not load without it")
     elif not isinstance(architecture, str):
         yield _key(ARCHITECTURE, "is not a text, as mistral.rs expects")
+    elif architecture in WITH_VISION:
+        yield _key(ARCHITECTURE, f"is {architecture}, which mistral.rs loads only with its vision part (--mmproj)")
     elif architecture.strip().lower() not in {"llama", "deepseek2", *CLASSES, *OTHER_ARCHITECTURES}:
         message = f"is {architecture[:40]!r}, which mistral.rs does not have as a text model"
         yield Problem(code="engine-family", severity="error", where=ARCHITECTURE, message=message)
@@ -151,6 +168,18 @@ def _wide_problems(keys: Keys, settings: Settings) -> Iterator[tuple[str, str]]:
             yield name, f"is {size}, for which mistral.rs looks for room"
 
 
+def _head_problems(keys: Keys, binding: Binding) -> Iterator[Problem]:
+    """Heads of a size that the keys state, and that the class does not read."""
+    own, heads = keys.maybe_size("attention.key_length"), binding.settings["num_attention_heads"]
+    query = binding.bound.get("model.layers.0.self_attn.q_proj.weight")
+    if "head_dim" in binding.settings or own is None or query is None or not query.shape:
+        return
+    if query.shape[0] == heads * own != binding.settings["hidden_size"]:
+        message = "states heads of another size than the hidden size by their number, which mistral.rs refuses for "
+        where = keys.name("attention.key_length")
+        yield Problem(code="engine-setting", severity="error", where=where, message=message + keys.architecture)
+
+
 def _token_problems(file: File, binding: Binding) -> Iterator[Problem]:
     tokens, rows = file.index.meta["tokenizer.ggml.tokens"].value, embedding_rows(binding)
     if rows is not None and rows < len(tokens):
@@ -167,5 +196,6 @@ def _name(keys: Keys, setting: str) -> str:
 
 
 def _key(name: str, message: str) -> Problem:
-    code = "tokenizer" if name.startswith("tokenizer.") else "engine-key"
+    code = "engine-setting" if name == ARCHITECTURE else "engine-key"
+    code = "tokenizer" if name.startswith("tokenizer.") else code
     return Problem(code=code, severity="error", where=name, message=message)

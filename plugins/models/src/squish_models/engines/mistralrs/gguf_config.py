@@ -85,9 +85,7 @@ def _class_of_deepseek(keys: Keys) -> str:
         stored = keys.stored(f"general.{name}")
         if stored and stored.type == "str" and "glm4" in re.sub(r"[^0-9a-z]", "", str(stored.value).lower()):
             return ""
-    raise UnreadError(
-        "general.architecture", "is deepseek2, whose keys and values of two sizes mistral.rs does not run"
-    )
+    raise UnreadError("general.architecture", "is deepseek2, which mistral.rs does not run from a GGUF")
 
 
 def config_of(name: str, keys: Keys) -> Config:

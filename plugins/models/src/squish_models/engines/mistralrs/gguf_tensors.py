@@ -80,6 +80,8 @@ class Binding:
         self.roles = {**ROLES, **OWN_ROLES.get(name, {})}
         self.bound: dict[str, Bound] = {}
         self.problems: list[Problem] = []
+        self.coded: set[str] = set()
+        self.unread: dict[str, list[str]] = {}
         for stored in tensors:
             for target in self._targets(stored):
                 self._bind(target, stored)
@@ -101,13 +103,13 @@ class Binding:
         spec = self.tensors[stored]
         codec = spec.encodings[0].codec.id if spec.encodings else ""
         if codec == MXFP4 and ".experts." in target and self.name == "GptOssForCausalLM":
-            self._bind_codes(target, stored)
+            self.coded.add(target)
+            self.bound[target] = Bound(stored, spec.shape)
             return
         is_read = spec.dtype in FLOATS if codec == "dense" else any(fnmatchcase(codec, each) for each in BLOCKS)
         if not is_read:
             kind = spec.dtype if codec in ("", "dense") else codec
-            message = f"is stored as {kind}, which mistral.rs does not run"
-            self.problems.append(Problem(code="engine-type", severity="error", where=stored, message=message))
+            self.unread.setdefault(kind, []).append(stored)
         shape = spec.shape
         if target.endswith(".conv.conv.weight") and len(shape) == 2:
             shape = (shape[0], 1, shape[1])
@@ -115,10 +117,6 @@ class Binding:
             self._bind_experts(target, stored, shape)
         else:
             self.bound[target] = Bound(stored, shape)
-
-    def _bind_codes(self, target: str, stored: str) -> None:
-        shape = self.tensors[stored].shape
-        self.bound[target.removesuffix(".weight") + ".codes"] = Bound(stored, shape)
 
     def _bind_experts(self, target: str, stored: str, shape: tuple[int, ...]) -> None:
         """All experts in one tensor, as one each."""
@@ -192,7 +190,13 @@ class Binding:
 
 def tensor_problems(binding: Binding) -> Iterator[Problem]:
     """What is missing, and what has another shape."""
+    for kind, names in binding.unread.items():
+        more = f"; so are {len(names) - 1} more" if len(names) > 1 else ""
+        message = f"is stored as {kind}, which mistral.rs does not run{more}"
+        yield Problem(code="engine-type", severity="error", where=names[0], message=message)
     yield from binding.problems
+    if binding.name == "GptOssForCausalLM":
+        yield from _expert_problems(binding)
     read = set()
     for need in binding.needs():
         read.add(need.name)
@@ -215,6 +219,23 @@ def tensor_problems(binding: Binding) -> Iterator[Problem]:
                 yield _contradiction(binding.bound[bias].source, message)
     if binding.name == "Phi3ForCausalLM":
         yield from _factor_problems(binding)
+
+
+def _expert_problems(binding: Binding) -> Iterator[Problem]:
+    """Experts of gpt-oss: MXFP4 codes of two matrices are read together; codes have biases, others may."""
+    for target, found in binding.bound.items():
+        if ".mlp.experts." not in target or not target.endswith(".weight"):
+            continue
+        other = re.sub("(gate|up)_proj", lambda match: "up_proj" if match[1] == "gate" else "gate_proj", target)
+        is_coded, bias = target in binding.coded, binding.bound.get(target.removesuffix(".weight") + ".bias")
+        if is_coded and other not in binding.coded:
+            yield _contradiction(found.source, f"is of MXFP4 codes, and {binding.source(other)} is not")
+        if bias is None and is_coded:
+            name = found.source.removesuffix(".weight") + ".bias"
+            yield _missing(name, "is missing, and mistral.rs does not load without it", "error")
+        elif bias is not None and bias.shape != found.shape[:-1]:
+            message = f"has the shape {list(bias.shape)}, and mistral.rs expects {list(found.shape[:-1])}"
+            yield _contradiction(bias.source, message)
 
 
 def _fits(need: Need, shape: tuple[int, ...]) -> bool:

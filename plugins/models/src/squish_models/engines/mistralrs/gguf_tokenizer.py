@@ -23,7 +23,7 @@ def tokenizer_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
     """What keeps mistral.rs from making a tokenizer."""
     wrong = [*_type_problems(meta)]
     yield from wrong
-    if wrong:
+    if {f"{PREFIX}model", f"{PREFIX}tokens"} & {each.where for each in wrong}:
         return
     tokens: Sequence[Any] = meta[f"{PREFIX}tokens"].value
     if not len(tokens):
@@ -85,6 +85,8 @@ def _unigram_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
 
 def _pair_problems(meta: Mapping[str, Any], tokens: Sequence[Any]) -> Iterator[Problem]:
     pre, merges = _value(meta, "pre", "str"), _value(meta, "merges", TEXTS)
+    if f"{PREFIX}pre" in meta and pre is None:
+        return  # of another type, which is said already
     if pre not in PRETOKENIZERS:
         shown = "is missing" if pre is None else f"is {pre[:40]!r}, which mistral.rs does not know"
         yield _problem(f"{PREFIX}pre", f"{shown}; it does not guess how to split texts")
