@@ -42,6 +42,7 @@ from .llama_cpp.loader import load
 from .mistralrs.gguf import load as load_gguf
 from .mistralrs.gguf import reads_alignment
 from .mistralrs.loader import Verdict as MistralVerdict
+from .mistralrs.loader import config_problems
 from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -169,6 +170,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
+    if reading.layout == "uqff" and model.path is not None and CONFIG_FILE in model.assets:
+        if not any(each.severity == "error" for each in problems):
+            problems += tuple(config_problems(_folder_of(model.path)))
     if folder is not None and inventory.settings is None and inventory.errors:
         refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
         if not refused:  # what Squish cannot read, the engine may
@@ -202,6 +206,10 @@ def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
     return error.code in INCOMPLETE and not _has_whole(model)
 
 
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
 def _has_whole(model: str | Path) -> bool:
     """Whether a folder has a file with all weights beside an index, which engines may take."""
     return Path(model, "model.safetensors").is_file()
@@ -233,11 +241,12 @@ def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
 
 def _gguf_notes(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
     """What the engine computes otherwise; its loader says what it refuses."""
-    yield from setting_problems(engine, inventory, gguf=True)
+    found = [*setting_problems(engine, inventory, gguf=True)]
     if engine.id == "mistralrs":
-        found = (*tokenizer_problems(file, engine, gguf=True, rows=None),
-                 *type_problems(file, engine, engine.formats["gguf"], inventory))  # fmt: skip
-        yield from (each for each in found if each.severity != "error")
+        found += tokenizer_problems(file, engine, gguf=True, rows=None)
+        found += type_problems(file, engine, engine.formats["gguf"], inventory)
+        found = [each for each in found if each.severity != "error"]
+    yield from found
 
 
 def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
