@@ -24,8 +24,8 @@ ROOT = {
 ATTENTION = {f"attn_{each}": f"self_attn.{each}_proj" for each in "qkv"}
 GATED = {f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")}
 ROLES = {
-    **ATTENTION, **GATED, "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-    "post_attention_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj",
+    **ATTENTION, **GATED, "attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj",
     "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "attn_sinks": "self_attn.sinks",
     "ffn_gate_inp": "mlp.gate", **{f"{role}_exps": f"mlp.experts.{name[4:]}" for role, name in GATED.items()},
 }  # fmt: skip
