@@ -170,9 +170,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
-    if reading.layout == "uqff" and model.path is not None and CONFIG_FILE in model.assets:
-        if not any(each.severity == "error" for each in problems):
-            problems += tuple(config_problems(_folder_of(model.path)))
+    if reading.layout == "uqff" and not any(each.severity == "error" for each in problems):
+        problems += tuple(_uqff_problems(model))
     if folder is not None and inventory.settings is None and inventory.errors:
         refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
         if not refused:  # what Squish cannot read, the engine may
@@ -206,8 +205,11 @@ def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
     return error.code in INCOMPLETE and not _has_whole(model)
 
 
-def _folder_of(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
+def _uqff_problems(file: File) -> list[Problem]:
+    """What keeps mistral.rs from making a model of the settings beside a UQFF."""
+    if file.path is None or CONFIG_FILE not in file.assets:
+        return []
+    return config_problems(file.path if file.path.is_dir() else file.path.parent)
 
 
 def _has_whole(model: str | Path) -> bool:

@@ -98,6 +98,8 @@ class Keys:
         count, later = self.size("block_count"), self.maybe_size("nextn_predict_layers") or 0
         if later > count:
             raise self.refuse("nextn_predict_layers", f"is {later}, more than the {count} layers")
+        if count - later > len(self.tensors):
+            raise self.refuse("block_count", f"is {count}, more than there are tensors")
         return count - later
 
     def has(self, part: str) -> bool:

@@ -58,6 +58,8 @@ INNER = {
     "mlp.experts.0.up_proj": ("moe_intermediate_size", 1), "mlp.experts.up_proj": ("intermediate_size", 1),
 }  # fmt: skip
 """Matrix of a layer whose rows, not the settings, are its inner size -> the setting, and the number of matrices."""
+MOST = 1000
+"""Missing tensors, behind which no others are looked for."""
 FREE_ROWS = (EMBEDDINGS, "lm_head.weight")
 LAYER = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 PLACE = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
@@ -197,9 +199,13 @@ def tensor_problems(binding: Binding) -> Iterator[Problem]:
     yield from binding.problems
     if binding.name == "GptOssForCausalLM":
         yield from _expert_problems(binding)
-    read = set()
+    read: set[str] = set()
+    missing = 0
     for need in binding.needs():
         read.add(need.name)
+        missing += need.name not in binding.bound
+        if missing > MOST:
+            break
         found = binding.bound.get(need.name)
         if found is None:
             where = binding.source(need.name)
