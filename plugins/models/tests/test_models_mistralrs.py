@@ -370,6 +370,8 @@ def test_a_whole_gguf_loads(name: str, tmp_path: Path) -> None:
         (MOE_QWEN, {"qwen3moe.expert_feed_forward_length": ...}, {}, "qwen3moe.expert_feed_forward_length"),
         (MOE_QWEN, {"qwen3moe.expert_used_count": Typed("u32", 3)}, {}, "qwen3moe.expert_used_count"),
         (MOE_QWEN, {}, {"blk.0.ffn_up_exps.weight": zeros(3, 16, 32)}, "blk.0.ffn_up_exps.weight"),
+        (MOE_QWEN, {"qwen3moe.expert_count": Typed("u32", 4_000_000_000)}, {}, "blk.0.ffn_down_exps.weight"),
+        (LLAMA, {"llama.block_count": Typed("u32", 4_000_000_000)}, {}, "llama.block_count"),
         (PHI, {"phi3.rope.dimension_count": Typed("u32", 9)}, {}, "phi3.rope.dimension_count"),
         (PHI, {}, {"rope_factors_long.weight": zeros(4)}, "rope_factors_long.weight"),
         (LFM, {"lfm2.rope.scaling.type": Typed("str", "linear")}, {}, "lfm2.rope.scaling.type"),

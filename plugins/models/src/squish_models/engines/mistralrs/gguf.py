@@ -60,7 +60,7 @@ def load(file: File) -> Verdict:
     wrong = [*STRUCTS[name].problems(settings, "")]
     settings = STRUCTS[name].read(settings)
     if not wrong:
-        wrong = [*division_problems(settings), *layer_problems(name, settings), *_wide_problems(keys, settings)]
+        wrong = [*division_problems(settings), *layer_problems(name, settings), *_wide_problems(settings)]
     if not wrong and settings["num_hidden_layers"] > len(keys.tensors):
         wrong = [("num_hidden_layers", f"is {settings['num_hidden_layers']}, more than there are tensors")]
     found += (_key(_name(keys, where), message) for where, message in wrong)
@@ -160,7 +160,7 @@ def _offset_problems(file: File) -> Iterator[Problem]:
             yield Problem(code="bounds", severity="error", where=file.index.files[number].name, message=message)
 
 
-def _wide_problems(keys: Keys, settings: Settings) -> Iterator[tuple[str, str]]:
+def _wide_problems(settings: Settings) -> Iterator[tuple[str, str]]:
     """Sizes of which mistral.rs makes room for more than a machine has, whatever the tensors have."""
     for name in WIDE:
         size = settings.get(name)

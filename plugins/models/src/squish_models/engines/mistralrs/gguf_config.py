@@ -16,6 +16,10 @@ LARGE_GEMMA = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}
 EXPERTS = ("expert_count", "expert_used_count")
 EXPERT_TENSORS = (".ffn_gate_inp.", ".ffn_gate_exps.", ".ffn_up_exps.", ".ffn_down_exps.")
 LATENT = ("attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla")
+GEMMA3_LAYER = (
+    *(f"attn_{each}" for each in ("q", "k", "v", "output", "norm", "q_norm", "k_norm")), "ffn_gate", "ffn_up",
+    "ffn_down", "ffn_norm", "post_attention_norm", "post_ffw_norm",
+)  # fmt: skip
 COMMON = ("context_length", "embedding_length", "block_count", "attention.head_count")
 REQUIRED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "qwen3moe": (EXPERTS, EXPERT_TENSORS), "gpt-oss": (EXPERTS, EXPERT_TENSORS),
@@ -288,6 +292,7 @@ def _gemma3(name: str, keys: Keys) -> Config:
         own = keys.maybe_size("attention.sliding_window_pattern")
         period = 6 if own is None else own
     is_linear = keys.scaling("linear")
+    _check_gemma3_layers(keys)
     bases = [keys.maybe_number(f"rope.freq_base{end}") for end in ("", "_swa")]
     return {
         **config, **_gemma(name, keys, config), "vocab_size": len(tokens.value), "attention_bias": _gemma3_bias(keys),
@@ -300,6 +305,15 @@ def _gemma3(name: str, keys: Keys) -> Config:
         else None,
         "tie_word_embeddings": "output.weight" not in keys.tensors,
     }  # fmt: skip
+
+
+def _check_gemma3_layers(keys: Keys) -> None:
+    """Layers behind the last one are read, too."""
+    known = set(keys.tensors)
+    for layer in sorted(keys.layers_with("")):
+        for role in GEMMA3_LAYER if layer >= keys.size("block_count") else ():
+            if f"blk.{layer}.{role}.weight" not in known:
+                raise UnreadError(f"blk.{layer}.{role}.weight", "is missing, and mistral.rs reads the layer")
 
 
 def _gemma3_bias(keys: Keys) -> bool:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import frozen
 
 from squish_core.api import ErrorCode, Problem, TensorSpec
 
+from ..requirements import MISTRAL_GGML
+from ..types import matches
 from .tensors import EMBEDDINGS, FACTORS, FLOATS, LAYERS, Need, Settings, head_size, needs
 
-BLOCKS = tuple(f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1", "?_k"))
 MXFP4 = "ggml.mxfp4"
 ROOT = {
     "token_embd.weight": EMBEDDINGS, "rope_freqs.weight": FACTORS, "output.weight": "lm_head.weight",
@@ -108,7 +108,7 @@ class Binding:
             self.coded.add(target)
             self.bound[target] = Bound(stored, spec.shape)
             return
-        is_read = spec.dtype in FLOATS if codec == "dense" else any(fnmatchcase(codec, each) for each in BLOCKS)
+        is_read = spec.dtype in FLOATS if codec == "dense" else matches(codec, MISTRAL_GGML)
         if not is_read:
             kind = spec.dtype if codec in ("", "dense") else codec
             self.unread.setdefault(kind, []).append(stored)
