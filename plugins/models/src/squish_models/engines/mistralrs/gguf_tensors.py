@@ -122,11 +122,12 @@ class Binding:
 
     def _bind_experts(self, target: str, stored: str, shape: tuple[int, ...]) -> None:
         """All experts in one tensor, as one each."""
-        count = self.settings.get("num_experts", self.settings.get("num_local_experts"))
-        if len(shape) != 3 or shape[0] != count:
+        count = self.settings.get("num_experts", self.settings.get("num_local_experts", 0))
+        if len(shape) != 3 or shape[0] < count:
             message = f"has the shape {list(shape)}, and mistral.rs expects one of three sizes with {count} experts"
             self.problems.append(_contradiction(stored, message))
-        for number in range(count if len(shape) == 3 and shape[0] == count else 0):
+            count = 0
+        for number in range(count):
             self.bound[target.replace(".experts.", f".experts.{number}.")] = Bound(stored, shape[1:])
 
     def _merge(self, source: str, target: str) -> None:
@@ -251,6 +252,8 @@ def _fits(need: Need, shape: tuple[int, ...]) -> bool:
         return bool(shape) and shape[-1] == need.shape[-1] and _count(shape) == shape[-1]
     if need.name in FREE_ROWS and len(shape) == 2:
         return shape[1] == need.shape[1]
+    if need.name.endswith(".qkv_proj.weight") and len(shape) == 2:
+        return shape[0] >= need.shape[0] and shape[1] == need.shape[1]
     return shape == need.shape
 
 
