@@ -60,6 +60,8 @@ INNER = {
 """Matrix of a layer whose rows, not the settings, are its inner size -> the setting, and the number of matrices."""
 MOST = 1000
 """Missing tensors, behind which no others are looked for."""
+MOST_EXPERTS = 1 << 14
+"""Experts that are gone through one by one; no model has a tenth of them."""
 FREE_ROWS = (EMBEDDINGS, "lm_head.weight")
 LAYER = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 PLACE = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
@@ -123,7 +125,7 @@ class Binding:
     def _bind_experts(self, target: str, stored: str, shape: tuple[int, ...]) -> None:
         """All experts in one tensor, as one each."""
         count = self.settings.get("num_experts", self.settings.get("num_local_experts", 0))
-        if len(shape) != 3 or shape[0] < count:
+        if len(shape) != 3 or shape[0] < count or count > MOST_EXPERTS:
             message = f"has the shape {list(shape)}, and mistral.rs expects one of three sizes with {count} experts"
             self.problems.append(_contradiction(stored, message))
             count = 0
