@@ -310,7 +310,7 @@ def test_a_tokenizer_that_mistral_rs_does_not_read_is_refused(change: Change, wh
 
 def gguf(place: Path, name: str, keys: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:
     """A GGUF of a class with other keys and arrays (`...`: without)."""
-    more = {"norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3} if name == LFM else {}
+    more: dict[str, Any] = {"norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3} if name == LFM else {}
     squish.convert(folder(place, name, **more), place / "m.gguf", "gguf")
     with squish.open(place / "m.gguf") as file:
         meta = {**file.index.meta, "tokenizer.ggml.eos_token_id": Typed("u32", 1), **keys}
@@ -377,6 +377,7 @@ def test_a_whole_gguf_loads(name: str, tmp_path: Path) -> None:
         (PHI, {}, {"rope_factors_long.weight": zeros(4)}, "rope_factors_long.weight"),
         (LFM, {"lfm2.rope.scaling.type": Typed("str", "linear")}, {}, "lfm2.rope.scaling.type"),
         (LFM, {"lfm2.rope.dimension_count": Typed("u32", 0)}, {}, ""),
+        (LFM, {"lfm2.attention.key_length": Typed("str", "x")}, {}, ""),
         (LLAMA, {"tokenizer.ggml.add_bos_token": Typed("u8", 1)}, {}, "tokenizer.ggml.add_bos_token"),
         (LLAMA, {"tokenizer.ggml.eos_token_id": Typed("u64", 1)}, {}, "tokenizer.ggml.eos_token_id"),
         (LLAMA, {"tokenizer.ggml.unknown_token_id": Typed("u32", 10**6)}, {}, "tokenizer.ggml.unknown_token_id"),

@@ -170,7 +170,8 @@ def _wide_problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _head_problems(keys: Keys, binding: Binding) -> Iterator[Problem]:
     """Heads of a size that the keys state, and that the class does not read."""
-    own, heads = keys.maybe_size("attention.key_length"), binding.settings["num_attention_heads"]
+    stored, heads = keys.stored(keys.name("attention.key_length")), binding.settings["num_attention_heads"]
+    own = stored.value if stored is not None and stored.type in WHOLE else None
     query = binding.bound.get("model.layers.0.self_attn.q_proj.weight")
     if "head_dim" in binding.settings or own is None or query is None or not query.shape:
         return
