@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+settings.register_profile("untimed", deadline=None)  # the machine may be busy
+settings.load_profile("untimed")
+
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +32,7 @@ def pytest_collection_finish() -> None:
     warm()
 
 
-@settings(max_examples=5, database=None, deadline=None)
+@settings(max_examples=5, database=None)
 @given(st.tuples(st.text(), st.integers(), st.floats(), st.binary()))
 def warm(drawn: object) -> None:
     """Draw one of each kind."""

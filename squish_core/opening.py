@@ -193,6 +193,8 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         with gc_paused():
             own = options if refinement is None else {}
             index = container.read_index_with(source, limits, own) if own else container.read_index(source, limits)
+            if name == base:
+                index = container.unrefined(index, source, limits)
             check_index(index, limits, views=views)
         warnings = lookalike_names(index.tensors)
         if warnings:

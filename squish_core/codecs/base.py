@@ -44,6 +44,9 @@ class Encodes:
     encoder_only_params: tuple[str, ...] = ()
     """Parameters that affect encoding but are not stored; formats never see them."""
 
+    data_params: tuple[str, ...] = ()
+    """Parameters that state what the codes happen to be (`Repacks.examine`); an encoder obeys them only on request."""
+
     def encode(
         self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:

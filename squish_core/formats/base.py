@@ -86,6 +86,23 @@ class Container:
         """
         return self.read_index(source, limits)
 
+    def unrefined(self, index: Index, source: Source, limits: Limits) -> Index:
+        """Add to the Index what a file says to refinements that will not read it: its format was stated by name.
+
+        Parameters
+        ----------
+        index
+            As of `read_index`.
+        source, limits
+            As in `read_index`.
+
+        Returns
+        -------
+        Index
+            The same by default.
+        """
+        return index
+
     def loading(self, source: Source) -> None:
         """React to the first values that are read of a file whose Index has `pending_caches`.
 

@@ -631,10 +631,10 @@ def test_doctor_lists_and_removes_the_temporaries_of_dead_writers(squish: Any, t
 def test_doctor_reports_files_it_could_not_remove(squish: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = part(tmp_path, "a.toy")
 
-    def refused(self: Path) -> None:
+    def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "unlink", refused)
+    monkeypatch.setattr("squish_core.io.temporaries.unlink", refused)
     ran = squish("doctor", str(tmp_path), "--clean", "--json")
     (row,) = ran.json["temporaries"]
     assert (ran.code, ran.json["ok"], row["state"], row["error"]) == (1, False, "dead", "Permission denied")

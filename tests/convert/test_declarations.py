@@ -126,6 +126,52 @@ def test_raw_tensors_whose_declaration_is_not_written_are_reported(tmp_path: Pat
     assert declared(report.dropped) == {("config.json", "quantization_config")}
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64}
+IGNORED: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "config": ({"config.json": {"quantization_config": GPTQ}}, "config.json", "gptq", "hf"),
+    "formerly": ({"config.json": {"compression_config": GPTQ}}, "config.json", "gptq", "hf"),
+    "part": ({"config.json": {"a_config": {"b_config": {"quantization_config": GPTQ}}}}, "config.json", "gptq", "hf"),
+    "unknown": ({"config.json": {"quantization_config": {"quant_method": "vptq"}}}, "config.json", "vptq", "hf"),
+    "no object": ({"config.json": {"quantization_config": "awq"}}, "config.json", "awq", "hf"),
+    "own file": ({"config.json": {}, "hf_quant_config.json": {"quantization": {}}}, "hf_quant_config.json", "", "hf"),
+    "mlx": ({"config.json": {"quantization": {"bits": 4, "group_size": 64}}}, "config.json", "mlx", "mlx"),
+    "both": ({"config.json": {"quantization": {"bits": 4}, "quantization_config": GPTQ}}, "config.json", "mlx", "mlx"),
+}
+
+
+@pytest.mark.parametrize("case", IGNORED)
+@pytest.mark.parametrize("form", ["safetensors", "safetensors:scales=ignore"])
+def test_reading_as_safetensors_notes_the_declaration_that_it_ignores(case: str, form: str, tmp_path: Path) -> None:
+    files, where, method, reader = IGNORED[case]
+    squish.save(tmp_path / "model.safetensors", {"a.weight": np.ones((2, 4), np.int32)})
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with squish.open(path, form, strict=True) as file:
+            (problem,) = file.problems
+            assert (problem.code, problem.severity, problem.where) == ("quant-method", "note", where)
+            assert repr(method) in problem.message or not method
+            assert f"format='{reader}'" in problem.message
+            assert squish.verify(file).ok
+    with squish.open(tmp_path) as file:
+        assert (file.format, "reading as safetensors" in str(file.problems)) == (reader, False)
+
+
+@pytest.mark.parametrize("form", [None, "safetensors"])
+def test_nothing_is_noted_without_a_declaration(form: str | None, tmp_path: Path) -> None:
+    squish.save(tmp_path / "model.safetensors", {"a.weight": np.ones((2, 4), np.float32)})
+    (tmp_path / "config.json").write_text('{"quantization_config": null, "text_config": {}}')
+    with squish.open(tmp_path, form) as file:
+        assert file.problems == ()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_declared_reading_notes_nothing(source: str) -> None:
+    with squish.open(SOURCES[source][0]) as file:
+        assert file.format != "safetensors"
+        assert "quant-method" not in {problem.code for problem in file.problems}
+
+
 def test_an_overlaid_config_declares_nothing_about_a_gguf_file(tmp_path: Path) -> None:
     squish.save(tmp_path / "source.gguf", {"w": np.ones((2, 32), np.float32)})
     with squish.open(tmp_path / "source.gguf", assets=SOURCES["gptq"][0]) as file:

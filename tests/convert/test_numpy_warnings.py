@@ -35,6 +35,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "dense": tuple({"dtype": name} for name in dtypes.FLOATS),
     "float8": ({}, {"block": [16, 16], "scale_dtype": "f16"}),
+    "hf.column_scales": ({}, {"scale_dtype": "f16"}),
     "hf.convrot": ({"group_size": 64},),
     "hf.awq_fast": ({"group_size": 64, "padded": 1},),
     "hf.awq_gemv": ({"group_size": 64, "padded": 1},),

@@ -139,6 +139,8 @@ IN_NO_FILE = {
     "hf.bnb8": ((4, 8), CodecSpec("hf.bnb8")),
     "onnx.blocks": ((4, 40), CodecSpec("onnx.blocks", {
         "dtype": "u4", "axis": 1, "block_size": 16, "columns": 48, "offset_dtype": "rows"})),
+    "hf.column_scales": ((4, 32), CodecSpec("hf.column_scales", {"scale_dtype": "bf16"}, CodecSpec("affine", {
+        "bits": 4, "group_size": 16}))),
     "hf.convrot": ((4, 32), CodecSpec("hf.convrot", {"group_size": 16}, CodecSpec("affine", {
         "bits": 8, "group_size": 0, "word": "i8", "signed": True}))),
     "npydir.int3": ((8, 32), CodecSpec("npydir.int3", {"group_size": 16})),

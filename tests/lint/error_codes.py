@@ -145,7 +145,8 @@ def codes_of(node: ast.expr | None, scope: ast.AST) -> Iterator[str]:
         yield from (code for value in node.values for code in codes_of(value, scope))
     elif isinstance(node, ast.Name):
         for target, value in assignments(scope):
-            if isinstance(target, ast.Name) and target.id == node.id and not isinstance(value, ast.Name):
+            is_itself = any(is_variable(each, node.id) for each in ast.walk(value))
+            if is_variable(target, node.id) and not isinstance(value, ast.Name) and not is_itself:
                 yield from codes_of(value, scope)
 
 

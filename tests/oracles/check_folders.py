@@ -20,7 +20,7 @@ from typing import Any
 import squish_core as squish
 
 from . import peer
-from .check_matrix import LOADS, REFUSED, UNKNOWN, Case, ask_check_model, matrix
+from .check_matrix import LOADS, REFUSED, UNKNOWN, Case, ask_check_model, ask_mistralrs, matrix
 from .families import FAMILIES, make
 from .folder_mutants import CONFIG, Folder, mutants, read_folder
 
@@ -121,53 +121,6 @@ def load_mlx(known: list[str]) -> Any:
         load_tokenizer(Path(path)).encode("a text")
         _get_classes(json.loads(Path(path, "config.json").read_text()))
     return load
-
-
-def ask_mistralrs(paths: list[str]) -> list[str]:
-    """Runs in the peer: as `answers`, with mistral.rs."""
-    import os
-    import signal
-    from pathlib import Path
-
-    os.environ |= {"HF_HUB_OFFLINE": "1", "MISTRALRS_CPU_KV_F32": "1", "RAYON_NUM_THREADS": "1"}
-
-    def load(path: str) -> str:
-        from mistralrs import ChatCompletionRequest, ModelDType, Runner, Which
-
-        text_only_gemma = "Gemma3ForCausalLM" in Path(path, "config.json").read_text()
-        kind = Which.MultimodalPlain if text_only_gemma else Which.Plain
-        template = Path(path, "..", "contents.jinja")
-        template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-        runner = Runner(which=kind(model_id=path, dtype=ModelDType.F32), jinja_explicit=str(template))
-        request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a text"}], max_tokens=1)
-        runner.send_chat_completion_request(request)
-        return ""
-
-    answers = []
-    for path in paths:
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            words = "an error"
-            try:
-                signal.alarm(20)
-                os.close(read)
-                os.dup2(write, 2)
-                words = load(path)
-            except BaseException as error:
-                words = f"{type(error).__name__}: {error}"[:400] or words
-            finally:
-                os.write(write, f"\0{words}".encode())
-                os._exit(0)
-        os.close(write)
-        text = b""
-        while part := os.read(read, 65536):
-            text = text[-20000:] + part
-        os.close(read)
-        _, status = os.waitpid(child, 0)
-        words = text.rpartition(b"\0")[2].decode(errors="replace")
-        answers.append(words if b"\0" in text and not status else f"ends with {status}: {text[-300:]!r}")
-    return answers
 
 
 LOADERS = {"transformers": load_transformers, "mlx": load_mlx}

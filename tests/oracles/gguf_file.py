@@ -1,6 +1,7 @@
-"""A GGUF as a list of keys and a list of tensors, which tests change one at a time; data is never read or written.
+"""A GGUF as a list of keys and a list of tensors, which tests change one at a time; data is never read.
 
-The values of weights do not matter to whether an engine loads a file, so a written file is a header and a hole.
+The values of weights do not matter to whether an engine loads a file, so a written file is a header and a hole, but for
+factors of RoPE: engines divide by them.
 """
 
 from __future__ import annotations
@@ -59,22 +60,28 @@ class Gguf:
     offsets: dict[str, int] = field(factory=dict)
 
     def write(self, path: Path) -> None:
-        """Write the header; the data is a hole."""
+        """Write the header; the data is a hole, with ones for factors of RoPE."""
         out = bytearray(self.first)
         out += struct.pack(f"{self.order}QQ", len(self.tensors), len(self.keys))
         for key in self.keys:
             out += self._string(key.name) + self._value(key)
         alignment = next((key.value for key in self.keys if key.name == "general.alignment"), 32)
         step = alignment if isinstance(alignment, int) and alignment > 0 else 32
-        offset = 0
+        offset, ones = 0, {}
         for tensor in self.tensors:
             shape = struct.pack(f"{self.order}I{len(tensor.sizes)}Q", len(tensor.sizes), *tensor.sizes)
             place = offset + self.offsets.get(tensor.name, 0)
             out += self._string(tensor.name) + shape + struct.pack(f"{self.order}IQ", tensor.type, place)
+            if tensor.type == 0 and tensor.name.startswith("rope_"):
+                ones[place] = tensor.nbytes // 4
             offset += -(-tensor.nbytes // step) * step
+        start = -(-len(out) // step) * step
         with open(path, "wb") as file:
             file.write(out)
-            os.ftruncate(file.fileno(), max(0, -(-len(out) // step) * step + offset - self.missing))
+            for place, count in ones.items():
+                file.seek(start + place)
+                file.write(struct.pack("<f", 1.0) * count)
+            os.ftruncate(file.fileno(), max(0, start + offset - self.missing))
 
     def _string(self, text: str) -> bytes:
         data = text.encode("utf-8", "surrogateescape")

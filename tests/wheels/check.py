@@ -87,7 +87,7 @@ BRINGS = {
     ),
     "squish-hf": Brings(
         containers=frozenset({"hf"}),
-        codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8", "hf.convrot"}),
+        codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8", "hf.column_scales", "hf.convrot"}),
     ),
     "squish-models": Brings(
         families=FAMILIES,

@@ -251,10 +251,10 @@ def test_modelopt_integers_and_blocks(rng: np.random.Generator, tmp_path: Path) 
         declared = {"quantization": {**MODELOPT["quantization"], "quant_algo": algorithm}}
         tensors = {"a__weight": weight, "a__weight_scale": scales, "b__weight": np.ones((4, 4), BF16)}
         beside = {"config.json": {}, "hf_quant_config.json": declared}
-        with written(tmp_path / algorithm, beside, **tensors, a__pre_quant_scale=np.ones(IN, BF16)) as file:
+        with written(tmp_path / algorithm, beside, **tensors, a__input_scale=np.float32(1)) as file:
             assert (set(file), file.problems) == ({"a.weight", "b.weight"}, ())
             np.testing.assert_array_equal(file["a.weight"].numpy(), expected.astype(np.float32))
-            assert set(file["a.weight"].spec.extras) == {"pre_quant_scale"}
+            assert set(file["a.weight"].spec.extras) == {"input_scale"}
 
 
 def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:

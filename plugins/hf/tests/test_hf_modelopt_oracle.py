@@ -20,7 +20,7 @@ def exported(folder: str, scheme: str) -> Any:
     import torch
     from modelopt.torch import quantization
     from modelopt.torch.export import export_hf_checkpoint
-    from modelopt.torch.export.quant_utils import from_quantized_weight
+    from modelopt.torch.export.quant_utils import from_quantized_weight, pack_int4_in_uint8
     from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
     from modelopt.torch.quantization.utils import update_quant_cfg_with_kv_cache_quant
     from safetensors.torch import load_file
@@ -45,6 +45,13 @@ def exported(folder: str, scheme: str) -> Any:
         if "INT8" in scheme:
             weights[name] = from_quantized_weight(data, scale, "int8_wo", torch.float32).numpy()
             continue
+        if "INT4" in scheme:  # two rows a byte, as the package's own packing confirms
+            codes = torch.stack([data & 15, data >> 4], dim=1).reshape(-1, data.shape[1]).to(torch.float32)
+            group = codes.shape[1] // scale.shape[1]
+            wide = (codes - 16 * (codes > 7)) * scale.float().repeat_interleave(group, 1)
+            assert torch.equal(pack_int4_in_uint8(wide, scale.float(), group), data)
+            weights[name] = wide.numpy()
+            continue
         kinds = {"NVFP4": NVFP4QTensor, "MXFP4": MXFP4QTensor, "MXFP8": MXFP8QTensor}
         kind = next((kinds[name] for name in kinds if name in scheme), FP8QTensor)
         wide = (data.shape[0], data.shape[1] * (2 if data.dtype == torch.uint8 else 1))
@@ -54,8 +61,11 @@ def exported(folder: str, scheme: str) -> Any:
         if kind is NVFP4QTensor:
             more["double_scale"] = stored[f"{name}_scale_2"]
         weights[name] = kind(torch.Size(wide), torch.bfloat16, data).dequantize(torch.float32, **more).numpy()
+    factors = {name: stored[name].float().numpy() for name in stored if name.endswith(".pre_quant_scale")}
+    for name, factor in factors.items():  # as `x * factor` in its TensorQuantizer
+        weights[name.replace("pre_quant_scale", "weight")] *= factor
     cached = {name: part.float().numpy() for name, part in stored.items() if name.endswith((".k_scale", ".v_scale"))}
-    return {"weights": weights, "cached": cached}
+    return {"weights": weights, "cached": cached, "scaled": [name.rpartition(".")[0] for name in factors]}
 
 
 @pytest.mark.parametrize(
@@ -64,11 +74,13 @@ def exported(folder: str, scheme: str) -> Any:
         ("NVFP4_DEFAULT", "mx"), ("W4A16_NVFP4", "mx"), ("W4A8_NVFP4_FP8", "mx"), ("MXFP4_DEFAULT", "mx"),
         ("W4A8_MXFP4_FP8", "mx"), ("MXFP8_DEFAULT", "mx"), ("FP8_DEFAULT", "float8"),
         ("FP8_PER_CHANNEL_PER_TOKEN", "float8"), ("INT8_WEIGHT_ONLY", "affine"), ("INT8_SMOOTHQUANT", "affine"),
+        ("INT4_AWQ", "affine"),
     ],
 )  # fmt: skip
 def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str, codec: str, tmp_path: Path) -> None:
     reference = oracles.peer("modelopt").run(exported, folder=str(tmp_path), scheme=scheme)
     assert (len(reference["weights"]), len(reference["cached"])) == (7, 2)
+    assert bool(reference["scaled"]) == ("AWQ" in scheme or "SMOOTH" in scheme)
     for alone in (False, True):
         if alone:  # what older versions leave: the file of ModelOpt's own
             config = json.loads((tmp_path / "config.json").read_text())
@@ -77,7 +89,9 @@ def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str,
         with squish.open(tmp_path) as file:
             assert (file.format, file.problems) == ("hf", ())
             for name, weight in reference["weights"].items():
-                assert file[name].spec.encodings[0].codec.id == codec
+                stored = file[name].spec.encodings[0].codec
+                assert (stored.inner or stored).id == codec
+                assert (stored.id == "hf.column_scales") == (name.removesuffix(".weight") in reference["scaled"])
                 np.testing.assert_array_equal(file[name].numpy(), weight, err_msg=name)
             for name, scale in reference["cached"].items():
                 layer, _, role = name.rpartition(".")

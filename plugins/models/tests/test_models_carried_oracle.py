@@ -58,7 +58,7 @@ def difference(logprobs: np.ndarray, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("model_type", carried.MODELS)
-def test_mlx_lm_computes_what_transformers_does_or_the_model_is_refused(model_type: str, tmp_path: Path) -> None:
+def test_mlx_lm_computes_what_transformers_does_or_a_reason_is_given(model_type: str, tmp_path: Path) -> None:
     logprobs = carried.make(model_type, tmp_path / "m")
     if model_type in REFUSED:
         with pytest.raises(squish.UsageError) as caught:
@@ -73,7 +73,7 @@ def test_mlx_lm_computes_what_transformers_does_or_the_model_is_refused(model_ty
 
 
 @pytest.mark.parametrize("model_type", OTHERWISE)
-def test_what_mlx_lm_computes_otherwise_is_refused(model_type: str, tmp_path: Path) -> None:
+def test_what_mlx_lm_computes_otherwise_is_refused_with_the_reason(model_type: str, tmp_path: Path) -> None:
     settings, reason = OTHERWISE[model_type]
     carried.make(model_type, tmp_path / "m", **settings)
     with pytest.raises(squish.UsageError) as caught:

@@ -17,6 +17,7 @@ from squish_models.engines.folders.towers import TOWERS, tower_problems
 from test_models_check_folders import errors, model
 
 import squish_core as squish
+from squish_core.testing import expect_error
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
 LLAMA3 = {
@@ -96,7 +97,7 @@ def test_of_a_setting_that_appears_twice_the_last_counts(engine: str, tmp_path: 
 
 
 def test_nothing_is_said_about_a_model_that_transformers_has_and_squish_does_not_know(tmp_path: Path) -> None:
-    with pytest.raises(squish.SquishError, match="unknown"):
+    with expect_error(squish.FormatError, code="names"):
         check_model(model(tmp_path, "llama", model_type="bert"), "transformers")
 
 

@@ -68,6 +68,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
                        "hidden_act": "gelu_pytorch_tanh", "sliding_window": None},
     ),
 }  # fmt: skip
+CLASSES = {
+    "llama": "Llama", "mistral": "Mistral", "mixtral": "Mixtral", "qwen2": "Qwen2", "qwen3moe": "Qwen3Moe",
+    "gemma2": "Gemma2", "gemma3": "Gemma3", "gpt-oss": "GptOss", "phi3": "Phi3", "deepseek 2": "DeepseekV2",
+    "deepseek 3": "DeepseekV3", "starcoder2": "Starcoder2",
+}  # fmt: skip
 LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
@@ -76,7 +81,7 @@ UNKNOWN = {"rope_scaling": {"rope_type": "acme", "type": "acme", "factor": 2.0}}
 
 def written(name: str, settings: dict[str, Any], folder: Path, files: Any = TOKENIZER) -> Path:
     family, config = MODELS[name]
-    config = {"eos_token_id": 3, "architectures": ["Own"], **config, **settings}
+    config = {"eos_token_id": 3, "architectures": [f"{CLASSES.get(name, name)}ForCausalLM"], **config, **settings}
     model = write_model(folder / "model", family, config, dtype="f32", files=files)
     return with_biases(model) if family in ("qwen2", "qwen2vl") else model
 
@@ -143,7 +148,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = 
     ("deepseek 3", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
     ("gpt-oss", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
     ("qwen2vl", {}, "mlx", "mlx", []),
-    ("qwen2vl", {}, "hf", "transformers", []),
+    ("qwen2vl", {}, "hf", "transformers", [("error", "engine-tensor", "visual.patch_embed.proj.weight")]),
     ("starcoder2", {}, "mlx", "mlx", []),
     ("starcoder2", {}, "uqff", "mistralrs", []),
     ("gemma2", {}, "mlx", "mlx", [("warning", "engine-result", "config.json")]),

@@ -55,12 +55,14 @@ def load_mlx(path: str) -> None:
 
 def load_transformers(path: str) -> None:
     """Runs in the peer."""
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     AutoTokenizer.from_pretrained(path, local_files_only=True)
-    _, loading = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
+    model, loading = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
     if left := {kind: len(keys) for kind, keys in loading.items() if keys and kind.endswith("_keys")}:
         raise RuntimeError(f"Transformers leaves {left}")
+    model(torch.tensor([[1, 2, 3]]))
 
 
 STRICTER = ("config", "contradiction", "names", "tokenizer")

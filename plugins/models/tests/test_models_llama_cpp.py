@@ -191,9 +191,10 @@ def test_a_file_that_nothing_opens_does_not_load(
 ) -> None:
     path = changed(model, tmp_path / "model.gguf", lambda keys, arrays: None)
     path.write_bytes(change(path.read_bytes()))
-    assert [each.code for each in check_model(path, "llama.cpp").problems] == [code]
+    for engine in ("llama.cpp", "mistralrs"):
+        assert [each.code for each in check_model(path, engine).problems] == [code]
     with pytest.raises(squish.SquishError):
-        check_model(path, "mistralrs")
+        check_model(path, "transformers")
 
 
 def test_gemma_2_has_defaults(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from squish_models.api import check_model
 
 import squish_core as squish
 from squish_core.api import Typed
+from squish_core.testing import expect_error
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -54,7 +55,7 @@ def shapes(name: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     found["model.embedding_norm.weight" if name == "Lfm2ForCausalLM" else "model.norm.weight"] = (hidden,)
     for number in range(2):
         layer = f"model.layers.{number}."
-        plain = {
+        attention = {
             f"self_attn.{each}_proj.weight": (rows * head, hidden) for each, rows in zip("qkv", (heads, groups, groups))
         }
         gated = {
@@ -64,11 +65,11 @@ def shapes(name: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         }
         norms = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
         parts: dict[str, tuple[int, ...]] = {
-            **plain, "self_attn.o_proj.weight": (hidden, heads * head), **norms,
+            **attention, "self_attn.o_proj.weight": (hidden, heads * head), **norms,
             **{f"mlp.{each}": shape for each, shape in gated.items()},
         }  # fmt: skip
         if name == "Qwen2ForCausalLM":
-            parts |= {each.replace("weight", "bias"): shape[:1] for each, shape in plain.items()}
+            parts |= {each.replace("weight", "bias"): shape[:1] for each, shape in attention.items()}
         elif name == "Qwen3MoeForCausalLM":
             parts = {each: shape for each, shape in parts.items() if not each.startswith("mlp.")}
             parts |= {
@@ -103,7 +104,7 @@ def shapes(name: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
             parts |= {f"feed_forward.{each}.weight": (64, hidden) for each in ("w1", "w3")}
             parts["feed_forward.w2.weight"] = (hidden, 64)
             if number:
-                parts |= {**plain, "self_attn.out_proj.weight": (hidden, hidden)}
+                parts |= {**attention, "self_attn.out_proj.weight": (hidden, hidden)}
                 parts |= {f"self_attn.{each}_layernorm.weight": (head,) for each in "qk"}
             else:
                 parts |= {"conv.in_proj.weight": (96, hidden), "conv.out_proj.weight": (hidden, hidden)}
@@ -199,7 +200,7 @@ def test_a_setting_that_is_not_read_is_no_fault(name: str, settings: Mapping[str
     "settings", [{"max_position_embeddings": 4}, {"rms_norm_eps": -0.5}, {"architectures": ["SmolLM3ForCausalLM"]}]
 )
 def test_what_depends_on_values_or_is_not_described_is_not_known(settings: Mapping[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(squish.FormatError, match="cannot be checked"):
+    with expect_error(squish.FormatError, code="names"):
         check_model(folder(tmp_path, **settings), "mistralrs")
 
 
@@ -308,32 +309,119 @@ def test_a_tokenizer_that_mistral_rs_does_not_read_is_refused(change: Change, wh
     assert ("error", f"tokenizer.json {where}") in found(path)
 
 
+def gguf(place: Path, name: str, keys: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:
+    """A GGUF of a class with other keys and arrays (`...`: without)."""
+    more: dict[str, Any] = {"norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3} if name == LFM else {}
+    squish.convert(folder(place, name, **more), place / "m.gguf", "gguf")
+    with squish.open(place / "m.gguf") as file:
+        meta = {**file.index.meta, "tokenizer.ggml.eos_token_id": Typed("u32", 1), **keys}
+        stored = {**{each: file[each].numpy() for each in file}, **arrays}
+    kept = ({key: value for key, value in each.items() if value is not ...} for each in (stored, meta))
+    squish.save(place / "changed.gguf", next(kept), metadata=next(kept))
+    return place / "changed.gguf"
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+LLAMA, QWEN, MOE_QWEN, PHI, LFM = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Phi3ForCausalLM",
+    "Lfm2ForCausalLM",
+)
+
+
+@pytest.mark.parametrize("name", [LLAMA, QWEN, MOE_QWEN, PHI, LFM])
+def test_a_whole_gguf_loads(name: str, tmp_path: Path) -> None:
+    assert found(gguf(tmp_path, name, {}, {})) == []
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "loads"),
+    ("name", "keys", "arrays", "where"),
     [
-        ("llama.block_count", Typed("array:u32", [2]), False),
-        ("llama.rope.freq_base", Typed("u32", 10000), False),
-        ("llama.context_length", Typed("u32", 1), False),
-        ("split.count", Typed("u16", 1), False),
-        ("tokenizer.ggml.add_bos_token", Typed("u8", 1), False),
-        ("tokenizer.ggml.eos_token_id", Typed("u64", 1), False),
-        ("tokenizer.ggml.unknown_token_id", Typed("u32", 2_000_000), False),
-        ("tokenizer.ggml.merges", Typed("array:str", ["qqq zzz"]), False),
-        ("tokenizer.ggml.token_type", Typed("str", "x"), False),
-        ("tokenizer.ggml.add_eos_token", Typed("u8", 1), True),
-        ("own.key", Typed("str", "x"), True),
+        (LLAMA, {"llama.block_count": Typed("array:u32", [2])}, {}, "llama.block_count"),
+        (LLAMA, {"llama.rope.freq_base": Typed("u32", 10000)}, {}, "llama.rope.freq_base"),
+        (LLAMA, {"llama.context_length": Typed("u32", 1)}, {}, "llama.context_length"),
+        (LLAMA, {"llama.context_length": Typed("i32", 64)}, {}, ""),
+        (LLAMA, {"llama.vocab_size": Typed("str", "64")}, {}, "llama.vocab_size"),
+        (LLAMA, {"llama.vocab_size": Typed("u32", 4_000_000_000)}, {}, "llama.vocab_size"),
+        (LLAMA, {"llama.attention.value_length": Typed("str", "x")}, {}, ""),
+        (LLAMA, {"llama.feed_forward_length": Typed("u32", 65)}, {}, ""),
+        (LLAMA, {"llama.expert_count": Typed("u32", 2)}, {}, "llama.expert_used_count"),
+        (LLAMA, {"llama.rope.scaling.type": Typed("str", "yarn")}, {}, "llama.rope.scaling.type"),
+        (LLAMA, {"general.architecture": Typed("str", "olmo2")}, {}, "general.architecture"),
+        (LLAMA, {"general.name": Typed("str", "Mistral 7B")}, {}, "general.name"),
+        (LLAMA, {"split.count": Typed("u16", 1)}, {}, "split.no"),
+        (LLAMA, {"own.key": Typed("str", "x")}, {}, ""),
+        (LLAMA, {}, {"rope_freqs.weight": zeros(3)}, "rope_freqs.weight"),
+        (LLAMA, {}, {"rope_freqs.weight": zeros(4)}, ""),
+        (LLAMA, {}, {"blk.0.attn_q.bias": zeros(3)}, "blk.0.attn_q.bias"),
+        (LLAMA, {}, {"blk.0.attn_q.bias": zeros(32)}, ""),
+        (LLAMA, {}, {"blk.0.attn_norm.weight": zeros(32).astype(np.float16)}, ""),
+        (LLAMA, {}, {"blk.0.attn_norm.weight": zeros(32).astype(np.float64)}, "blk.0.attn_norm.weight"),
+        (LLAMA, {}, {"blk.0.ffn_up.weight": zeros(65, 32)}, "blk.0.ffn_gate.weight"),
+        (LLAMA, {}, {"blk.0.ffn_norm.weight": ...}, "blk.0.ffn_norm.weight"),
+        (LLAMA, {}, {"token_embd.weight": zeros(2000, 32)}, ""),
+        (QWEN, {}, {"rope_freqs.weight": zeros(4)}, "rope_freqs.weight"),
+        (QWEN, {"qwen2.rope.freq_base": ...}, {}, "qwen2.rope.freq_base"),
+        (QWEN, {"qwen2.attention.sliding_window": Typed("f32", 8.0)}, {}, "qwen2.attention.sliding_window"),
+        (MOE_QWEN, {"qwen3moe.expert_feed_forward_length": ...}, {}, "qwen3moe.expert_feed_forward_length"),
+        (MOE_QWEN, {"qwen3moe.expert_used_count": Typed("u32", 3)}, {}, "qwen3moe.expert_used_count"),
+        (MOE_QWEN, {}, {"blk.0.ffn_up_exps.weight": zeros(1, 16, 32)}, "blk.0.ffn_up_exps.weight"),
+        (MOE_QWEN, {}, {"blk.0.ffn_up_exps.weight": zeros(3, 16, 32)}, ""),
+        (MOE_QWEN, {"qwen3moe.expert_count": Typed("u32", 4_000_000_000)}, {}, "blk.0.ffn_down_exps.weight"),
+        (LLAMA, {"llama.block_count": Typed("u32", 4_000_000_000)}, {}, "llama.block_count"),
+        (PHI, {"phi3.rope.dimension_count": Typed("u32", 9)}, {}, "phi3.rope.dimension_count"),
+        (PHI, {}, {"rope_factors_long.weight": zeros(4)}, "rope_factors_long.weight"),
+        (LFM, {"lfm2.rope.scaling.type": Typed("str", "linear")}, {}, "lfm2.rope.scaling.type"),
+        (LFM, {"lfm2.rope.dimension_count": Typed("u32", 0)}, {}, ""),
+        (LFM, {"lfm2.attention.key_length": Typed("str", "x")}, {}, ""),
+        (LLAMA, {"tokenizer.ggml.add_bos_token": Typed("u8", 1)}, {}, "tokenizer.ggml.add_bos_token"),
+        (LLAMA, {"tokenizer.ggml.eos_token_id": Typed("u64", 1)}, {}, "tokenizer.ggml.eos_token_id"),
+        (LLAMA, {"tokenizer.ggml.unknown_token_id": Typed("u32", 10**6)}, {}, "tokenizer.ggml.unknown_token_id"),
+        (LLAMA, {"tokenizer.ggml.merges": Typed("array:str", ["qqq zzz"])}, {}, "tokenizer.ggml.merges"),
+        (LLAMA, {"tokenizer.ggml.token_type": Typed("str", "x")}, {}, "tokenizer.ggml.token_type"),
+        (LLAMA, {"tokenizer.ggml.pre": Typed("str", "")}, {}, "tokenizer.ggml.pre"),
+        (LLAMA, {"tokenizer.ggml.add_eos_token": Typed("u8", 1)}, {}, ""),
+        (LLAMA, {"tokenizer.chat_template": Typed("u32", 1)}, {}, "tokenizer.chat_template"),
     ],
 )
-def test_a_key_of_a_type_that_mistral_rs_does_not_read_is_refused(
-    key: str, value: Typed, loads: bool, tmp_path: Path
+def test_a_gguf_is_refused_for_what_mistral_rs_reads(
+    name: str, keys: dict[str, Any], arrays: dict[str, Any], where: str, tmp_path: Path
 ) -> None:
+    errors = [place for severity, place in found(gguf(tmp_path, name, keys, arrays)) if severity == "error"]
+    assert errors[:1] == ([where] if where else [])
+
+
+def test_a_length_of_few_tokens_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        check_model(gguf(tmp_path, LLAMA, {"llama.context_length": Typed("u32", 4)}, {}), "mistralrs")
+    assert caught.value.code == "names"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_takes_too_much_memory_is_not_read(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     path = folder(tmp_path)
-    squish.convert(path, tmp_path / "m.gguf", "gguf")
-    with squish.open(tmp_path / "m.gguf") as file:
-        meta = {**file.index.meta, key: value}
-        squish.save(tmp_path / "changed.gguf", {name: file[name].numpy() for name in file}, metadata=meta)
-    where = "split.no" if key == "split.count" else key
-    assert (("error", where) in found(tmp_path / "changed.gguf")) != loads
+    monkeypatch.setattr("squish_models.engines.mistralrs.types.MOST_VALUES", 1000)
+    (path / name).write_text(json.dumps({**json.loads((path / name).read_text()), "more": [0] * 1001}))
+    with pytest.raises(squish.LimitError):
+        check_model(path, "mistralrs")
+
+
+@pytest.mark.parametrize(("number", "refused"), [(48, True), (0, True), (1 << 21, False)])
+def test_an_alignment_that_only_squish_refuses_is_not_known(number: int, refused: bool, tmp_path: Path) -> None:
+    path = gguf(tmp_path, LLAMA, {"general.alignment": Typed("u32", 64)}, {})
+    path.write_bytes(
+        path.read_bytes().replace(b"alignment\4\0\0\0\x40\0\0\0", b"alignment\4\0\0\0" + number.to_bytes(4, "little"))
+    )
+    if refused:
+        assert found(path)
+    else:
+        with pytest.raises(squish.SquishError):
+            check_model(path, "mistralrs")
 
 
 def test_a_gguf_that_is_cut_off_is_refused(tmp_path: Path) -> None:

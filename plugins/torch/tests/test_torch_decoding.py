@@ -104,6 +104,7 @@ OTHERS = {
     "bitsandbytes int8": CodecSpec("hf.bnb8"),
     "NVFP4 with a global scale": CodecSpec("ggml.scaled_nvfp4"),
     "AWQ": CodecSpec("awq", {}, inner=CodecSpec("ggml.q4_0")),
+    "scaled columns": CodecSpec("hf.column_scales", {"scale_dtype": "bf16"}, inner=CodecSpec("float8")),
     "HQQ in bf16": CodecSpec("hqq", {"bits": 2, "group_size": 64, "axis": 0, "scale_dtype": "bf16"}),
 }
 

@@ -192,7 +192,7 @@ def test_the_config_states_the_layers(
     ],
     ids=str,
 )  # fmt: skip
-def test_a_config_that_does_not_fit_is_refused_by_key_and_value(
+def test_the_message_about_a_config_that_does_not_fit_has_key_and_value(
     loaded: Any, tmp_path: Path, settings: dict[str, Any], key: str, found: Any
 ) -> None:
     head = save_head(tmp_path / "head", random_tensors(), **settings)
@@ -225,7 +225,7 @@ def test_tensors_that_do_not_fit_the_config_are_refused(
     assert (caught.value.code, caught.value.tensor) == (code, tensor)
 
 
-def test_a_head_without_a_config_says_where_to_put_it(loaded: Any, tmp_path: Path) -> None:
+def test_the_message_about_a_head_without_a_config_says_where_to_put_it(loaded: Any, tmp_path: Path) -> None:
     squish.save(tmp_path / "head.safetensors", random_tensors())
     with pytest.raises(squish.FormatError) as caught:
         squish_torch.Drafter(loaded, tmp_path / "head.safetensors")

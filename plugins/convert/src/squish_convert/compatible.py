@@ -34,6 +34,13 @@ def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
     return evolve(codec, params=params, inner=codec.inner and without_encoder_params(codec.inner, registry))
 
 
+def free_to_encode(answer: Encoding, requested: CodecSpec, registry: Registry) -> Encoding:
+    """The target's encoding, without what it would state of codes that the encoder has yet to compute."""
+    stated = set(registry.codec(answer.codec.id).data_params) - requested.params.keys()
+    params = {key: value for key, value in answer.codec.params.items() if key not in stated}
+    return evolve(answer, codec=evolve(answer.codec, params=params))
+
+
 def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Registry) -> CodecSpec:
     """The target's codec with the encoder parameters of the requested one; TensorError if they differ in codec."""
     hidden = {

@@ -33,6 +33,7 @@ from .compatible import (
     can_widen,
     encoder_for,
     encoder_problem,
+    free_to_encode,
     keeps_codes,
     keeps_values,
     needs_activations,
@@ -366,6 +367,7 @@ class Decision:
             exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
         if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
             return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
+        answer = free_to_encode(answer, full_codec, self.registry)
         encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
         return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
 

@@ -35,7 +35,7 @@ def squish_containers() -> list[ContainerInfo]:
             },
             codecs=(
                 "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",
-                "hf.bnb8", "hf.convrot", "hqq",
+                "hf.bnb8", "hf.column_scales", "hf.convrot", "hqq",
             ),
         )
     ]  # fmt: skip
@@ -48,6 +48,12 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.methods.act_order:ActOrder"),
         CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.methods.awq_gemv:AwqGemv"),
         CodecInfo(id="hf.awq_fast", title="AWQ for GEMV, fast", factory="squish_hf.methods.awq_gemv:AwqFast"),
+        CodecInfo(
+            id="hf.column_scales",
+            title="scales of inputs (AWQ, SmoothQuant)",
+            factory="squish_hf.methods.column_scales:ColumnScales",
+            lossless=True,
+        ),
         CodecInfo(id="hf.convrot", title="ConvRot (rotated columns)", factory="squish_hf.methods.convrot:ConvRot"),
         CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.methods.bitsandbytes:EightBit"),
     ]

@@ -87,13 +87,19 @@ class HuggingFace(Checkpoint):
                 make=_refusing(error),
             )  # fmt: skip
         problems += method.problems
-        layers = collect_layers(
-            index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
-        )
+        from squish_hf.methods.column_scales import FIELDS, LOW_RANK, with_column_scales
+
+        found = collect_layers(
+            index.tensors, (*method.suffixes, *FIELDS), bases=method.bases, beside=(*method.beside, *LOW_RANK),
+            packed=method.packed,
+        )  # fmt: skip
+        own = (*method.suffixes, *method.bases)  # scales of inputs alone are no layer
+        layers = {layer: parts for layer, parts in found.items() if not parts.keys().isdisjoint(own)}
         if failure and not layers:  # layers are renamed too
             code = failure.code or ErrorCode.CONFIG
             problems.append(Problem(code=code, severity="error", where=declared.where, message=str(failure)))
-        refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        make = with_column_scales(method.make, method.suffixes)
+        refined = refine_layers(files, self.id, method.dialect, layers, make, problems, bases=method.bases)
         if layers or not failure:  # without layers, the declaration still describes the stored tensors
             refined = evolve(refined, declarations=storage_declarations(files))
         if declared.method == COMFYUI:

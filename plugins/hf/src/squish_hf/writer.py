@@ -29,6 +29,8 @@ from squish_core.api import (
     UsageError,
 )
 from squish_hf.methods.awq import ORDER
+from squish_hf.methods.column_scales import ID as SCALED
+from squish_hf.methods.column_scales import ROLE
 from squish_hf.methods.forms import (
     FBGEMM,
     FP8,
@@ -75,6 +77,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     method, codec = chosen(options), encoding.codec
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
+    if codec.id == SCALED and codec.inner and method:
+        return _accepts_scaled(spec, encoding, codec.inner, method)
     if not method:
         if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
             return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
@@ -91,6 +95,18 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         if layout and _same(codec.inner, _codec(method, layout)):
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     return Refusal(why=f"{method} stores integer codes for matrices named <layer>.weight, not {codec.id}")
+
+
+def _accepts_scaled(spec: TensorSpec, encoding: Encoding, inner: CodecSpec, method: str) -> Encoding | Refusal:
+    """Accept a matrix with scales of its inputs, which only ModelOpt stores."""
+    if method != MODELOPT or inner.id == "dense":
+        return Refusal(why=f"{method} stores no scales of inputs beside {inner.id}; modelopt does, beside float codes")
+    stored = bare_parts(encoding.parts)
+    scale = stored.pop(ROLE)
+    answer = accepts(spec, Encoding(codec=inner, parts=stored), {METHOD: method})
+    if isinstance(answer, Refusal):
+        return answer
+    return Encoding(codec=evolve(encoding.codec, inner=answer.codec), parts={**answer.parts, ROLE: scale})
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
@@ -199,7 +215,7 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
         return [tensor]
-    if encoding.codec.id in ("mx", "float8"):
+    if encoding.codec.id in ("mx", "float8", SCALED):
         return lower_layer(tensor, stored_fields(spec, encoding, method))
     layer = spec.name.removesuffix(WEIGHT)
     names = PACKED_NAMES if method == PACKED else NAMES

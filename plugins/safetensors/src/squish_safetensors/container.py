@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from squish_core.api import (
     DENSE,
     Container,
@@ -30,6 +32,8 @@ from squish_core.api import (
 
 from . import writer
 from .folder import (
+    CONFIG_FILE,
+    DECLARING,
     INDEX,
     MODEL_ASSETS,
     STANDARD,
@@ -103,6 +107,14 @@ class Safetensors(Container):
         from .undeclared import without_declaration
 
         return without_declaration(index, records, source, limits)
+
+    def unrefined(self, index: Index, source: Source, limits: Limits) -> Index:
+        if index.assets.keys().isdisjoint((CONFIG_FILE, *DECLARING)):
+            return index
+        from .refine.declarations import ignored_declaration
+        from .refine.files import CheckpointFiles
+
+        return evolve(index, problems=(*index.problems, *ignored_declaration(CheckpointFiles(index, source, limits))))
 
     def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE, parts={"data": Part(dtype=single_value("dtype", dtype), shape=())}),)

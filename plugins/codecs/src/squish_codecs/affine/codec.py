@@ -53,6 +53,7 @@ class Affine(Codec):
     """
 
     encoder_only_params = ("search",)
+    data_params = ("symmetric",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         return Scheme.of(params).parts(spec.shape)

@@ -23,7 +23,7 @@ from squish_hf.methods.fp8 import block_of, float8, other_parts
 MARKER, METADATA, SCALED = ".comfy_quant", "_quantization_metadata", "scaled_fp8"
 OLD_SCALE, SCALE = ".scale_weight", ".weight_scale"
 SUFFIXES = (SCALE, OLD_SCALE, ".weight_scale_2", MARKER, ".weight_s_rel", ".weight_s_channel", ".weight_codebook")
-BESIDE = (".input_scale", ".scale_input", ".pre_quant_scale")
+BESIDE = (".input_scale", ".scale_input")
 FP8, INT8 = ("float8_e4m3fn", "float8_e5m2"), "int8_tensorwise"
 MAX_MARKER = 4096
 GROUP = 256
@@ -58,10 +58,15 @@ def finish(index: Index) -> Index:
             code="convrot", severity="note", where=name,
             message="comfy_quant states rotated columns (ConvRot); values are rotated back",
         ) for name, spec in tensors.items()
-        if spec.encodings and spec.encodings[0].codec.id == "hf.convrot"
+        if spec.encodings and "hf.convrot" in _ids(spec.encodings[0].codec)
     )  # fmt: skip
     meta = {key: value for key, value in index.meta.items() if key != METADATA}
     return evolve(index, tensors=tensors, meta=meta, problems=(*index.problems, *notes))
+
+
+def _ids(codec: CodecSpec | None) -> list[str]:
+    """Return the ids of a codec and of those that it wraps."""
+    return [codec.id, *_ids(codec.inner)] if codec else []
 
 
 def _has_scaled_marker(index: Index) -> bool:

@@ -19,6 +19,8 @@ from squish_core.api import (
     TensorSpec,
     kind_of,
 )  # fmt: skip
+from squish_hf.methods.column_scales import FIELD, ROLE
+from squish_hf.methods.column_scales import ID as SCALED
 
 GPT_OSS, PACKED, FP8, FBGEMM, MODELOPT = "mxfp4", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt"
 WEIGHT = ".weight"
@@ -27,6 +29,9 @@ NVFP4: Mapping[str, Any] = {"block_size": 16, "scale_dtype": "f8_e4m3"}
 MXFP8: Mapping[str, Any] = {"element": "f8_e4m3"}
 GLOBAL_SCALE = {PACKED: "divide", MODELOPT: "multiply"}
 ROWS, MODELOPT_BLOCK = (1, 0), (128, 128)
+FLOAT4 = "W4A16_NVFP4"
+AWQ: dict[str, object] = {"quant_algo": "NVFP4_AWQ", "group_size": 16, "has_zero_point": False, "pre_quant_scale": True}
+"""What ModelOpt declares for NVFP4 with scales of inputs."""
 
 
 @frozen(order=True)
@@ -98,7 +103,7 @@ def _microscaled(params: Params, method: str) -> Form | None:
         "nvfp4-pack-quantized", 4, 16, kind="float", strategy="tensor_group", scale_dtype="torch.float8_e4m3fn"
     )
     shapes = {"global_scale": (1,)} if method == PACKED else {}
-    return Form({**fields, "global_scale": (_GLOBAL[method], "f32")}, setting, "W4A16_NVFP4", shapes)
+    return Form({**fields, "global_scale": (_GLOBAL[method], "f32")}, setting, FLOAT4, shapes)
 
 
 def _float8(params: Params, method: str) -> Form | None:
@@ -167,14 +172,16 @@ def stored_fields(
             (f"{spec.name}_blocks", "u8", (*lead, last // 32, 16), "data"),
             (f"{spec.name}_scales", "u8", scales, "scale"),
         ]
-    layer, form = spec.name.removesuffix(WEIGHT), form_of(encoding.codec, method)
+    layer, codec = spec.name.removesuffix(WEIGHT), encoding.codec
+    form = form_of(codec.inner or codec, method)
     assert form is not None
     shapes = form.shapes
     if method == MODELOPT and form.setting.strategy in MODELOPT_SCALES:
         shapes = {"scale": MODELOPT_SCALES[form.setting.strategy](*parts["scale"].shape)}
+    fields = {**form.fields, ROLE: (FIELD.lstrip("."), "")} if codec.id == SCALED else form.fields
     return [
         (f"{layer}.{name}", dtype or parts[role].dtype, shapes.get(role, parts[role].shape), role)
-        for role, (name, dtype) in form.fields.items()
+        for role, (name, dtype) in fields.items()
     ]
 
 
@@ -188,7 +195,8 @@ def declaration(
         and kind_of(spec.name) != "embedding"
     ]  # fmt: skip
     if method == MODELOPT:
-        return {"quant_method": MODELOPT, **_algorithms(codecs), "ignore": dense}
+        scaled = any(spec.encodings[0].codec.id == SCALED for spec in specs)
+        return {"quant_method": MODELOPT, **_algorithms(codecs, scaled), "ignore": dense}
     if method == FBGEMM:
         return {"quant_method": FBGEMM, "activation_scale_ub": 1200.0, "modules_to_not_convert": dense}
     blocks = {tuple(codec.params.get("block") or ()) for codec in codecs.values()}
@@ -206,13 +214,15 @@ def declaration(
     }  # fmt: skip
 
 
-def _algorithms(codecs: Mapping[str, CodecSpec]) -> dict[str, Any]:
-    """Return ModelOpt's `quant_algo`, of each layer where they differ."""
+def _algorithms(codecs: Mapping[str, CodecSpec], scaled: bool) -> dict[str, Any]:
+    """Return ModelOpt's `quant_algo`, of each layer where they differ; `scaled`: some layers have scales of inputs."""
     forms = {layer: form_of(codec, MODELOPT) for layer, codec in codecs.items()}
     settings = {
         layer: {"quant_algo": form.algorithm, **({"group_size": form.setting.group} if form.setting.group else {})}
         for layer, form in forms.items() if form
     }  # fmt: skip
+    if scaled:  # the other layers' scales are in the norms before them, so all are of one algorithm
+        settings = {layer: AWQ if own["quant_algo"] == FLOAT4 else own for layer, own in settings.items()}
     first = next(iter(settings.values()))
     if all(setting == first for setting in settings.values()):
         return first

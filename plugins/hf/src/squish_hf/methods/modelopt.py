@@ -15,7 +15,7 @@ from squish_hf.methods.compressed_formats import FLOATS, exponents
 from squish_hf.methods.fp8 import FUSED, WEIGHT, block_of, float8, other_parts
 
 SUFFIXES = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
-BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale", "_input_scale")
+BESIDE = (*CACHE, ".input_scale", "_input_scale")
 FP8_BLOCK = [128, 128]
 FP8_BLOCKS = "FP8_BLOCK_SCALES"
 OWN_FILE = "hf_quant_config.json"

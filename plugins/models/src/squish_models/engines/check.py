@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,12 @@ from .folders.check import tokenizer_problems as described_problems
 from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .folders.transformers_types import TRANSFORMERS_TYPES
+from .llama_cpp.loader import Verdict as LlamaVerdict
 from .llama_cpp.loader import load
-from .mistralrs.gguf import key_type_problems
+from .mistralrs.gguf import load as load_gguf
+from .mistralrs.gguf import reads_alignment
+from .mistralrs.loader import Verdict as MistralVerdict
+from .mistralrs.loader import config_problems
 from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -40,6 +44,8 @@ MISTRAL_FOLDERS = ("hf", "mlx")
 """Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+GGUF_LOADERS: dict[str, Callable[[File], LlamaVerdict | MistralVerdict]] = {"llama.cpp": load, "mistralrs": load_gguf}
+"""Engines of GGUFs -> what their loader does."""
 OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
 """Engine -> the `model_type` of the models that it has and squish-models does not know."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
@@ -47,7 +53,6 @@ UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 INCOMPLETE = ("shard-missing",)
 """Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
 ALIGNMENT = "alignment"
-"""Which mistral.rs reads from a key of any type."""
 DAMAGE = (ALIGNMENT, "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -133,13 +138,10 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             "is an adapter, which has no settings to check", file=model.name, code="adapter",
             hint="Check its base model; `squish convert --assets FOLDER` checks the adapter against it.",
         )  # fmt: skip
-    if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
-        return _check_gguf(model, inventory)
+    if reading.layout == "gguf" and engine in GGUF_LOADERS and not _is_foreign(model, inventory):
+        return _check_gguf(model, requirements, inventory)
     if engine == "mistralrs" and reading.layout == "hf" and not _is_foreign(model, inventory):
         return _check_folder(model, requirements, inventory)
-    unread = inventory.naming.error
-    if unread is not None and unread.code == ErrorCode.DUPLICATE and engine in FOLDER_ENGINES:
-        raise unread.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -156,6 +158,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
+    if reading.layout == "uqff" and not any(each.severity == "error" for each in problems):
+        problems += tuple(_uqff_problems(model))
     if folder is not None and inventory.settings is None and inventory.errors:
         refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
         if not refused:  # what Squish cannot read, the engine may
@@ -185,8 +189,15 @@ def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
     if engine == LLAMA_CPP.id:
         return is_damage
     if engine == "mistralrs" and Path(model).suffix == ".gguf":
-        return is_damage and error.code != ALIGNMENT
+        return is_damage and not (error.code == ALIGNMENT and reads_alignment(error.found))
     return error.code in INCOMPLETE and not _has_whole(model)
+
+
+def _uqff_problems(file: File) -> list[Problem]:
+    """What keeps mistral.rs from making a model of the settings beside a UQFF."""
+    if file.path is None or CONFIG_FILE not in file.assets:
+        return []
+    return config_problems(file.path if file.path.is_dir() else file.path.parent)
 
 
 def _has_whole(model: str | Path) -> bool:
@@ -203,19 +214,29 @@ def _is_unsure(problem: Problem) -> bool:
     return setting.startswith(UNCHECKED) or not is_size
 
 
-def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
-    """What llama.cpp's loader does with a file, whether Squish can map it or not."""
-    verdict = load(file)
+def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
+    """What the engine's loader does with a file, whether Squish can map it or not."""
+    verdict = GGUF_LOADERS[engine.id](file)
     if verdict.unknown and not verdict.refuses:
         raise FormatError(
             f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
-            hint="docs/models.md lists the families whose files can be checked; llama.cpp itself knows more.",
+            hint=f"docs/models.md lists the families whose files can be checked; {engine.title} itself knows more.",
         )  # fmt: skip
-    notes = () if verdict.refuses else setting_problems(LLAMA_CPP, inventory, gguf=True)
+    notes = () if verdict.refuses else tuple(_gguf_notes(file, engine, inventory))
     family = inventory.naming.family or ""
     return ModelCheck(
-        file=file.name, engine="llama.cpp", family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
+        file=file.name, engine=engine.id, family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
     )
+
+
+def _gguf_notes(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
+    """What the engine computes otherwise; its loader says what it refuses."""
+    found = [*setting_problems(engine, inventory, gguf=True)]
+    if engine.id == "mistralrs":
+        found += tokenizer_problems(file, engine, gguf=True, rows=None)
+        found += type_problems(file, engine, engine.formats["gguf"], inventory)
+        found = [each for each in found if each.severity != "error"]
+    yield from found
 
 
 def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
@@ -274,8 +295,6 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
-        if engine.id == "mistralrs":
-            yield from key_type_problems(file, naming.model_type)
         yield from _head_problems(engine, inventory, meta)
         embeddings = file.index.tensors.get(EMBEDDINGS)
         rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None

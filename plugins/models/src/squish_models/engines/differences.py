@@ -89,10 +89,6 @@ MLX = (
 )  # fmt: skip
 MISTRAL_RS = (
     Difference(
-        ("deepseek2",), (GGUF,), "error", "general.architecture",
-        "is {family}, which mistral.rs does not run from a GGUF; it runs DeepSeek 2 from a UQFF",
-    ),
-    Difference(
         ("deepseek2",), (FOLDER,), "error", "config.json v_head_dim",
         "is not qk_nope_head_dim + qk_rope_head_dim, and mistral.rs runs no other heads of values",
         _has_other_value_heads,
@@ -105,11 +101,6 @@ MISTRAL_RS = (
         ("deepseek2",), (FOLDER,), "warning", "config.json model_type",
         "is deepseek_v3, whose experts mistral.rs computes otherwise", _has_sigmoid_experts,
     ),
-    Difference(
-        ("qwen2vl",), (GGUF,), "error", "general.architecture",
-        "is {family}, which mistral.rs loads only together with its vision part (--mmproj)",
-    ),
-    Difference(("llama", "mixtral"), (GGUF,), "error", "{family}.attention.key_length", _HEADS, _has_own_head_size),
     Difference(
         ("llama", "mixtral"), (FOLDER,), "error", "config.json head_dim", _HEADS,
         lambda settings: settings.get("model_type") != "mistral" and _has_own_head_size(settings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from squish_core.api import Dropped, without_keys
+from squish_core.api import Dropped, Problem, without_keys
 
 from ..folder import CONFIG_FILE, DECLARING
 from .files import CheckpointFiles
@@ -127,3 +127,25 @@ def storage_declarations(files: CheckpointFiles) -> dict[str, tuple[KeyPath, ...
     if paths := declaration_paths(files.json(CONFIG_FILE)):
         declarations[CONFIG_FILE] = paths
     return declarations
+
+
+def ignored_declaration(files: CheckpointFiles) -> Iterator[Problem]:
+    """Note the declaration of a checkpoint that is read as safetensors by name, so that its values are the codes."""
+    config = files.json(CONFIG_FILE)
+    stated = next(
+        (part[key] for _, part in config_parts(config) for key in QUANTIZATION_KEYS if part.get(key)), None
+    )  # the one that hf reads
+    where, reader = CONFIG_FILE, "hf"
+    if isinstance(config.get(MLX), dict):
+        stated, reader = {"quant_method": "mlx"}, "mlx"
+    if not stated:
+        where, stated = next(((name, fields) for name in DECLARING if (fields := files.json(name))), ("", None))
+    if not stated:
+        return
+    method = stated.get("quant_method") if isinstance(stated, dict) else stated
+    named = f"the quantization method {method!r:.40}" if method else "a quantization"
+    message = (
+        f"declares {named}, which reading as safetensors ignores: the values of codes are the codes themselves. "
+        f"Use format='{reader}' to read the weights"
+    )
+    yield Problem(code="quant-method", severity="note", where=where, message=message)

@@ -27,6 +27,10 @@ def _never(spec: TensorSpec, codec: CodecSpec) -> bool:
     return False
 
 
+def _takes_inner(spec: TensorSpec, codec: CodecSpec) -> bool:
+    return codec.inner is not None and codec.inner.id in FORMS and FORMS[codec.inner.id].takes(spec, codec.inner)
+
+
 class Form(NamedTuple):
     """How torch decodes a codec.
 
@@ -39,7 +43,7 @@ class Form(NamedTuple):
     takes: Callable[[TensorSpec, CodecSpec], bool] = _always
 
 
-SHARED = ("codebook", "global_scale", "factor")
+SHARED = ("codebook", "global_scale", "factor", "column_scale")
 """Parts that all rows have in common."""
 FORMS: dict[str, Form] = {
     **dict.fromkeys((f"ggml.{name}" for name in ggml.BLOCKS), Form(ggml.decode)),
@@ -59,7 +63,12 @@ FORMS: dict[str, Form] = {
     "awq": Form(
         lambda stored, start, stop: _inner(stored, start, stop) / stored.numbers("factor"),
         _never,
-        lambda spec, codec: codec.inner is not None and codec.inner.id in FORMS,
+        takes=_takes_inner,
+    ),
+    "hf.column_scales": Form(
+        lambda stored, start, stop: _inner(stored, start, stop) * stored.numbers("column_scale"),
+        _never,
+        takes=_takes_inner,
     ),
 }
 """Codec -> how torch decodes it."""

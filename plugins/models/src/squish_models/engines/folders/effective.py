@@ -132,9 +132,14 @@ def with_last_keys(file: File) -> File:
     try:
         folder_config(file)
     except SquishError as error:
-        if error.code == ErrorCode.DUPLICATE:
-            return _with_config(file, json.loads(bytes(file.assets[CONFIG_FILE].raw)))
-    return file
+        if error.code != ErrorCode.DUPLICATE:
+            return file
+    else:
+        return file
+    try:
+        return _with_config(file, json.loads(bytes(file.assets[CONFIG_FILE].raw)))
+    except (ValueError, RecursionError):  # no JSON behind the key that appears twice, which is an error everywhere
+        return file
 
 
 def _with_config(file: File, config: Mapping[str, Any]) -> File:
@@ -146,19 +151,17 @@ def _with_config(file: File, config: Mapping[str, Any]) -> File:
 def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
     """The file with the engine's defaults in place of settings that config.json leaves out."""
     filled = dict(config)
-    if engine != "mistralrs":
-        _take_aliases(filled, ALIASES.get(model_type, {}), engine)
-        _stand_in(filled, FIXED.get(engine, {}).get(model_type, {}))
+    _take_aliases(filled, ALIASES.get(model_type, {}), engine)
+    _stand_in(filled, FIXED.get(engine, {}).get(model_type, {}))
     if isinstance(inner := config.get(TEXT), dict):
         inner = dict(inner)
-        if engine != "mistralrs":
-            _stand_in(inner, FIXED.get(engine, {}).get(model_type, {}))
+        _stand_in(inner, FIXED.get(engine, {}).get(model_type, {}))
         filled[TEXT] = engine_defaults(model_type, TEXT, engine, inner) | inner
         if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
             filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
     else:
         filled = engine_defaults(model_type, "", engine, config) | filled
-    for name, value in NEEDED.get(model_type, {}).items() if engine != "mistralrs" else ():
+    for name, value in NEEDED.get(model_type, {}).items():
         if filled.get(name) is None:
             filled[name] = value
     return file if filled == config else _with_config(file, filled)
@@ -188,8 +191,6 @@ def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
 
 def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an engine takes beside those that a config.json, or a part of it, states."""
-    if engine == "mistralrs":
-        return {}
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
         return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length

@@ -1,100 +1,202 @@
-"""Keys and tensors of a GGUF whose types mistral.rs does not read, whatever its family is."""
+"""Go through a GGUF as mistral.rs does: the file, the settings that it makes of the keys, tensors, the tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from squish_core.api import File, Problem, Typed
 
-WHOLE = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64")
-REAL = ("f32", "f64")
-SIZES = (
-    "block_count", "context_length", "embedding_length", "attention.sliding_window", "expert_count",
-    "expert_used_count",
-)  # fmt: skip
-NUMBERS = (
-    "rope.freq_base", "rope.scaling.factor", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
-    "attn_logit_softcapping", "final_logit_softcapping",
-)  # fmt: skip
-END, OTHERS = "eos_token_id", ("bos_token_id", "unknown_token_id")
-SWITCHES = ("add_bos_token", "add_space_prefix")
+from .gguf_config import CLASSES, OTHER_ARCHITECTURES, class_of, config_of
+from .gguf_keys import WHOLE, Keys, UnreadError
+from .gguf_tensors import Binding, embedding_rows, spare, tensor_problems
+from .gguf_tokenizer import tokenizer_problems
+from .loader import Verdict, first_of_kinds, layer_problems
+from .numbers import MEMORY, division_problems, number_problems, unsure
+from .settings import CLASSES as STRUCTS
+from .tensors import Settings
+
+ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
 SPLIT = ("split.no", "split.count")
-FACTORS = "rope_freqs.weight"
-TOKENIZER = "tokenizer.ggml."
-FLOATS = ("f32", "f16", "bf16")
+WITH_VISION = ("gemma3n", "gemma4", "llama4", "muse-glimmer", "qwen2vl", "qwen3vl", "qwen3vlmoe")
+GRANITES = ("granite", "granitemoe", "granitehybrid")
+SETTINGS = {
+    "vocab_size": "vocab_size", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "norm_epsilon": "attention.layer_norm_epsilon",
+    "norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base",
+    "rope_local_base_freq": "rope.freq_base_swa", "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern", "layer_types": "attention.sliding_window_pattern",
+    "head_dim": "attention.key_length", "query_pre_attn_scalar": "attention.key_length",
+    "partial_rotary_factor": "rope.dimension_count", "num_local_experts": "expert_count",
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length", "conv_L_cache": "shortconv.l_cache",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+}  # fmt: skip
+"""Setting -> the key that it is made of; others have the same name."""
+WIDE = ("vocab_size", "intermediate_size", "moe_intermediate_size", "block_ff_dim")
+"""Sizes that are not compared with the tensors, but with the memory of the machine."""
 
 
-def key_type_problems(file: File, architecture: str) -> Iterator[Problem]:
-    """Find keys of a type that mistral.rs does not read, ids beyond the tokens, and tensors of integers."""
+def load(file: File) -> Verdict:
+    """Compare a GGUF with what mistral.rs reads; every problem of the stage at which it stops."""
+    found = [*_file_problems(file)]
+    if found:
+        return Verdict(tuple(found))
     meta = file.index.meta
-    for names, kinds, expected in ((SIZES, WHOLE, "a whole number"), (NUMBERS, REAL, "a number of f32 or f64")):
-        for name in names:
-            yield from _of_type(meta, f"{architecture}.{name}", kinds, expected)
-    for name in SWITCHES:
-        yield from _of_type(meta, TOKENIZER + name, ("bool",), "a bool")
-    if file.metadata.get(f"{TOKENIZER}model") == "llama":
-        yield from _of_type(meta, f"{TOKENIZER}scores", ("array:f32",), "an array of f32")
-    tokens: Any = file.metadata.get(f"{TOKENIZER}tokens")
-    yield from _of_type(meta, TOKENIZER + END, ("u32",), "an id of u32")
-    for name in (END, *OTHERS):
-        value = meta.get(TOKENIZER + name)
-        is_id = isinstance(value, Typed) and value.type == "u32"
-        if is_id and isinstance(tokens, Sequence) and file.metadata[TOKENIZER + name] >= len(tokens):
-            yield _key(TOKENIZER + name, f"is an id beyond the {len(tokens)} tokens")
-    yield from _whole_problems(file, architecture)
-    yield from _list_problems(file.metadata)
-    for name, spec in file.index.tensors.items():
-        is_dense = bool(spec.encodings) and spec.encodings[0].codec.id == "dense"
-        if is_dense and spec.dtype not in FLOATS and name.endswith(".weight"):
-            message = f"is stored as {spec.dtype}, which mistral.rs does not run"
-            yield Problem(code="engine-type", severity="error", where=name, message=message)
+    architecture = str(meta[ARCHITECTURE].value).strip().lower()
+    keys = Keys(architecture, meta, tuple(file.index.tensors))
+    try:
+        name = class_of(keys)
+        settings = config_of(name, keys) if name else {}
+        is_stateless = architecture in GRANITES and _is_stateless(keys)
+    except UnreadError as error:
+        return Verdict((_key(error.where, error.message), *tokenizer_problems(meta)))
+    found = [*tokenizer_problems(meta)]
+    if is_stateless:
+        found.append(_key(ARCHITECTURE, "is a Granite without state layers, which mistral.rs does not run"))
+    if name not in STRUCTS:
+        return Verdict(tuple(found), f"{ARCHITECTURE} is {architecture}, which is not in squish-models' tables")
+    wrong = [*STRUCTS[name].problems(settings, "")]
+    settings = STRUCTS[name].read(settings)
+    if not wrong:
+        wrong = [*division_problems(settings), *layer_problems(name, settings), *_wide_problems(settings)]
+    if not wrong and settings["num_hidden_layers"] > len(keys.tensors):
+        wrong = [("num_hidden_layers", f"is {settings['num_hidden_layers']}, more than there are tensors")]
+    found += (_key(_name(keys, where), message) for where, message in wrong)
+    if wrong:
+        return Verdict(tuple(found))
+    binding = Binding(name, settings, file.index.tensors)
+    wrong_tensors = [*_head_problems(keys, binding)] or [*first_of_kinds(tensor_problems(binding))]
+    found += wrong_tensors
+    if any(each.severity == "error" for each in wrong_tensors):
+        return Verdict(tuple(dict.fromkeys(found)))
+    found += (_key(_name(keys, where), message) for where, message in number_problems(name, settings))
+    if not any(each.severity == "error" for each in found):
+        found += (*first_of_kinds(spare(binding)), *_token_problems(file, binding))
+    return Verdict(tuple(dict.fromkeys(found)), unsure(settings))
 
 
-def _whole_problems(file: File, architecture: str) -> Iterator[Problem]:
-    """Keys that do not fit each other, or the tensors."""
-    meta = file.metadata
-    length, factor = (meta.get(f"{architecture}.{name}") for name in ("context_length", "rope.scaling.factor"))
-    if type(length) is int and length <= 1:
-        yield _key(f"{architecture}.context_length", f"is {length}, and mistral.rs takes shorter prompts only")
-    if architecture == "llama" and factor == 0:
-        yield _key(f"{architecture}.rope.scaling.factor", "is 0, with which the logits of mistral.rs are not numbers")
+def reads_alignment(stated: str | None) -> bool:
+    """Whether mistral.rs takes an alignment that Squish does not open: a power of two of any whole type.
+
+    Examples
+    --------
+    >>> reads_alignment("u64 32"), reads_alignment("u32 48")
+    (True, False)
+    """
+    kind, _, number = (stated or "").partition(" ")
+    return kind in WHOLE and number.isdecimal() and int(number).bit_count() == 1
+
+
+def _is_stateless(keys: Keys) -> bool:
+    """Whether a Granite has attention in each layer."""
+    return not keys.has(".ssm_") and all(keys.sizes("attention.head_count_kv"))
+
+
+def _file_problems(file: File) -> Iterator[Problem]:
+    """What stops mistral.rs before it chooses a class."""
+    meta = file.index.meta
+    for spec in file.index.tensors.values():
+        if any(part.byteorder == ">" for encoding in spec.encodings for part in encoding.parts.values()):
+            message = "is big-endian, which mistral.rs does not load"
+            yield Problem(code="engine-format", severity="error", where=file.name, message=message)
+            return
+        break
+    alignment = meta.get(ALIGNMENT)
+    if isinstance(alignment, Typed) and alignment.type not in WHOLE:
+        yield _key(ALIGNMENT, "is not a whole number, as mistral.rs expects")
     for name, other in (SPLIT, SPLIT[::-1]):
         if name in meta and other not in meta:
             yield _key(other, f"is missing beside {name}")
-    is_llama = architecture == "llama" and not meta.get("llama.expert_count")
-    if FACTORS in file.index.tensors and not is_llama:
-        message = f"has rope factors, which mistral.rs does not read for {architecture}"
-        yield Problem(code="engine-tensor", severity="error", where=FACTORS, message=message)
+    yield from _split_problems(file)
+    yield from _offset_problems(file)
+    stored = meta.get(ARCHITECTURE)
+    architecture = stored.value if isinstance(stored, Typed) and stored.type == "str" else None
+    if stored is None:
+        yield _key(ARCHITECTURE, "is missing, and mistral.rs does not load without it")
+    elif not isinstance(architecture, str):
+        yield _key(ARCHITECTURE, "is not a text, as mistral.rs expects")
+    elif architecture in WITH_VISION:
+        yield _key(ARCHITECTURE, f"is {architecture}, which mistral.rs loads only with its vision part (--mmproj)")
+    elif architecture.strip().lower() not in {"llama", "deepseek2", *CLASSES, *OTHER_ARCHITECTURES}:
+        message = f"is {architecture[:40]!r}, which mistral.rs does not have as a text model"
+        yield Problem(code="engine-family", severity="error", where=ARCHITECTURE, message=message)
 
 
-def _list_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
-    kinds, merges = meta.get(f"{TOKENIZER}token_type"), meta.get(f"{TOKENIZER}merges")
-    if kinds is not None and isinstance(kinds, str | int | float):
-        yield _key(f"{TOKENIZER}token_type", "is not an array")
-    if (
-        meta.get(f"{TOKENIZER}model") == "llama"
-        and meta.get(f"{TOKENIZER}scores") is not None
-        and not len(meta[f"{TOKENIZER}scores"])
-    ):
-        yield _key(f"{TOKENIZER}scores", "is empty")
-    tokens = meta.get(f"{TOKENIZER}tokens")
-    if not isinstance(merges, Sequence) or not isinstance(tokens, Sequence) or meta.get(f"{TOKENIZER}model") != "gpt2":
-        return
-    known = set(map(str, tokens))
-    for merge in merges:
-        pair = merge.split(" ") if isinstance(merge, str) else []
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= known:
-            yield _key(f"{TOKENIZER}merges", f"has {str(merge)[:40]!r}, which is not two tokens that make one")
+def _split_problems(file: File) -> Iterator[Problem]:
+    meta = file.index.meta
+    parts, numbers = len(file.index.files), {}
+    for name, found in (("split.no", None), ("split.count", parts), ("split.tensors.count", len(file.index.tensors))):
+        value = meta.get(name)
+        if isinstance(value, Typed) and (value.type not in WHOLE or value.value < 0):
+            yield _key(name, "is not a whole number from 0, as mistral.rs expects")
+        elif isinstance(value, Typed):
+            numbers[name] = value.value
+            if found is not None and value.value != found:
+                yield _key(name, f"is {value.value}, and there are {found}")
+    if parts == 1 and numbers.get("split.no"):
+        yield _key("split.no", f"is {numbers['split.no']}, and the file is the only part")
+
+
+def _offset_problems(file: File) -> Iterator[Problem]:
+    """The first tensor that does not follow the one before it, and an end that is not padded."""
+    alignment = file.metadata.get(ALIGNMENT, 32)
+    ends: dict[int, int] = {}
+    for name, spec in file.index.tensors.items():
+        parts = [part for encoding in spec.encodings for part in encoding.parts.values() if part.segments]
+        if len(parts) != 1 or len(parts[0].segments) != 1 or not isinstance(alignment, int) or alignment < 1:
             return
+        segment = parts[0].segments[0]
+        if segment.offset != ends.get(segment.file, segment.offset) or not segment.length:
+            message = "does not begin where the tensor before it ends, and mistral.rs does not read the file"
+            yield Problem(code="overlap", severity="error", where=name, message=message)
+            return
+        ends[segment.file] = segment.offset + -(-segment.length // alignment) * alignment
+    for number, end in ends.items():
+        size = file.index.files[number].size
+        if size is not None and end > size:
+            message = f"ends at byte {size}, and mistral.rs expects its tensors padded to {end}"
+            yield Problem(code="bounds", severity="error", where=file.index.files[number].name, message=message)
 
 
-def _of_type(meta: Mapping[str, Any], name: str, kinds: tuple[str, ...], expected: str) -> Iterator[Problem]:
-    value = meta.get(name)
-    if value is not None and not (isinstance(value, Typed) and value.type in kinds):
-        yield _key(name, f"is not {expected}, as mistral.rs expects")
+def _wide_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Sizes of which mistral.rs makes room for more than a machine has, whatever the tensors have."""
+    for name in WIDE:
+        size = settings.get(name)
+        if size is not None and 4 * size * max(settings["hidden_size"], 1) > MEMORY:
+            yield name, f"is {size}, for which mistral.rs looks for room"
+
+
+def _head_problems(keys: Keys, binding: Binding) -> Iterator[Problem]:
+    """Heads of a size that the keys state, and that the class does not read."""
+    stored, heads = keys.stored(keys.name("attention.key_length")), binding.settings["num_attention_heads"]
+    own = stored.value if stored is not None and stored.type in WHOLE else None
+    query = binding.bound.get("model.layers.0.self_attn.q_proj.weight")
+    if "head_dim" in binding.settings or own is None or query is None or not query.shape:
+        return
+    if query.shape[0] == heads * own != binding.settings["hidden_size"]:
+        message = "states heads of another size than the hidden size by their number, which mistral.rs refuses for "
+        where = keys.name("attention.key_length")
+        yield Problem(code="engine-setting", severity="error", where=where, message=message + keys.architecture)
+
+
+def _token_problems(file: File, binding: Binding) -> Iterator[Problem]:
+    tokens, rows = file.index.meta["tokenizer.ggml.tokens"].value, embedding_rows(binding)
+    if rows is not None and rows < len(tokens):
+        message = f"are {len(tokens)}, and token_embd.weight has {rows} rows: mistral.rs ends at one of the others"
+        yield Problem(code="tokenizer", severity="warning", where="tokenizer.ggml.tokens", message=message)
+
+
+def _name(keys: Keys, setting: str) -> str:
+    """The key of a setting."""
+    first, _, rest = setting.partition(".")
+    if first in ("rope_scaling", "rope_parameters") and rest and rest != "rope_theta":
+        return keys.name(f"rope.scaling.{rest}")
+    return keys.name(SETTINGS.get(rest or first, first))
 
 
 def _key(name: str, message: str) -> Problem:
-    code = "tokenizer" if name.startswith(TOKENIZER) else "engine-key"
+    code = "engine-setting" if name == ARCHITECTURE else "engine-key"
+    code = "tokenizer" if name.startswith("tokenizer.") else code
     return Problem(code=code, severity="error", where=name, message=message)

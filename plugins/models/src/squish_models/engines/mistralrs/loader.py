@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from .numbers import division_problems, number_problems, unsure
 from .settings import AS_MULTIMODAL, CLASSES, MULTIMODAL, OTHER_CLASSES, quantization_problems
 from .stored import method_problems, read_needs, unknown_method
 from .tensors import Settings
-from .tokenizer import GENERATION, PROCESSOR, config_problems, end_problems, vocabulary_problems
+from .tokenizer import GENERATION, PROCESSOR, end_problems, vocabulary_problems
+from .tokenizer import config_problems as described_problems
 from .types import TEXT, ListOf, Struct, Wrong, read_json
 
 CONFIG, OTHER_CONFIG, INDEX = "config.json", "params.json", "model.safetensors.index.json"
@@ -47,21 +48,14 @@ class Verdict:
 def load(file: File) -> Verdict:
     """Compare a folder with what mistral.rs reads; every problem of the stage at which it stops."""
     assert file.path is not None
-    place = OTHER_CONFIG if (file.path / OTHER_CONFIG).is_file() else CONFIG
-    config, found = _document(file.path, place)
-    names = config.get("architectures") if isinstance(config, Mapping) else None
-    if not found:
-        found = [_setting(place, *each) for each in _class_problems(config)]
+    place, config, found = _read_config(file.path)
     if found:
         return Verdict(tuple(found))
-    name = names[0] if names else ""
+    name = config["architectures"][0]
     if name not in CLASSES:
         return Verdict((), f"the class {name} is not in squish-models' tables")
-    struct = CLASSES[name]
-    wrong = [*struct.problems(config, "")]
-    settings = struct.read(config)
-    if not wrong:
-        wrong = [*quantization_problems(settings), *division_problems(settings), *_layer_problems(name, settings)]
+    settings = CLASSES[name].read(config)
+    wrong = [*_config_problems(name, config)]
     found = [_setting(place, *each) for each in wrong]
     found += _tokenizer_problems(file.path, config, name)
     try:
@@ -73,17 +67,37 @@ def load(file: File) -> Verdict:
     if settings["num_hidden_layers"] > len(stored):
         message = f"is {settings['num_hidden_layers']}, more than there are tensors"
         return Verdict((*found, _setting(place, "num_hidden_layers", message)))
-    found += [*method_problems(name, settings, stored)] or [*_tensor_problems(name, settings, stored)]
+    found += [*method_problems(name, settings, stored)] or [*first_of_kinds(_each_tensor(name, settings, stored))]
     if any(each.severity == "error" for each in found):
         return Verdict(tuple(found))
     found += (_setting(place, *each) for each in number_problems(name, settings))
     return Verdict(tuple(found), unknown_method(name, settings, stored) or unsure(settings))
 
 
+def config_problems(folder: Path) -> list[Problem]:
+    """What keeps mistral.rs from making a model of a folder's settings, whatever its weights are."""
+    place, config, found = _read_config(folder)
+    name = "" if found else config["architectures"][0]
+    return found or [_setting(place, *each) for each in (_config_problems(name, config) if name in CLASSES else ())]
+
+
+def _read_config(folder: Path) -> tuple[str, Any, list[Problem]]:
+    """The file of the settings, its content, and why no class is found."""
+    place = OTHER_CONFIG if (folder / OTHER_CONFIG).is_file() else CONFIG
+    config, found = _document(folder, place)
+    return place, config, found or [_setting(place, *each) for each in _class_problems(config)]
+
+
+def _config_problems(name: str, config: Any) -> list[Wrong]:
+    wrong = [*CLASSES[name].problems(config, "")]
+    settings = CLASSES[name].read(config)
+    return wrong or [*quantization_problems(settings), *division_problems(settings), *layer_problems(name, settings)]
+
+
 def _document(folder: Path, name: str) -> tuple[Any, list[Problem]]:
     """A JSON file, and why it cannot be read."""
     try:
-        return read_json((folder / name).read_bytes()), []
+        return read_json(folder / name), []
     except FileNotFoundError:
         problem = Problem(code="engine-key", severity="error", where=name, message="is missing")
     except (ValueError, RecursionError) as error:
@@ -105,7 +119,7 @@ def _class_problems(config: Any) -> Iterator[Wrong]:
         yield "architectures", f"is {names[0][:60]}, which mistral.rs does not have as a text model"
 
 
-def _layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
+def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
     """Lists of kinds of layers that do not fit the number of layers."""
     kinds, layers = settings.get("layer_types"), settings["num_hidden_layers"]
     if name == "Qwen2ForCausalLM" and kinds is not None:
@@ -151,16 +165,16 @@ def _weight_names(folder: Path) -> list[str]:
     if not (folder / INDEX).is_file():
         return sorted(path.name for path in folder.iterdir() if WEIGHTS.search(path.name))
     try:
-        where = read_json((folder / INDEX).read_bytes())["weight_map"]
+        where = read_json(folder / INDEX)["weight_map"]
         return sorted(set(where.values()))
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
 
-def _tensor_problems(name: str, settings: Settings, stored: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Tensors that do not fit: the first of each kind, and how many others there are."""
+def first_of_kinds(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Problems of tensors: the first of each kind, and how many others there are."""
     alike: dict[tuple[str, str], list[Problem]] = {}
-    for problem in _each_tensor(name, settings, stored):
+    for problem in problems:
         alike.setdefault((problem.code, NUMBER.sub("#", problem.where)), []).append(problem)
     for first, *others in alike.values():
         more = f"; so are {len(others)} more" if others else ""
@@ -204,7 +218,7 @@ def _tokenizer_problems(folder: Path, config: Any, name: str) -> Iterator[Proble
     described: Any = {}
     if (folder / TOKENIZER_CONFIG).is_file():
         described, broken = _document(folder, TOKENIZER_CONFIG)
-        wrong = [*config_problems(described)] if not broken else []
+        wrong = [*described_problems(described)] if not broken else []
         if (folder / TEMPLATE).is_file():  # then the engine goes on without the file
             described = {} if broken or wrong else described
         elif broken or wrong:

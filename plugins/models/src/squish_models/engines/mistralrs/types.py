@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from attrs import field, frozen
 
+from squish_core.api import LimitError
+
 MOST = (1 << 64) - 1
+MOST_BYTES, MOST_VALUES = 64 << 20, 4 << 20
+"""Bytes and values of a file up to which it is read, as squish_core reads those of a model."""
 Wrong = tuple[str, str]
 """The path of a member, and what is wrong with it."""
 
@@ -26,8 +31,17 @@ class Kind(Protocol):
         """What keeps the value from being read."""
 
 
-def read_json(data: bytes) -> Any:
-    """A JSON document with `Members` for objects; raises ValueError for what serde does not read."""
+def read_json(path: Path) -> Any:
+    """A JSON document with `Members` for objects; raises ValueError for what serde does not read.
+
+    LimitError for a file that would take too much memory, of which nothing is known then.
+    """
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    values = sum(map(data.count, (b",", b"[", b"{"))) if len(data) <= MOST_BYTES else 0
+    for code, count, most, unit in (("size", len(data), MOST_BYTES, "bytes"), ("count", values, MOST_VALUES, "values")):
+        if count > most:
+            raise LimitError(f"has too many {unit}", part=path.name, expected=f"at most {most}", code=code)
     document = json.loads(data.decode(), object_pairs_hook=_members, parse_constant=_refuse, parse_float=_finite)
     json.dumps(document, ensure_ascii=False).encode()  # refuses half of a surrogate pair, as serde does
     return document
