@@ -21,12 +21,12 @@ installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
 pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
-  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py)
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py tests/selection.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env demo test oracles engines fuzz sanitize bench lint wheels clean
+.PHONY: help env check demo test oracles engines fuzz sanitize bench lint wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,11 +44,15 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy pytest-xdist ruff || $(failed)
+	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') mypy pytest-xdist ruff || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)
 	$(python) examples/demo.py --model $(MODEL) $(if $(TORCH),--torch)
+
+check: $(installed)  ## while working: lint, and the tests that the change since the merge base reaches
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+	$(pytest) -q tests/lint $$($(python) tests/selection.py) -m "not oracle and not fuzz"
 
 test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"
