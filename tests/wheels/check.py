@@ -46,11 +46,8 @@ GGML = (
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
-    "squish-core": Brings(
-        codecs=frozenset({"deinterleave", "dense", "heads", "interleave", "slice", "stack", "transpose"}),
-        backends=frozenset({"numpy"}),
-        schedulers=frozenset({"local"}),
-    ),
+    "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})),
+    "squish-convert": Brings(codecs=frozenset({"deinterleave", "heads", "interleave", "slice", "stack", "transpose"})),
     "squish-codecs": Brings(
         codecs=frozenset(
             {
@@ -134,6 +131,28 @@ except squish.SquishError as error:
     assert sys.argv[2] in str(error), f"no word of {sys.argv[2]} in: {error}"
 else:
     raise AssertionError(f"{sys.argv[1]} opens without {sys.argv[2]}")
+"""
+
+
+# What squish-core and a format do without squish-convert and the command line.
+MINIMAL = """
+import sys, squish_core as squish
+registry = squish.registry()
+assert "gguf" in registry.containers and "numpy" not in sys.modules, "listing plugins imports NumPy"
+assert squish.verify(sys.argv[1]).ok
+with squish.open(sys.argv[1]) as file:
+    file.plan()
+    name = next(name for name in file if file[name].ndim == 2)
+    weight = file[name].load()
+    assert weight.linear(file[name][:1]).shape == (1, file[name].shape[0])
+for name, package in (("convert", "squish-convert"), ("save", "squish-convert"), ("diff", "squish-convert"),
+                      ("as_format", "squish-convert"), ("diagnose", "squish-core-cli")):
+    try:
+        getattr(squish, name)
+    except squish.MissingPluginError as error:
+        assert package in str(error), error
+    else:
+        raise AssertionError(f"squish.{name} is there without {package}")
 """
 
 
@@ -235,10 +254,24 @@ def try_alone(names: list[str], source: Path | None, folder: Path, wheels: dict[
     return ""
 
 
+def check_minimal(work: Path, wheels: dict[str, Path]) -> None:
+    """The core with GGUF alone opens, verifies, plans and runs; `squish` says how to install the command line."""
+    python = environment(work / "env-minimal", ["squish-core", "squish-codecs", "squish-ggml", "squish-gguf"], wheels)
+    run(python, "-c", MINIMAL, DATA / "sample.gguf")
+    for command in ([python.with_name("squish"), "formats"], [python, "-m", "squish_core"]):
+        done = subprocess.run(command, cwd=tempfile.gettempdir(), capture_output=True, text=True)
+        if done.returncode != 2 or "squish-core-cli" not in done.stderr:
+            raise CheckError(f"{command}: {done.returncode} {done.stderr}")
+    print("squish-core + codecs, ggml and gguf: fine", flush=True)
+
+
 def check_example(work: Path) -> None:
     """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
     folder = ROOT / "examples" / "acme_format"
-    wheels = build({"squish-core": ROOT, "acme-format": folder}, work / "example")
+    released = {name: ROOT / "plugins" / name for name in ("convert", "cli", "testing")}
+    names = {"squish-convert": "convert", "squish-core-cli": "cli", "squish-testing": "testing"}
+    ours = {"squish-core": ROOT, **{name: released[place] for name, place in names.items()}}
+    wheels = build({**ours, "acme-format": folder}, work / "example")
     python = environment(work / "env-example", ["acme-format[test]"], wheels)
     pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
     print("squish-core + acme-format: fine", flush=True)
@@ -272,6 +305,7 @@ def main(plugins: list[str]) -> None:
             ]
             tried.append(pool.submit(try_alone, [core], None, work / "env-core", wheels))
         failed = list(filter(None, (each.result() for each in tried)))
+        check_minimal(work, wheels)
         check_example(work)
         if failed:
             raise CheckError("\n".join(failed))
