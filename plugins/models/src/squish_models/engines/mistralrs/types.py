@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,8 +51,8 @@ def read_json(path: Path) -> Any:
 def _members(pairs: Sequence[tuple[str, Any]]) -> Members:
     members = Members(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        members.twice = frozenset(name for name in members if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        members.twice = frozenset(name for name, count in counts.items() if count > 1)
     return members
 
 
