@@ -160,8 +160,8 @@ class Struct:
 
     def read(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """The members without a problem, with the defaults of those that are missing."""
-        given = {self.aliases.get(name, name): each for name, each in value.items()}
-        return {name: given.get(name, self.defaults.get(name)) for name in self.fields}
+        members = {self.aliases.get(name, name): each for name, each in value.items()}
+        return {name: members.get(name, self.defaults.get(name)) for name in self.fields}
 
 
 def choice(*names: str) -> Scalar:
