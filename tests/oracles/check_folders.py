@@ -172,8 +172,8 @@ def cases(engine: str, family: str, base: Folder, change: str = "", sample: int 
         part = chosen[start : start + BATCH]
         with tempfile.TemporaryDirectory() as place:
             paths = [mutant.write(Path(place, f"m{index}")) for index, (_, mutant) in enumerate(part)]
-            known = [str(base.write(Path(place, "unchanged")))]
-            for path, (name, _), words in zip(paths, part, ask(engine, list(map(str, paths)), known)):
+            unchanged = [str(base.write(Path(place, "unchanged")))]
+            for path, (name, _), words in zip(paths, part, ask(engine, list(map(str, paths)), unchanged)):
                 verdict, said = ask_check_model(path, engine)
                 yield Case(family, name, REFUSED if words else LOADS, words, verdict, said)
 

@@ -225,7 +225,7 @@ def test_awq_for_gemv_as_gptqmodel_packs_it(groups: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("method", ["gptq", "gptq_v2"])
-@pytest.mark.parametrize("encode", ["q4_0", "q8_0", "int8"])
+@pytest.mark.parametrize("encode", ["q4_0", "q8_0", "int8:offset=zero_point,symmetric=true"])
 def test_symmetric_codes_are_loaded_with_the_same_weights(
     encode: str, method: str, dense: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("squish_gguf")
+
 import squish_core as squish
 
 DATA = Path(__file__).with_name("data")

@@ -12,6 +12,9 @@ import cbor2
 import numpy as np
 import pytest
 
+pytest.importorskip("squish_npydir")
+pytest.importorskip("squish_squizd")
+
 import squish_core as squish
 from squish_core.errors import FormatError
 from squish_core.testing import expect_error

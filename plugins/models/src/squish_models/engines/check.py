@@ -28,23 +28,22 @@ from .folders.check import tokenizer_problems as described_problems
 from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .folders.transformers_types import TRANSFORMERS_TYPES
-from .llama_cpp.loader import Verdict as LlamaVerdict
 from .llama_cpp.loader import load
 from .mistralrs.gguf import load as load_gguf
 from .mistralrs.gguf import reads_alignment
-from .mistralrs.loader import Verdict as MistralVerdict
 from .mistralrs.loader import config_problems
 from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
+from .verdict import Verdict
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 MISTRAL_FOLDERS = ("hf", "mlx")
 """Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
-GGUF_LOADERS: dict[str, Callable[[File], LlamaVerdict | MistralVerdict]] = {"llama.cpp": load, "mistralrs": load_gguf}
+GGUF_LOADERS: dict[str, Callable[[File], Verdict]] = {"llama.cpp": load, "mistralrs": load_gguf}
 """Engines of GGUFs -> what their loader does."""
 OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
 """Engine -> the `model_type` of the models that it has and squish-models does not know."""

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from attrs import frozen
-
 from squish_core.api import ErrorCode, File, Problem, TensorSpec, Typed
 
+from ..verdict import Verdict
 from .graph import graph_problems
 from .keys import ARCHITECTURES, GENERAL, Hyperparameters, key_problem, problem
 from .operations import operation_problems, others
@@ -37,19 +36,6 @@ OTHER_ARCHITECTURES = frozenset((
     "kimi-linear", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts", "pockettts", "k2-horizon",
 ))  # fmt: skip
 """Architectures that llama.cpp has, and these tables do not describe."""
-
-
-@frozen
-class Verdict:
-    """What llama.cpp does with a GGUF: its problems, and why it is not known if only that is in the way."""
-
-    problems: tuple[Problem, ...]
-    unknown: str = ""
-
-    @property
-    def refuses(self) -> bool:
-        """Whether llama.cpp does not load the file."""
-        return any(each.severity == "error" for each in self.problems)
 
 
 def load(file: File) -> Verdict:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from squish_core.api import File, Problem, Typed
 
+from ..verdict import Verdict
 from .gguf_config import CLASSES, OTHER_ARCHITECTURES, class_of, config_of
 from .gguf_keys import WHOLE, Keys, UnreadError
 from .gguf_tensors import Binding, embedding_rows, spare, tensor_problems
 from .gguf_tokenizer import tokenizer_problems
-from .loader import Verdict, first_of_kinds, layer_problems
+from .loader import first_of_kinds, layer_problems
 from .numbers import MEMORY, division_problems, number_problems, unsure
 from .settings import CLASSES as STRUCTS
 from .tensors import Settings

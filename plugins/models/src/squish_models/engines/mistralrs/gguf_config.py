@@ -309,10 +309,10 @@ def _gemma3(name: str, keys: Keys) -> Config:
 
 def _check_gemma3_layers(keys: Keys) -> None:
     """Layers behind the last one are read, too."""
-    known = set(keys.tensors)
+    names = set(keys.tensors)
     for layer in sorted(keys.layers_with("")):
         for role in GEMMA3_LAYER if layer >= keys.size("block_count") else ():
-            if f"blk.{layer}.{role}.weight" not in known:
+            if f"blk.{layer}.{role}.weight" not in names:
                 raise UnreadError(f"blk.{layer}.{role}.weight", "is missing, and mistral.rs reads the layer")
 
 

@@ -93,10 +93,10 @@ def _pair_problems(meta: Mapping[str, Any], tokens: Sequence[Any]) -> Iterator[P
     if merges is None:
         yield _problem(f"{PREFIX}merges", "are not texts, and mistral.rs does not load without them")
         return
-    known = {_text(token) for token in tokens}
+    vocabulary = {_text(token) for token in tokens}
     for merge in map(_text, merges):
         left, _, right = merge.partition(" ")
-        if not left or not right or not {left, right, left + right} <= known:
+        if not left or not right or not {left, right, left + right} <= vocabulary:
             yield _problem(f"{PREFIX}merges", f"has {merge[:40]!r}, which is not two tokens that make one")
             return
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
 from squish_core.api import open as open_file
 
+from ..verdict import Verdict
 from .numbers import division_problems, number_problems, unsure
 from .settings import AS_MULTIMODAL, CLASSES, MULTIMODAL, OTHER_CLASSES, quantization_problems
 from .stored import method_problems, read_needs, unknown_method
@@ -30,19 +31,6 @@ WEIGHTS = re.compile(r"model-\d+-of-\d+\.safetensors\b|model\.safetensors\b|cons
 MOST = 1000
 """Missing tensors, behind which no others are looked for."""
 NAMED = Struct({"architectures": ListOf(TEXT)})
-
-
-@frozen
-class Verdict:
-    """What mistral.rs does with a folder: its problems, and why it is not known if only that is in the way."""
-
-    problems: tuple[Problem, ...]
-    unknown: str = ""
-
-    @property
-    def refuses(self) -> bool:
-        """Whether mistral.rs does not load the folder."""
-        return any(each.severity == "error" for each in self.problems)
 
 
 def load(file: File) -> Verdict:

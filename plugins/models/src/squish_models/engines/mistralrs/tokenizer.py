@@ -111,9 +111,9 @@ def spoken(token: str, decoder: Mapping[str, Any]) -> str | None:
 
 def _bytes_of(token: str) -> bytes:
     """The bytes for which the characters of a byte-level token stand."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    codes = {**{chr(byte): byte for byte in plain}, **{chr(256 + place): byte for place, byte in enumerate(others)}}
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    codes = {**{chr(byte): byte for byte in printable}, **{chr(256 + place): byte for place, byte in enumerate(others)}}
     if any(char not in codes for char in token):
         return token.encode()
     return bytes(codes[char] for char in token)
@@ -121,16 +121,16 @@ def _bytes_of(token: str) -> bytes:
 
 def end_problems(config: Mapping[str, Any], generation: Mapping[str, Any], document: Any) -> Iterator[Wrong]:
     """Tokens that end a text and that the tokenizer does not have, with which mistral.rs ends."""
-    known = words(document)
+    vocabulary = words(document)
     stated = config.get("eos_token")
     text = stated.get("content") if isinstance(stated, Mapping) else stated
-    if text is not None and text not in known:
+    if text is not None and text not in vocabulary:
         yield "eos_token", f"is {str(text)[:40]!r}, which the tokenizer does not have"
-    names = {number: token for token, number in known.items()}
+    names = {number: token for token, number in vocabulary.items()}
     ids = generation.get("eos_token_id")
     for number in ids if isinstance(ids, list) else [] if ids is None else [ids]:
         text = spoken(names[number], document["decoder"]) if number in names else ""
-        if text is not None and text not in known:
+        if text is not None and text not in vocabulary:
             yield "eos_token_id", f"is {number}: {text[:40]!r}, which mistral.rs does not find in the tokenizer"
     if generation.get("repetition_penalty") == 0:
         yield "repetition_penalty", "is 0, by which mistral.rs divides"

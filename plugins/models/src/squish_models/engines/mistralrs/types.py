@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,8 +51,8 @@ def read_json(path: Path) -> Any:
 def _members(pairs: Sequence[tuple[str, Any]]) -> Members:
     members = Members(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        members.twice = frozenset(name for name in members if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        members.twice = frozenset(name for name, count in counts.items() if count > 1)
     return members
 
 
@@ -159,8 +160,8 @@ class Struct:
 
     def read(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """The members without a problem, with the defaults of those that are missing."""
-        given = {self.aliases.get(name, name): each for name, each in value.items()}
-        return {name: given.get(name, self.defaults.get(name)) for name in self.fields}
+        members = {self.aliases.get(name, name): each for name, each in value.items()}
+        return {name: members.get(name, self.defaults.get(name)) for name in self.fields}
 
 
 def choice(*names: str) -> Scalar:

@@ -1,0 +1,20 @@
+"""What an engine's loader does with a model."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from squish_core.api import Problem
+
+
+@frozen
+class Verdict:
+    """The problems that the loader finds, and why the rest is not known if only that is in the way."""
+
+    problems: tuple[Problem, ...]
+    unknown: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the engine does not load the model."""
+        return any(each.severity == "error" for each in self.problems)
