@@ -37,7 +37,6 @@ def squish_containers() -> list[ContainerInfo]:
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
-                "flavour": "old spelling of flavor",
             },
             codecs=(
                 "dense",
