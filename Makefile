@@ -26,7 +26,7 @@ failed = { echo "make: could not install the packages. See above: either no pack
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles engines fuzz sanitize bench lint wheels clean
+.PHONY: help env check demo test oracles peers engines fuzz sanitize bench lint wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ test: $(installed)  ## run the tests that need nothing else
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
 	$(pytest) --no-loadscope-reorder -m oracle
 
+peers: $(installed)  ## of these, a fixed set that covers every peer package
+	$(pytest) --no-loadscope-reorder -m peers
+
 engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md
 	PYTHONPATH=tests:examples $(python) -m oracles.table --write
 
@@ -86,8 +89,8 @@ lint: $(installed)  ## check style, formatting and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(typed)
 
-wheels: $(installed)  ## build every wheel and try it in clean environments
-	$(python) tests/wheels/check.py $(plugins)
+wheels: $(installed)  ## build every wheel and try it alone, with the tests marked `alone` (WHOLE=1: with all of its tests)
+	$(python) tests/wheels/check.py $(if $(WHOLE),--whole) $(plugins)
 
 clean:  ## remove the environments and everything built
 	rm -rf $(VENV) .oracles build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

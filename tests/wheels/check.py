@@ -1,23 +1,29 @@
 """Build every wheel and try them in clean environments: the core alone, then the core with each plugin.
 
-    python tests/wheels/check.py [plugin ...]       all of plugins/ unless some are named
+    python tests/wheels/check.py [--whole] [plugin ...]       all of plugins/ unless some are named
 
-Each environment must list exactly what is installed in it and open a sample of its own format. As many are tried at
-once as there are cores, and the longest first.
+Each environment must list exactly what is installed in it, open a sample of its own format and pass the plugin's tests
+marked `alone`; with --whole, all of the plugin's tests. As many are tried at once as there are cores, and the longest
+first. The compiled library is that of this environment, where it has one.
 """
 
 import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
+RELEASED_TOGETHER = ("squish-core", "squish-convert", "squish-core-cli", "squish-testing")
+LIBRARY = "squish_cpu/*squish_cpu.*"
+"""The compiled library in a folder of packages."""
 
 
 FAMILIES = frozenset((
@@ -175,10 +181,12 @@ def uv(*arguments: str | Path) -> str:
 
 def build(sources: dict[str, Path], wheels: Path) -> dict[str, Path]:
     """Build the wheel of every distribution: its name -> the file."""
+    compiled = [f"-Ccmake.define.COMPILED={path}" for path in Path(sysconfig.get_path("purelib")).glob(LIBRARY)]
 
     def one(name: str) -> Path:
+        settings = compiled if is_compiled(sources[name]) else []
         pinned = ROOT / "constraints.txt"
-        uv("build", "--quiet", "--wheel", "--no-sources", "-b", pinned, "-o", wheels, sources[name])
+        uv("build", "--quiet", "--wheel", "--no-sources", "-b", pinned, *settings, "-o", wheels, sources[name])
         (built,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
         return built
 
@@ -222,97 +230,96 @@ def pytest(python: Path, folder: Path, marks: str, *arguments: str | Path) -> No
         raise CheckError(f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
 
 
-def run_tests(python: Path, folder: Path) -> None:
-    """A plugin's own tests, where nothing but the plugin and what it declares is installed."""
-    if (folder / "tests").exists():
-        pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
-
-
 def is_compiled(source: Path) -> bool:
-    """Whether a plugin is compiled: its wheel takes longer to build than all others, and no plugin requires it."""
+    """Whether a plugin is compiled."""
     return (source / "CMakeLists.txt").exists()
 
 
-def duration(source: Path) -> tuple[bool, int]:
-    """A sort key for how long a plugin takes: the compiled one longest, then by the size of the tests."""
-    return is_compiled(source), sum(path.stat().st_size for path in source.glob("tests/*.py"))
+def size_of_tests(source: Path) -> int:
+    """About how long a plugin's tests take: the size of their files."""
+    return sum(path.stat().st_size for path in source.glob("tests/*.py"))
 
 
-def try_alone(names: list[str], source: Path | None, folder: Path, wheels: dict[str, Path]) -> str:
-    """What fails when these distributions are installed alone; `source` is the plugin whose tests run there."""
-    shown = " + ".join(names)
+def attempt(shown: str, function: Callable[..., None], *arguments: Any) -> str:
+    """What fails, so that the others are tried all the same; nothing if all is fine."""
     try:
-        if source and is_compiled(source):
-            wheels = wheels | build({names[-1].partition("[")[0]: source}, folder.with_name(f"{folder.name}-wheels"))
-        python = environment(folder, names, wheels)
-        check(python, shown)
-        if source:
-            run_tests(python, source)
-    except CheckError as error:  # the others are tried all the same
+        function(*arguments)
+    except CheckError as error:
         return f"{shown}: {error}"
     print(f"{shown}: fine", flush=True)
     return ""
+
+
+def check_alone(names: list[str], tests: Path | None, folder: Path, wheels: dict[str, Path], marks: str) -> None:
+    """Install these distributions alone; `tests`: the folder of those to run there."""
+    python = environment(folder, names, wheels)
+    check(python, " + ".join(names))
+    if tests and tests.exists():
+        pytest(python, ROOT, marks, tests)
 
 
 def check_minimal(work: Path, wheels: dict[str, Path]) -> None:
     """The core with GGUF alone opens, verifies, plans and runs; `squish` says how to install the command line."""
     python = environment(work / "env-minimal", ["squish-core", "squish-codecs", "squish-ggml", "squish-gguf"], wheels)
     run(python, "-c", MINIMAL, DATA / "sample.gguf")
-    for command in ([python.with_name("squish"), "formats"], [python, "-m", "squish_core"]):
+    commands: list[list[str | Path]] = [[python.with_name("squish"), "formats"], [python, "-m", "squish_core"]]
+    for command in commands:
         done = subprocess.run(command, cwd=tempfile.gettempdir(), capture_output=True, text=True)
         if done.returncode != 2 or "squish-core-cli" not in done.stderr:
             raise CheckError(f"{command}: {done.returncode} {done.stderr}")
-    print("squish-core + codecs, ggml and gguf: fine", flush=True)
 
 
-def check_example(work: Path) -> None:
-    """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
+def check_example(work: Path, wheels: dict[str, Path]) -> None:
+    """A third-party plugin: its wheel beside the core's and its companions' alone, and the conformance kit on it."""
     folder = ROOT / "examples" / "acme_format"
-    released = {name: ROOT / "plugins" / name for name in ("convert", "cli", "testing")}
-    names = {"squish-convert": "convert", "squish-core-cli": "cli", "squish-testing": "testing"}
-    ours = {"squish-core": ROOT, **{name: released[place] for name, place in names.items()}}
-    wheels = build({**ours, "acme-format": folder}, work / "example")
+    wheels = {name: wheels[name] for name in RELEASED_TOGETHER} | build({"acme-format": folder}, work / "example")
     python = environment(work / "env-example", ["acme-format[test]"], wheels)
     pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
-    print("squish-core + acme-format: fine", flush=True)
+
+
+def check_new_plugin(work: Path, wheels: dict[str, Path]) -> None:
+    """A plugin that `squish new-plugin` wrote: its wheel, and the conformance kit on it."""
+    wheels = {name: wheels[name] for name in RELEASED_TOGETHER}
     python = environment(work / "env-new-plugin", ["squish-core[cli]"], wheels)
     run(python.with_name("squish"), "new-plugin", "zeta-format", "-o", work)
     folder = work / "zeta-format"
     wheels |= build({"zeta-format": folder}, work / "new-plugin")
     pytest(environment(work / "env-zeta", ["zeta-format[test]"], wheels), folder, "not fuzz", "-c", "pyproject.toml")
-    print("squish-core + a plugin that it wrote: fine", flush=True)
 
 
-def main(plugins: list[str]) -> None:
-    every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
-    folders = {each: ROOT / "plugins" / each for each in plugins or every}
-    projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in folders.items()}
-    names = {each: project["name"] for each, project in projects.items()}
-    extras = {
-        each: "[testing]" * ("testing" in project.get("optional-dependencies", {}))
-        for each, project in projects.items()
-    }
+def main(plugins: list[str], *, whole: bool) -> None:
+    every = {each.parent.name: each.parent for each in ROOT.glob("plugins/*/pyproject.toml")}
+    projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in every.items()}
+    plugins = sorted(plugins or every, key=lambda each: size_of_tests(every[each]), reverse=True)
+    marks = f"{'' if whole else 'alone and '}not oracle and not fuzz"
+    core = "squish-core[testing]"
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        sources = {names[each]: at for each, at in folders.items() if not is_compiled(at)}
+        sources = {projects[each]["name"]: at for each, at in every.items() if each in plugins or not is_compiled(at)}
         wheels = build({"squish-core": ROOT, **sources}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
-        core = "squish-core[testing]"
+
+        tried: list[tuple[Any, ...]] = []  # what is shown, the check, its arguments
+        for each in plugins:
+            extra = "[testing]" if "testing" in projects[each].get("optional-dependencies", {}) else ""
+            names = [core, projects[each]["name"] + extra]
+            arguments = names, every[each] / "tests", work / f"env-{each}", wheels, marks
+            tried.append((" + ".join(names), check_alone, *arguments))
+        tried += [
+            (core, check_alone, [core], None, work / "env-core", wheels, marks),
+            ("squish-core + codecs, ggml and gguf", check_minimal, work, wheels),
+            ("squish-core + acme-format", check_example, work, wheels),
+            ("squish-core + a plugin that it wrote", check_new_plugin, work, wheels),
+        ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            tried = [
-                pool.submit(try_alone, [core, names[each] + extras[each]], at, work / f"env-{each}", wheels)
-                for each, at in sorted(folders.items(), key=lambda item: duration(item[1]), reverse=True)
-            ]
-            tried.append(pool.submit(try_alone, [core], None, work / "env-core", wheels))
-        failed = list(filter(None, (each.result() for each in tried)))
-        check_minimal(work, wheels)
-        check_example(work)
+            failed = list(filter(None, pool.map(lambda each: attempt(*each), tried)))
         if failed:
             raise CheckError("\n".join(failed))
 
 
 if __name__ == "__main__":
+    named = sys.argv[1:]
     try:
-        main(sys.argv[1:])
+        main([each for each in named if each != "--whole"], whole="--whole" in named)
     except CheckError as error:
         sys.exit(f"wheels: {error}")

@@ -241,6 +241,23 @@ def test_the_first_load_builds_the_next_tier(
     assert background.start(folder) is None
 
 
+def test_without_squish_convert_only_building_tiers_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    squish.convert(model(tmp_path), folder, "npydir", "int8")
+    code = f"""
+import sys
+sys.modules["squish_convert"] = None
+import squish_core as squish
+print(squish.open({str(folder)!r})["lm_head.weight"].numpy().shape[0])
+try:
+    squish.open({str(folder)!r}, "npydir:tiers=build")
+except squish.MissingPluginError as error:
+    print("squish-convert" in error.hint)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["16", "True"]
+
+
 LOAD = """
 import sys
 import squish_core as squish
@@ -336,7 +353,7 @@ import sys
 import squish_core as squish
 arrays = squish.open({str(folder)!r}).numpy()
 prefixes = (
-    "squish_codecs.", "squish_core.backends", "squish_convert", "squish_core.display", "squish_core.io.atomic",
+    "squish_codecs.", "squish_core.backends", "squish_convert.", "squish_core.display", "squish_core.io.atomic",
     "squish_core.io.pin", "email", "hashlib", "importlib_metadata", "shutil", "lzma",
 )
 print(len(arrays), *(name for name in sys.modules if name.startswith(prefixes) or name.endswith(".writer")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -18,6 +19,7 @@ from squish_core.api import (
     FormatError,
     Index,
     Limits,
+    MissingPluginError,
     Options,
     OutgoingTensor,
     Part,
@@ -28,6 +30,7 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
     WritePlan,
+    install_command,
     parse_spec,
 )
 
@@ -73,10 +76,8 @@ class NpyDir(Container):
         ]
 
     def loading(self, source: Source) -> None:
-        from .tiers import background
-
         if source.path is not None:
-            background.start(source.path)
+            _start_building(source.path)
 
     def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
         option(options, "tiers")
@@ -86,9 +87,7 @@ class NpyDir(Container):
                 hint="Open it without tiers=build, or download it.",
             )  # fmt: skip
         index = self.read_index(source, limits)
-        from .tiers import background
-
-        background.start(source.path)
+        _start_building(source.path)
         return index
 
     def encodings_for(self, *, dialect: Any = (), tier: Any = (), **features: Any) -> tuple[Encoding, ...]:
@@ -136,6 +135,17 @@ class NpyDir(Container):
         from .write import writer
 
         writer.write(sink, tensors, meta, assets)
+
+
+def _start_building(folder: Path) -> None:
+    try:
+        from .tiers import background
+    except ModuleNotFoundError as error:  # tiers are made by converting; all else works without
+        raise MissingPluginError(
+            "building tiers needs squish-convert, which is not installed", file=str(folder),
+            code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command('squish-convert')}`.",
+        ) from error  # fmt: skip
+    background.start(folder)
 
 
 def _pending(index: Index, source: Source, limits: Limits) -> Index:
