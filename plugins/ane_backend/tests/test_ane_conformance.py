@@ -6,7 +6,10 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from squish_testing import ContainerSuite
+
+pytestmark = pytest.mark.alone
 
 FOLDER = tempfile.TemporaryDirectory()
 with zipfile.ZipFile(Path(__file__).parent / "data" / "packages.zip") as archive:

@@ -16,6 +16,8 @@ from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
 
+pytestmark = pytest.mark.alone
+
 # A void-extent block (Khronos Data Format Specification, "Void-Extent Blocks") has one color: 0xFFFF is 1.0,
 # any other value v is v / 65536.
 VOID = bytes.fromhex("fcfdffffffffffff")

@@ -1,9 +1,12 @@
 """The codecs in the core's conformance kit."""
 
 import numpy as np
+import pytest
 from squish_testing import CodecSuite
 
 from squish_core.api import TensorSpec, dtypes
+
+pytestmark = pytest.mark.alone
 
 PARAMS = {
     "int8_row": {"bits": 8, "word": "i8"},

@@ -20,6 +20,8 @@ from squish_testing import BackendSuite, expect_error
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, ErrorCode, SquishError, UsageError
 
+pytestmark = pytest.mark.alone
+
 
 class TestCpuConformance(BackendSuite):
     """The kit's suite over dense and encoded tensors."""

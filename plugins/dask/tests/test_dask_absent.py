@@ -10,7 +10,10 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.skipif(find_spec("distributed") is not None, reason="Dask is installed here")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(find_spec("distributed") is not None, reason="Dask is installed here"),
+]
 
 
 def test_the_message_says_what_to_install(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from squish_testing import expect_error
 
 from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full, install_command
 
+pytestmark = pytest.mark.alone
+
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 
 

@@ -13,6 +13,8 @@ from squish_testing import ContainerSuite
 
 import squish_core as squish
 
+pytestmark = pytest.mark.alone
+
 DATA = Path(__file__).parent / "data"
 
 

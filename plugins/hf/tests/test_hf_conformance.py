@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from squish_testing import Fingerprint, RefinementSuite
 
+pytestmark = pytest.mark.alone
+
 DATA = Path(__file__).with_name("data")
 EXPECTED = json.loads((DATA / "expected.json").read_text())
 

@@ -7,6 +7,8 @@ from squish_testing import BackendSuite
 
 from squish_core.api import CodecSpec
 
+pytestmark = pytest.mark.alone
+
 GGML = ("q4_0", "q4_1", "q8_0")
 AFFINE = {
     "int8 per row": {"bits": 8},

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from npydir_samples import int8, make
 from squish_npydir.tiers import cache
 from squish_testing import CodecSuite, ContainerSuite
 
 from squish_core.api import TensorSpec
+
+pytestmark = pytest.mark.alone
 
 
 @once

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from squish_testing import ContainerSuite
 
 from squish_core.formats.protobuf import message, number
+
+pytestmark = pytest.mark.alone
 
 DATA = Path(__file__).parent / "data"
 LARGE = np.arange(4096, dtype=np.float32).reshape(64, 64)

@@ -8,6 +8,8 @@ import fsspec
 import pytest
 from squish_testing import SourceSuite
 
+pytestmark = pytest.mark.alone
+
 FILES = {"model.gguf": bytes(range(256)) * 1200, "config.json": b"{}", "part two.bin": b"second"}
 
 

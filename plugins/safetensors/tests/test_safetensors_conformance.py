@@ -9,10 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from squish_safetensors.header import TAGS
 from squish_testing import ContainerSuite
 
 from squish_core import dtypes
+
+pytestmark = pytest.mark.alone
 
 
 def packed(tensors: Mapping[str, tuple[str, list[int]]]) -> bytes:

@@ -13,9 +13,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from squish_testing import CodecSuite, ContainerSuite
 
 from squish_core.api import TensorSpec
+
+pytestmark = pytest.mark.alone
 
 
 def _samples(sq: Any) -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:

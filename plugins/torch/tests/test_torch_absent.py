@@ -13,7 +13,7 @@ from squish_cli import main
 
 import squish_core as squish
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed here")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed here")]
 
 
 def test_names_say_what_to_install() -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from squish_testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
 
 import squish_core as squish
 from squish_core.api import TensorSpec, open_source
+
+pytestmark = pytest.mark.alone
 
 DATA = Path(__file__).with_name("data")
 EXPECTED = json.loads((DATA / "expected.json").read_text())

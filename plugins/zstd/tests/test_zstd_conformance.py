@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from squish_testing import ByteCodecSuite
+
+pytestmark = pytest.mark.alone
 
 
 class TestZstd(ByteCodecSuite):

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import cbor2
 import numpy as np
+import pytest
 import zstandard
 from squish_testing import ByteCodecSuite, ContainerSuite
 
 from squish_core.formats.metadata import dump_meta
 from squish_core.model import Typed
+
+pytestmark = pytest.mark.alone
 
 DATA = Path(__file__).with_name("data")
 

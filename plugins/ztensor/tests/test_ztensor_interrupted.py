@@ -17,11 +17,11 @@ import kills
 import numpy as np
 import pytest
 from squish_cli import app
+from squish_convert import append
 from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError, WriteError
-from squish_core.io import append
 from squish_core.io.journal import Journal, journal_path, write_journal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
