@@ -76,9 +76,7 @@ def test_a_consumer_that_ignores_flags_cannot_crash_the_process(
 ) -> None:
     """In a process of its own, as torch does it: straight through the pointer."""
     stored = checkpoint.read_bytes()
-    code = WRITE.format(
-        tests=str(Path(__file__).parents[1] / "helpers"), path=str(checkpoint), name=name, version=version
-    )
+    code = WRITE.format(tests=str(Path(__file__).parent), path=str(checkpoint), name=name, version=version)
     finished = run([sys.executable, "-c", code], capture_output=True, text=True)
     assert finished.returncode == 0, (finished.returncode, finished.stderr)
     assert checkpoint.read_bytes() == stored

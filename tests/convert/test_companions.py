@@ -92,7 +92,7 @@ def _moved(index: api.Index, base: int, source: api.Source) -> api.Index:
 @pytest.fixture
 def registry() -> api.Registry:
     info = toys.container_info("toy.crate", api.Signature(b"TOYC"), suffixes=(".crate",), can_write=True)
-    crates = toys.plugin(squish_containers=lambda: [evolve(info, factory="test_companions:Crate")])
+    crates = toys.plugin(squish_containers=lambda: [evolve(info, factory=f"{__name__}:Crate")])
     return toys.registry(crates)
 
 

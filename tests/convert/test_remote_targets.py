@@ -58,7 +58,7 @@ def shelf() -> Iterator[dict[str, dict[str, bytes]]]:
     acme_source.SHELVES.clear()
 
 
-def _registry(factory: str = "test_remote_targets:WritableShelves") -> Any:
+def _registry(factory: str = f"{__name__}:WritableShelves") -> Any:
     info = SourceInfo(id="acme", title="Acme's shelves", factory=factory, schemes=("acme",))
     return toys.registry(toys.plugin(squish_sources=[info]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -45,6 +46,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
 
 def descriptors() -> int:
+    gc.collect()  # what other tests left open
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import toys
 from attrs import evolve
 from squish_cli import main
+from toys import brings, installed
 
 import squish_core as squish
 from squish_core import api
@@ -21,23 +21,6 @@ VALUES = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 BOX = toys.box({"dense": VALUES, "rows": toys.rows(VALUES)})
 ROWS = api.CodecInfo(id="toy.rows", title="rows", factory="toys:Rows")
 OTHER_BOX = toys.container_info("toy.box", api.Signature(b"OTHER"), suffixes=(".other",), can_write=True)
-
-
-def installed(settings: str = "", **modules: Any) -> Registry:
-    """A registry of the core, the toys and these modules, each of its own distribution."""
-    points = [
-        SimpleNamespace(
-            name=name, value=name, load=lambda module=module: module,
-            dist=SimpleNamespace(name=f"dist-{name}", version="1"),
-        )
-        for name, module in {"toys": toys, **modules}.items()
-    ]  # fmt: skip
-    return Registry(plugins=settings, entry_points=lambda: points)
-
-
-def brings(**infos: Any) -> Any:
-    """A plugin by its hooks: containers=..., codecs=..., and so on."""
-    return toys.plugin(**{f"squish_{hook}": value for hook, value in infos.items()})
 
 
 def refused(call: Any) -> ConflictError:

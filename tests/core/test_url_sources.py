@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
-from test_conflicts import brings, installed
+from toys import brings, installed
 
 import squish_core as squish
 from squish_core.errors import ConflictError, MissingFileError, MissingPluginError, UsageError

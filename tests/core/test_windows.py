@@ -30,7 +30,7 @@ POSIX_ONLY = re.compile(
 
 def run(code: str, folder: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:
     (folder / "locks").mkdir(exist_ok=True)
-    environment = os.environ | {"WINDOWS_LOCKS": str(folder / "locks"), "PYTHONPATH": str(ROOT / "tests")}
+    environment = os.environ | {"WINDOWS_LOCKS": str(folder / "locks"), "PYTHONPATH": str(ROOT / "tests" / "helpers")}
     code = f"import windows\n{textwrap.dedent(code)}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -117,7 +117,7 @@ def test_two_edits_wait_for_each_other_and_lose_nothing(tmp_path: Path) -> None:
             time.sleep(0.002)
     """
     (tmp_path / "locks").mkdir()
-    environment = os.environ | {"WINDOWS_LOCKS": str(tmp_path / "locks"), "PYTHONPATH": str(ROOT / "tests")}
+    environment = os.environ | {"WINDOWS_LOCKS": str(tmp_path / "locks"), "PYTHONPATH": str(ROOT / "tests" / "helpers")}
     command = [sys.executable, "-c", f"import windows\n{textwrap.dedent(code)}"]
     writers = [subprocess.Popen([*command, letter], cwd=tmp_path, env=environment) for letter in "ab"]
     assert [writer.wait(120) for writer in writers] == [0, 0]

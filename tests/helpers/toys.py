@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import squish_convert
 from attrs import evolve
 
 from squish_core import api
@@ -20,7 +21,10 @@ from squish_core.plugins.registry import Registry
 def registry(*extra: Any, plugins: str = "", points: Iterable[Any] = (), **settings: Any) -> Registry:
     """A registry of the core, the toys and `extra` alone."""
     return Registry(
-        plugins=plugins, extra=[sys.modules[__name__], *extra], entry_points=lambda: list(points), **settings
+        plugins=plugins,
+        extra=[sys.modules[__name__], squish_convert, *extra],
+        entry_points=lambda: list(points),
+        **settings,
     )
 
 
@@ -30,6 +34,23 @@ def plugin(name: str = "plugin", **hooks: Any) -> Any:
     for hook, value in hooks.items():
         arrays[hook] = api.hookimpl(specname=hook)(value if callable(value) else lambda value=value: value)
     return SimpleNamespace(__name__=name, **arrays)
+
+
+def installed(settings: str = "", **modules: Any) -> Registry:
+    """A registry of the core, the toys and these modules, each of its own distribution."""
+    points = [
+        SimpleNamespace(
+            name=name, value=name, load=lambda module=module: module,
+            dist=SimpleNamespace(name=f"dist-{name}", version="1"),
+        )
+        for name, module in {"toys": sys.modules[__name__], **modules}.items()
+    ]  # fmt: skip
+    return Registry(plugins=settings, entry_points=lambda: points)
+
+
+def brings(**infos: Any) -> Any:
+    """A plugin by its hooks: containers=..., codecs=..., and so on."""
+    return plugin(**{f"squish_{hook}": value for hook, value in infos.items()})
 
 
 def container_info(toy_id: str, *signatures: api.Signature, **more: Any) -> api.ContainerInfo:

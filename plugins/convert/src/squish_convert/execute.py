@@ -83,7 +83,7 @@ def execute(
     Examples
     --------
     >>> from pathlib import Path
-    >>> from squish_core.api import plan_conversion
+    >>> from squish_convert.api import plan_conversion
     >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
     >>> with squish.open("ones.safetensors") as file:
     ...     plan = plan_conversion(file, Path("ones.gguf"))

@@ -126,7 +126,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from squish_core.api import plan_conversion
+    >>> from squish_convert.api import plan_conversion
     >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
     >>> with squish.open("ones.safetensors") as file:
     ...     image = output_image(plan_conversion(file, Path("ones.gguf"), encode="q8_0"), file)

@@ -139,9 +139,9 @@ def with_names(file: File, layout: str = HF) -> File:
 
     Examples
     --------
-    >>> from squish_core import api
+    >>> from squish_convert.api import with_names
     >>> file = squish.open("model.gguf")
-    >>> api.with_names(file, "gguf") is file
+    >>> with_names(file, "gguf") is file
     True
     """
     if isinstance(file, MappedFile) and file.layout == layout:

@@ -79,7 +79,7 @@ class Suite:
         facts = self.entry().to_dict()
         with typed_errors_only(f"{len(facts)} facts of {self.plugin_id()} as JSON"):
             json.dumps(facts)
-        implementation = getattr(self.registry, self.kind)(self.plugin_id())
+        implementation = self.registry.implementation(self.kind, self.plugin_id())
         assert implementation.id == self.plugin_id(), f"{self.plugin_id()!r} is imported as {implementation.id!r}"
 
 
