@@ -55,7 +55,7 @@ class Costs:
             squish_core.open = self._open
 
     def _measured(self, *args: Any, **options: Any) -> Any:
-        tries = []
+        tries: list[tuple[float, int, str]] = []
         while len(tries) < TRIES and (not tries or tries[-1][0] > SLOW):  # a busy machine is not the file's fault
             tries.append(in_child(lambda: self._open(*args, **options)))
         seconds, memory, error = min(tries)
@@ -106,10 +106,14 @@ def main(arguments: list[str]) -> int:
     paths = [str(path) for path in sorted(ROOT.glob("plugins/*/tests/test_*malformed*.py"))]
     code = pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *(arguments or paths)], plugins=[costs])
     print(f"\n{len(costs.refusals)} refusals")
-    for title, place, scale, unit in (("slowest", 0, 1e3, "ms"), ("largest", 1, 1e-6, "MB")):
+    measures: list[tuple[str, str, Callable[[Refusal], float]]] = [
+        ("slowest", "ms", lambda refusal: refusal.seconds * 1e3),
+        ("largest", "MB", lambda refusal: refusal.memory * 1e-6),
+    ]
+    for title, unit, measure in measures:
         print(f"{title}:")
-        for refusal in sorted(costs.refusals, key=lambda refusal: -refusal[place])[:SHOWN]:
-            print(f"  {refusal[place] * scale:9.1f} {unit}  {refusal.test}  {refusal.error}")
+        for refusal in sorted(costs.refusals, key=measure, reverse=True)[:SHOWN]:
+            print(f"  {measure(refusal):9.1f} {unit}  {refusal.test}  {refusal.error}")
     return int(code)
 
 

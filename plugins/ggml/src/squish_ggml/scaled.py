@@ -71,7 +71,7 @@ class ScaledNvfp4(GgmlBlocks):
             data[number], scales[number] = float4.blocks(NVFP4, unscaled), scale
         return {"data": data.reshape(*panel.shape[:-1], data.shape[-1]), SCALE: scales.reshape(lead)}
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout:
         return evolve(float4.layout(NVFP4, spec.shape), global_scale="multiply")
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
@@ -79,7 +79,7 @@ class ScaledNvfp4(GgmlBlocks):
         codes = float4.codes(NVFP4, blocks.reshape(*blocks.shape[:-2], -1))
         layout = self.code_layout(spec, params)
         factor = parts[SCALE][region[:-2]]
-        return codes and evolve(codes, layout=layout, global_scale=factor)  # type: ignore[call-arg]
+        return codes and evolve(codes, layout=layout, global_scale=factor)
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params

@@ -21,7 +21,7 @@ from squish_core.statistics import Tally
 from squish_core.tensor import Tensor
 
 from .sources import CountingSource, memory_file, touched_part
-from .suite import Suite, parametrize
+from .suite import Suite, cases_of, parametrize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +61,7 @@ class BackendSuite(Suite):
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Parametrize tests that take a case."""
-        parametrize(metafunc, "case", self.cases())
+        parametrize(metafunc, "case", cases_of(type(self)))
 
     def implementation(self) -> Backend:
         """The backend."""
@@ -197,7 +197,7 @@ class BackendSuite(Suite):
         return Request(spec=spec, encoding=encoding, codec=codec)
 
     def _tensor(self, case: str, rows: int | None = None) -> tuple[Tensor, CountingSource]:
-        codec_spec, values = self.cases()[case]
+        codec_spec, values = cases_of(type(self))[case]
         if rows is not None:
             values = repeat_rows(values, rows)
         dtype = codec_spec.params["dtype"] if codec_spec.id == "dense" else "f32"

@@ -18,7 +18,7 @@ from squish_core.plugins.hookspecs import CodecInfo
 
 from .memory import within
 from .mutations import mutant, truncations
-from .suite import Suite, parametrize, typed_errors_only
+from .suite import Suite, cases_of, parametrize, typed_errors_only
 
 PIECE = 1 << 20
 _LIMITED = 1
@@ -45,12 +45,12 @@ class ByteCodecSuite(Suite):
 
     def stored(self, case: str) -> bytes:
         """The stored bytes of a case."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         return self._encode([content], params)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Parametrize tests that take a case."""
-        parametrize(metafunc, "case", self.cases())
+        parametrize(metafunc, "case", cases_of(type(self)))
 
     def test_the_declaration_is_for_a_byte_codec(self) -> None:
         """The declaration says kind "bytes" and lossless."""
@@ -63,7 +63,7 @@ class ByteCodecSuite(Suite):
 
     def test_decoding_gives_the_content(self, case: str) -> None:
         """Decoding writes every byte of the output."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         for fill in (0x00, 0xA5):
             out = bytearray([fill]) * len(content)
             self._codec().decode(memoryview(self.stored(case)), params, out=memoryview(out), ratio=DEFAULT.ratio)
@@ -71,7 +71,7 @@ class ByteCodecSuite(Suite):
 
     def test_encoding_takes_any_chunks_and_is_deterministic(self, case: str) -> None:
         """Equal chunks encode to equal bytes, and any chunks decode to the content."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         third = len(content) // 3 + 1
         pieces = [content[at : at + third] for at in range(0, len(content), third)]
         for chunks in ([content], pieces, [b"", memoryview(content), b""]):
@@ -82,7 +82,7 @@ class ByteCodecSuite(Suite):
 
     def test_a_wrong_size_is_refused(self, case: str) -> None:
         """CodecError if the output is smaller or larger than the decoded bytes."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         data, size = self.stored(case), len(content)
         for wrong in sorted({0, size // 2, size - 1, size + 1, 2 * size + 1} - {size, -1}):
             with typed_errors_only(f"{case}: decoding {size} bytes into {wrong}"):
@@ -103,7 +103,7 @@ class ByteCodecSuite(Suite):
         stream = self.stored(case)
         for number in range(self.mutations if stream else 0):
             data = mutant(stream, number, self.seed)
-            with within(self.memory + len(self.cases()[case][0]), number, case):
+            with within(self.memory + len(cases_of(type(self))[case][0]), number, case):
                 self._try_decode(data, case, f"{case}: mutant(stored, {number}, seed={self.seed})", exact=False)
 
     def test_a_bomb_costs_no_more_than_the_output(self) -> None:
@@ -124,13 +124,13 @@ class ByteCodecSuite(Suite):
 
     def test_decoded_size_is_the_size_or_none(self, case: str) -> None:
         """`decoded_size` gives the decoded size, or None."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         size = self._codec().decoded_size(memoryview(self.stored(case)), params, most=len(content))
         assert size in (None, len(content)), f"{case}: decoded_size() gives {size} bytes, decoding gives {len(content)}"
 
     def test_a_range_equals_the_slice_of_the_content(self, case: str) -> None:
         """`covering` includes the range, and `decode_range` gives the content of what it covers."""
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         stream, codec, size = memoryview(self.stored(case)), self._codec(), len(content)
 
         @settings(max_examples=25, derandomize=True, database=None, deadline=None, report_multiple_bugs=False)
@@ -153,7 +153,7 @@ class ByteCodecSuite(Suite):
         signature = self.entry().info.signature  # type: ignore[union-attr]
         if not signature:
             pytest.skip("the declaration has no signature: the codec does not compress files")
-        content, _ = self.cases()[case]
+        content, _ = cases_of(type(self))[case]
         packed = bytearray()
         with self._codec().packing(packed.extend) as write:
             write(content)
@@ -178,7 +178,7 @@ class ByteCodecSuite(Suite):
         return bytes(out)
 
     def _try_decode(self, data: bytes, case: str, message: str, *, exact: bool) -> None:
-        content, params = self.cases()[case]
+        content, params = cases_of(type(self))[case]
         with typed_errors_only(message):
             try:
                 decoded = self._decode(data, params, len(content))

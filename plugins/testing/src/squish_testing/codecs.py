@@ -16,7 +16,7 @@ from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
 
 from .sources import memory_file
-from .suite import Suite, assert_regions_equal, parametrize, typed_errors_only
+from .suite import Suite, assert_regions_equal, cases_of, parametrize, typed_errors_only
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ class CodecSuite(Suite):
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Parametrize tests that take a case."""
-        parametrize(metafunc, "case", self.cases())
+        parametrize(metafunc, "case", cases_of(type(self)))
 
     def test_parts_match_the_declaration(self, case: str) -> None:
         """`encode` gives the roles, dtypes and shapes that `parts` declares."""
@@ -182,7 +182,7 @@ class CodecSuite(Suite):
         """Codec, spec, params, parts, and the encoded values (None for a case with stored parts)."""
         import numpy as np
 
-        spec, params, sample = self.cases()[case]
+        spec, params, sample = cases_of(type(self))[case]
         codec = self.registry.codec(self.codec)
         if isinstance(sample, Mapping):
             return codec, spec, params, dict(sample), None

@@ -59,7 +59,7 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
     (32, 8)
     """
     if isinstance(family, str):
-        family = registry().implementation("family", family)
+        return model_arrays(registry().implementation("family", family), config, dtype, seed)
     model = Model(
         name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
         limits=DEFAULT,

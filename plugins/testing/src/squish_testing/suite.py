@@ -23,7 +23,7 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy as np
 
@@ -38,6 +38,8 @@ tables = (registry.containers, registry.codecs, registry.backends, registry.fami
 facts = [entry.to_dict() for table in tables for entry in table.values()]
 print(json.dumps([len(facts), sorted(sys.modules)]))
 """
+
+_CASES: dict[type[Any], Mapping[str, Any]] = {}
 
 
 class Suite:
@@ -95,6 +97,13 @@ def typed_errors_only(what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: {error}") from error
     except Exception as error:
         raise AssertionError(f"{what}: {type(error).__name__} escaped: {error}") from error
+
+
+def cases_of(suite: type[Any]) -> Mapping[str, Any]:
+    """The cases of a suite, made once for all its tests: some take long."""
+    if suite not in _CASES:
+        _CASES[suite] = suite().cases()
+    return _CASES[suite]
 
 
 def parametrize(metafunc: Any, argument: str, names: Any) -> None:

@@ -153,7 +153,7 @@ class Mx(Codec):
         if layout.global_scale is None:
             return codes
         factor = np.asarray(parts["global_scale"][...], np.float32)
-        return evolve(codes, layout=layout, global_scale=factor)  # type: ignore[call-arg]
+        return evolve(codes, layout=layout, global_scale=factor)
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params

@@ -36,7 +36,7 @@ def split_global_scale(codes: Codes) -> tuple[Codes, np.ndarray | None]:
     if codes.global_scale is None:
         return codes, None
     layout = evolve(codes.layout, global_scale=None)
-    return evolve(codes, layout=layout, global_scale=None), codes.global_scale  # type: ignore[call-arg]
+    return evolve(codes, layout=layout, global_scale=None), codes.global_scale
 
 
 def convert_global_scale(scale: np.ndarray, kind: str, target: str) -> tuple[np.ndarray, Exactness] | None:

@@ -151,7 +151,7 @@ class Palette(Codec):
             return None
         scaled = {**parts, "scale": tables.scales(parts, spec.shape)}
         indices = repack.affine_codes(tables.scheme, scaled, spec.shape, region)
-        return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])  # type: ignore[call-arg]
+        return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         tables = Tables.of(params)
