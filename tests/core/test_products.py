@@ -129,7 +129,7 @@ def test_products_are_those_of_the_decoded_values(backend: str, layout: Layout, 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("backend", backends())
-@settings(max_examples=3000, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW)
 @given(layout=layouts(), seed=st.integers(0, 1 << 32))
 def test_products_of_many_layouts_are_those_of_the_decoded_values(backend: str, layout: Layout, seed: int) -> None:
     with running(backend) as options:

@@ -529,7 +529,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_value_anywhere_in_the_manifest_gives_typed_errors_only(data: st.DataObject) -> None:
     manifest: dict[str, Any] = {

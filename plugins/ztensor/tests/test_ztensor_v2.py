@@ -672,7 +672,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), row=st.sampled_from(["quant", "csr", "coo", "mx", "f4", "seekable"]))
 def test_any_value_anywhere_in_a_v2_manifest_gives_typed_errors_only(data: st.DataObject, row: str) -> None:
     file = VALID[row]()
