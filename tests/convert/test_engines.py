@@ -77,6 +77,7 @@ def test_a_small_model_has_the_same_bytes_each_time(tmp_path: Path) -> None:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
+ONE_MODEL = [row for row in table.rows() if row.source == "llama, folder" and len(row.formats) == 1]
 SLICE = [row for row in table.rows() if table.in_slice(row)]
 
 
@@ -88,6 +89,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> table.Judge:
 @pytest.mark.oracle
 @pytest.mark.parametrize("row", SLICE, ids=lambda row: f"{row.source}, {row.title}")
 def test_a_converted_model_runs_in_the_software_of_its_format(row: table.Row, judge: table.Judge) -> None:
+    assert judge.result(row) == "ok"
+
+
+@pytest.mark.oracle
+@pytest.mark.peers
+@pytest.mark.parametrize("row", ONE_MODEL, ids=lambda row: row.title)
+def test_one_model_runs_in_each_engine(row: table.Row, judge: table.Judge) -> None:
     assert judge.result(row) == "ok"
 
 

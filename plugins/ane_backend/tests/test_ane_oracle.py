@@ -117,6 +117,7 @@ def test_coremltools_decodes_our_packages(tmp_path, target):
         assert ours.tobytes() == np.asarray(values).tobytes(), name
 
 
+@pytest.mark.peers
 def test_packages_of_coremltools_decode(tmp_path):
     decoded = oracles.peer("coremltools").run(build, folder=str(tmp_path))
     for name, values in decoded.items():

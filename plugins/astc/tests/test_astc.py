@@ -156,6 +156,7 @@ def test_threads_decode_concurrently() -> None:
     assert results == [True] * 80
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 @pytest.mark.parametrize("footprint", FOOTPRINTS)
 def test_texels_match_an_independent_decoder(footprint: str) -> None:

@@ -170,6 +170,7 @@ def by_mlx(values: np.ndarray) -> list[np.ndarray]:
     return [np.array(scales), np.array(back)]
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", ["normal", "zeros", "ties"])
 def test_nvfp4_without_a_global_scale_has_the_scales_of_mlx(kind: str) -> None:

@@ -8,7 +8,7 @@ import oracles
 import pytest
 from squish_codecs.api import Affine
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 DTYPES = {"f32": ("float32", np.float32), "f16": ("float16", np.float16), "bf16": ("bfloat16", ml_dtypes.bfloat16)}
 

@@ -383,6 +383,7 @@ def quantize(values: np.ndarray, kind: str) -> np.ndarray:
         return gguf.quantize(values, gguf.GGMLQuantizationType[kind])
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name != "q1_0"])
 def test_decoders_agree_with_gguf_py(name: str) -> None:
@@ -432,6 +433,7 @@ def test_every_block_type_of_gguf_py_is_supported() -> None:
     assert {name for name, row in theirs.items() if not row[2]} == {"q8_1", "q8_k", "q1_0"}
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", [name for name in ENCODED_NAMES if name not in {*BEYOND_GGUF_PY, *UNRELEASED}])
 def test_encoders_agree_with_gguf_py(name: str) -> None:
@@ -456,6 +458,7 @@ def by_ggml(array: np.ndarray, template: np.ndarray, call: str) -> np.ndarray:
     return template
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", BEYOND_GGUF_PY)
 def test_types_missing_in_gguf_py_agree_with_ggml(name: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core.api import Sink, Typed
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 DATA = Path(__file__).parent / "data"
 
 

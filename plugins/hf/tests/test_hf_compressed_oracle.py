@@ -13,7 +13,7 @@ import pytest
 import squish_core as squish
 from squish_core.api import dtypes
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 PRESETS = {
     "W2A16": "pack-quantized", "W3A16": "pack-quantized", "W4A16": "pack-quantized", "W4A16_ASYM": "pack-quantized",
     "W5A16": "pack-quantized", "W6A16": "pack-quantized", "W7A16": "pack-quantized", "W8A16": "pack-quantized",

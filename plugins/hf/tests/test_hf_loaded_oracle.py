@@ -86,6 +86,7 @@ def packed(dense: Path, folder: Path, bits: int, zeros: str) -> Path:
     return folder
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     "encoding",
     ["mx", "mx:block_size=16,scale_dtype=f8_e4m3", "mx:element=f8_e4m3", "fp8", "fp8_row", "fp8_block"],
@@ -172,6 +173,7 @@ def test_transformers_loads_it_with_the_same_weights(
             np.testing.assert_array_equal(weight, values)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("zeros", ["", ZEROS])
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7, 8])
 def test_compressed_tensors_unpacks_it(bits: int, zeros: str, dense: Path, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str,
 WRITABLE = ("NVFP4_DEFAULT", "MXFP4_DEFAULT", "MXFP8_DEFAULT", "FP8_DEFAULT", "FP8_PER_CHANNEL_PER_TOKEN")
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("scheme", WRITABLE)
 def test_what_the_package_exported_is_written_again_byte_for_byte(scheme: str, tmp_path: Path) -> None:
     weights = oracles.peer("modelopt").run(exported, folder=str(tmp_path / "in"), scheme=scheme)["weights"]

@@ -13,7 +13,7 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 TAGS = {
     "uint8": "U8", "int8": "I8", "float32": "F32", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",

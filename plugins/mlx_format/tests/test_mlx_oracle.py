@@ -12,7 +12,7 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 MODES = [
     *(("affine", bits, group) for bits in (1, 2, 3, 4, 5, 6, 8) for group in (32, 64, 128)),
     ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16),

@@ -12,7 +12,7 @@ from oracles import engines, families
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 RANK, ALPHA = 4, 8
 MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
 OWN_MODULES = {

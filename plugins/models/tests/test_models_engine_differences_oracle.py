@@ -58,6 +58,7 @@ def test_the_check_says_what_mistral_rs_does(
     assert (outcome(source, model, "mistralrs"), verdict(model, "mistralrs")) == (expected, expected)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(
     ("family", "settings", "expected"),
     [

@@ -10,7 +10,7 @@ from oracles import engines, families
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 
 def test_codes_and_their_floats_give_equal_logits(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def encode(text: str, samples: list[str]) -> list[list[int]]:
     return [tokenizer.encode(sample, add_special_tokens=False).ids for sample in samples]
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("kind", ["spm", *(each.names[0] for each in PRETOKENIZERS if not each.spelled)])
 def test_ids_are_the_same_after_a_way_through_gguf(kind: str) -> None:
     peer = oracles.peer("tokenizers")

@@ -59,6 +59,7 @@ def test_stored_codes_run_as_their_values(folder, encoding, tmp_path):
     assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("bits", [4, 8])
 def test_codes_with_zero_points_run_as_their_values(folder, bits, tmp_path):
     source = folder / "codes"

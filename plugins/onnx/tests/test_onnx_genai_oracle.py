@@ -56,6 +56,7 @@ def test_the_folder_generates_what_onnxruntime_generates(family, tmp_path):
     assert actual == expected
 
 
+@pytest.mark.peers
 def test_the_tokenizer_and_the_chat_template_are_read(tmp_path):
     source = families.make("llama", tmp_path / "source")
     squish.convert(source, tmp_path / "m.gguf", encode="q8_0")

@@ -9,7 +9,7 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 oracles = pytest.importorskip("oracles", reason="the peers of the repository are not on the path")
 
 

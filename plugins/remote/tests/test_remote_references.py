@@ -76,6 +76,7 @@ def read_by_zarr(document: Any, names: list[str]) -> dict[str, Any]:  # runs in 
     return {name: group[name][...] for name in names}
 
 
+@pytest.mark.peers
 @pytest.mark.oracle
 def test_zarr_reads_the_tensors_without_our_code(tmp_path: Path) -> None:
     import oracles

@@ -277,6 +277,7 @@ def test_s3_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not [key for key in keys if key.startswith("two") or key.endswith("lock")]
 
 
+@pytest.mark.peers
 def test_the_hub_is_queried_once_and_read_at_a_commit(folder: Path) -> None:
     values = np.arange(100_000, dtype="f4").reshape(100, 1000)
     results = oracles.peer("stores").run(on_the_hub, folder=str(folder))

@@ -11,7 +11,7 @@ import pytest
 import squish_core as squish
 from squish_core import dtypes
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 
 def library() -> Any:

@@ -15,10 +15,16 @@ TESTS = Path(__file__).parent
 
 LOADING = ("test_torch_pretrained.py", "test_torch_checkpoints.py", "test_torch_quantized_folders.py")
 """What depends on transformers' loader."""
+SHORT = ("test_torch_ops.py",)
 
 
 @pytest.mark.parametrize(
-    ("environment", "modules"), [("squish-torch", (".",)), ("squish-torch-lowest", LOADING)], ids=["latest", "lowest"]
+    ("environment", "modules"),
+    [
+        pytest.param("squish-torch", (".",), id="latest"),
+        pytest.param("squish-torch-lowest", LOADING, id="lowest"),
+        pytest.param("squish-torch", SHORT, id="short", marks=pytest.mark.peers),
+    ],
 )
 def test_the_tests_that_need_torch(environment: str, modules: tuple[str, ...]) -> None:
     python = oracles.peer(environment).python

@@ -15,7 +15,7 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 CONFIG = {
     "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -12,7 +12,7 @@ import pytest
 
 import squish_core as squish
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 RNG = np.random.default_rng(13)
 ARRAYS: dict[str, Any] = {

@@ -15,7 +15,7 @@ from squish_ztensor.v2 import deterministic, footer
 import squish_core as squish
 from squish_core.errors import FormatError
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.peers]
 
 RNG = np.random.default_rng(11)
 ARRAYS: dict[str, Any] = {
