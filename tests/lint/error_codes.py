@@ -113,7 +113,7 @@ def forwarders(folder: str) -> dict[str, Forwarder]:
 def forwarder(node: ast.FunctionDef, functions: Mapping[str, Forwarder]) -> Iterator[tuple[str, Forwarder]]:
     """The function's name and its parameter for a code, if it has one."""
     arguments = [argument for argument in node.args.args if argument.arg not in ("self", "cls")]
-    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    calls = calls_in(node)
     for each in (*arguments, *node.args.kwonlyargs):
         if each.annotation is None or "str" not in ast.unparse(each.annotation):
             continue
@@ -124,6 +124,12 @@ def forwarder(node: ast.FunctionDef, functions: Mapping[str, Forwarder]) -> Iter
             classes = {*filter(is_class, direct), *(name for other in indirect for name in other.classes)}
             position = arguments.index(each) if each in arguments else None
             yield node.name, Forwarder(position, each.arg, frozenset(classes))
+
+
+@cache
+def calls_in(function: ast.FunctionDef) -> list[ast.Call]:
+    """The calls in a function."""
+    return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
 
 
 def is_variable(node: ast.expr | None, name: str) -> bool:
@@ -172,8 +178,13 @@ def branches(node: ast.expr) -> list[ast.expr]:
     return branches(node.left) if isinstance(node, ast.BinOp) else [node]
 
 
-def assignments(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+@cache
+def assignments(scope: ast.AST) -> tuple[tuple[ast.expr, ast.expr], ...]:
     """(target, value) of each variable that a function assigns, alone, in a tuple, or as it loops over literals."""
+    return tuple(_assignments(scope))
+
+
+def _assignments(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     for node in ast.walk(scope):
         pairs: list[tuple[ast.expr, ast.expr]] = []
         if isinstance(node, ast.Assign):
@@ -198,18 +209,25 @@ def defaults(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
     yield from ((a.arg, value) for a, value in zip(arguments.kwonlyargs, arguments.kw_defaults) if value is not None)
 
 
-def scopes(node: ast.AST, scope: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Each node below one, in the order of the text, with the outermost function around it."""
-    for child in ast.iter_child_nodes(node):
-        is_outermost = isinstance(child, ast.FunctionDef) and not isinstance(scope, ast.FunctionDef)
-        yield scope, child
-        yield from scopes(child, child if is_outermost else scope)
+@cache
+def scopes(tree: ast.Module) -> tuple[tuple[ast.AST, ast.AST], ...]:
+    """Each call and function of a module, in the order of the text, with the outermost function around it."""
+    found = []
+    waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    while waiting:
+        scope, node = waiting.pop()
+        if isinstance(node, (ast.Call, ast.FunctionDef)):
+            found.append((scope, node))
+        if isinstance(node, ast.FunctionDef) and not isinstance(scope, ast.FunctionDef):
+            scope = node
+        waiting += [(scope, child) for child in reversed(list(ast.iter_child_nodes(node)))]
+    return tuple(found)
 
 
 def calls(message_of: Callable[[ast.expr | None, ast.AST], str]) -> Iterator[tuple[str, Collection[str], str]]:
     """(code, classes, message) of every call that names its code."""
     for tree in trees().values():
-        for scope, node in scopes(tree, tree):
+        for scope, node in scopes(tree):
             if isinstance(node, ast.Call):
                 stated = node.args[0] if node.args else keyword_of(node, "message") or keyword_of(node, "why")
                 classes = [name] if is_class(name := name_of(node)) else []
@@ -221,7 +239,7 @@ def forwarded(message_of: Callable[[ast.expr | None, ast.AST], str]) -> Iterator
     """(code, classes, message) of every code that reaches an error through a parameter, and of its default."""
     for path, tree in trees().items():
         functions = forwarders(distribution(path))
-        for scope, node in scopes(tree, tree):
+        for scope, node in scopes(tree):
             if isinstance(node, ast.Call) and (function := functions.get(name_of(node))):
                 message = next((text for each in node.args if " " in (text := message_of(each, scope))), "")
                 argument = function.argument(node)

@@ -28,11 +28,11 @@ class HostileInput(Suite):
     """Tests with damaged copies of the samples.
 
     `mutations`: copies per sample (the variable SQUISH_MUTANTS overrides it; `pytest -m fuzz` uses 50 times as many
-    with another seed, at most 10,000). `header`: number of leading bytes to change (default: the first 4096).
+    with another seed, at most 20,000). `header`: number of leading bytes to change (default: the first 4096).
     `memory`: bytes that opening a damaged file may allocate.
     """
 
-    mutations = 2000
+    mutations = 1000
     seed = 0
     header: int | None = None
     memory = 50_000_000
@@ -57,8 +57,8 @@ class HostileInput(Suite):
 
     @pytest.mark.fuzz
     def test_many_mutants_give_typed_errors_only(self, sample: str) -> None:
-        """The same with up to 10,000 copies, for long runs."""
-        self._mutate(sample, int(os.environ.get(VARIABLE, min(10_000, 50 * self.mutations))), self.seed + 1)
+        """The same with up to 20,000 copies, for long runs."""
+        self._mutate(sample, int(os.environ.get(VARIABLE, min(20_000, 50 * self.mutations))), self.seed + 1)
 
     def _mutate(self, sample: str, count: int, seed: int) -> None:
         for name, data, damaged in self._targets(sample):
