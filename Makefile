@@ -62,7 +62,7 @@ oracles: $(installed)  ## compare with the peer packages, each in a process of i
 	$(pytest) --no-loadscope-reorder -m oracle
 
 peers: $(installed)  ## of these, a fixed set that covers every peer package
-	$(pytest) --no-loadscope-reorder -m peers
+	$(pytest) --no-loadscope-reorder -m peers $$(grep -rl mark.peers tests plugins --include='test_*.py')
 
 engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md
 	PYTHONPATH=tests:examples $(python) -m oracles.table --write

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +30,12 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let Hypothesis fill its caches first: in a fresh checkout that takes memory which a test would be blamed for."""
+    """Let Hypothesis fill its caches first: in a fresh checkout that takes memory which a test would be blamed for.
+
+    The tens of thousands of tests are no garbage: each collection would visit them all.
+    """
     warm()
+    gc.freeze()
 
 
 @settings(max_examples=5, database=None)
