@@ -145,7 +145,7 @@ def test_parts_do_not_depend_on_threads(search: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", ["int4", "int2"])
 def test_squizd_uses_the_same_kernels(name: str) -> None:
     encoder: Any = squish.registry().encoder(CodecSpec(f"squizd.{name}"))
-    assert isinstance(encoder.affine, code_encoders.AffineEncoder)
+    assert isinstance(encoder.encoder, code_encoders.AffineEncoder)
     assert encoder.id == f"squizd.{name}"
     values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
     encoded, expected = (

@@ -220,7 +220,7 @@ def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
             raise UsageError(
                 f"{codec.id} cannot be combined with another encoding", found=str(spec), code=ErrorCode.PARAMS
             )
-    if type(registry.codec(spec.id)).wrap is Codec.wrap:
+    if not registry.codec_type(spec.id).wraps:
         raise UsageError(
             f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
         )

@@ -32,12 +32,12 @@ class Form:
         return f"mx.quantized_matmul, mode {self.mode}, {self.bits} bits, groups of {self.group_size}{down}"
 
 
-def form_of(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
+def form_of(codec: Codec, spec: TensorSpec) -> Form | None:
     """Return the form for a codec's codes; None if there is none, and for vectors and empty tensors."""
     if len(spec.shape) < 2 or not spec.elements:
         return None
     try:
-        layout = codec.code_layout(spec, params)
+        layout = codec.code_layout(spec)
     except CodecError:
         return None  # parameters do not divide the shape
     if layout is None:
