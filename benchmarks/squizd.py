@@ -48,11 +48,11 @@ def run(quick: bool) -> str:
 def coding(name: str, shape: tuple[int, int]) -> list[Row]:
     """One codec, out of its parts into a reused array and back."""
     spec, codec, values, params = prepared(CODECS[name], shape)
-    parts: Any = codec.encode(values, params)
+    parts: Any = codec.from_params(params).encode(values)
     out = np.empty(shape, values.dtype)
     seconds = oracles.interleave({
-        "decode": lambda: read_region(codec, parts, spec, params, full(shape), out),
-        "encode": lambda: codec.encode(values, params),
+        "decode": lambda: read_region(codec.from_params(params), parts, spec, full(shape), out),
+        "encode": lambda: codec.from_params(params).encode(values),
     })  # fmt: skip
     return [Row(f"{name}: {step}", duration, {}, out.nbytes) for step, duration in seconds.items()]
 
@@ -64,14 +64,14 @@ def prepared(codec_spec: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec,
     spec, codec = TensorSpec(name="w", shape=shape, dtype=dtype), registry().codec(codec_spec)
     if dtype == "bf16":
         values = values.astype(ml_dtypes.bfloat16)
-    return spec, codec, values, codec.fit_params(lambda: iter([values]), spec, codec_spec.params)
+    return spec, codec, values, codec.from_params(codec_spec.params).fit_params(lambda: iter([values]), spec)
 
 
 def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
     """TCA-TBE, zstd (levels 3 and 19) and, unless quick, zipnn on the same bfloat16 bytes, interleaved."""
     spec, codec, values, params = prepared(CODECS["TCA-TBE"], shape)
     raw, out = values.tobytes(), np.empty(shape, values.dtype)
-    parts: Any = codec.encode(values, params)
+    parts: Any = codec.from_params(params).encode(values)
     packers = {f"zstd -{level}": zstandard.ZstdCompressor(level=level) for level in (3, 19)}
     packed = {name: packer.compress(raw) for name, packer in packers.items()}
     sizes = {
@@ -79,9 +79,9 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
         **{name: len(done) for name, done in packed.items()},
     }
     ratios = ", ".join(f"{name} {size / len(raw):.3f}" for name, size in sizes.items())
-    pack: dict[str, Any] = {"ours": lambda: codec.encode(values, params)}
+    pack: dict[str, Any] = {"ours": lambda: codec.from_params(params).encode(values)}
     pack |= {name: lambda packer=packer: packer.compress(raw) for name, packer in packers.items()}
-    unpack: dict[str, Any] = {"ours": lambda: read_region(codec, parts, spec, params, full(shape), out)}
+    unpack: dict[str, Any] = {"ours": lambda: read_region(codec.from_params(params), parts, spec, full(shape), out)}
     unpack |= {name: lambda done=done: zstandard.decompress(done) for name, done in packed.items()}
     if not quick:
         peer = oracles.peer("zipnn")

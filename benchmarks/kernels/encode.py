@@ -72,10 +72,10 @@ def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
     calls: dict[str, Any] = {
-        "ours": lambda: ours.encode(values, params, activations=activations), "read": limit.call, **theirs,
+        "ours": lambda: ours.from_params(params).encode(values, activations=activations), "read": limit.call, **theirs,
     }  # fmt: skip
     if ours is not codec and kind not in ("Q4_K", "Q5_K", "Q6_K"):
-        calls["NumPy"] = lambda: codec.encode(values, params)
+        calls["NumPy"] = lambda: codec.from_params(params).encode(values)
     seconds = oracles.interleave(calls, rounds)
     mine = seconds.pop("ours")
     others = {"read": limit.seconds(seconds.pop("read"), values.nbytes), **seconds}

@@ -37,6 +37,9 @@ Parts = Mapping[str, PartArray]
 """Role -> stored array."""
 
 
+_NONE: Params = {}
+
+
 class Specified:
     """What makes one codec out of a class: the declared id, the parameters, and the codec that it wraps.
 
@@ -48,7 +51,7 @@ class Specified:
     """The declared id: one class may implement several codecs, and is subclassed for each."""
     wraps: bool = False
     """Whether the codec wraps another one."""
-    params: Params = {}
+    params: Params = _NONE
     """The parameters as in the file."""
     inner: Codec | None = None
     """The wrapped codec."""
@@ -63,9 +66,7 @@ class Specified:
         if inner is not None and not cls.wraps:
             raise CodecError("this codec does not wrap another one", code="wrap")
         if inner is None and cls.wraps:
-            raise CodecError(
-                f"{cls.id} must wrap another codec", code=ErrorCode.PARAMS, expected=f"{cls.id}(CODEC)"
-            )
+            raise CodecError(f"{cls.id} must wrap another codec", code=ErrorCode.PARAMS, expected=f"{cls.id}(CODEC)")
         codec = cls()
         codec.params, codec.inner = params, inner
         return codec
@@ -156,9 +157,7 @@ class Repacks(Specified):
         """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
         return None
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Parts that represent exactly these codes; None if the codec cannot."""
         return None
 
@@ -295,9 +294,7 @@ class MeasuringEncoder(Protocol):
         """
         ...
 
-    def decoder(
-        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec
-    ) -> Decoder | None:
+    def decoder(self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec) -> Decoder | None:
         """A faster decoder than `codec` for arrays of f32, f16 or bf16, with equal values rounded once; None if there
         is none."""
         ...

@@ -54,9 +54,7 @@ class Dense(Codec):
 
             decode_all(self, parts, spec)
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         import numpy as np
 
         with np.errstate(over="ignore"):  # the core reports overflow

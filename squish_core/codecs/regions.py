@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Codec, Parts, Region
 from squish_core.errors import RangeError
 from squish_core.model import TensorSpec
 

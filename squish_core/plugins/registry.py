@@ -95,7 +95,8 @@ class Registry(Plugins):
 
     def encoder(self, spec: CodecSpec) -> Encoder:
         """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
-        return self.encoder_type(spec).from_params(spec.params, None if spec.inner is None else self.codec(spec.inner))
+        codec, encoder_type = self.codec(spec), self.encoder_type(spec)
+        return codec if isinstance(codec, encoder_type) else encoder_type.from_params(spec.params)
 
     def encoder_type(self, spec: CodecSpec) -> type[Encoder]:
         """The class of `encoder`, which completes a user's parameters."""

@@ -18,15 +18,11 @@ class Rows(api.Codec):
     def grain(self, spec: api.TensorSpec) -> tuple[int | None, ...]:
         return (1, 1)
 
-    def decode(
-        self, parts: api.Parts, spec: api.TensorSpec, *, region: api.Region, out: np.ndarray
-    ) -> None:
+    def decode(self, parts: api.Parts, spec: api.TensorSpec, *, region: api.Region, out: np.ndarray) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # a damaged scale is a value like any other
             np.multiply(parts["codes"][region], parts["scale"][region[0]][:, None], out=out)
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None])
         return {"codes": codes.astype(np.int8), "scale": scale}

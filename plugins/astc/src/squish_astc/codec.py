@@ -84,12 +84,11 @@ class Astc(Codec):
             )  # fmt: skip
         return {**self.params, "scale": float(scale) or 1.0, "zero": float(low)}
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         rows, columns = _matrix(panel.shape)
         texels = np.zeros((rows, columns, 4), np.float32)
-        texels[..., 0] = (panel.reshape(rows, columns) - np.float32(self.params["zero"])) / np.float32(self.params["scale"])
+        scale, zero = np.float32(self.params["scale"]), np.float32(self.params["zero"])
+        texels[..., 0] = (panel.reshape(rows, columns) - zero) / scale
         context = _context(self.footprint, self.params["quality"])
         image = astc_encoder.ASTCImage(ASTCType.F32, columns, rows, 1, texels.tobytes())
         blocks = context.compress(image, astc_encoder.ASTCSwizzle.from_str("RRR1"))

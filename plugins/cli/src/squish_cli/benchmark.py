@@ -31,7 +31,7 @@ from .machine_rates import MachineRates, measure_rates
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.codecs.base import Codec, Params
+    from squish_core.codecs.base import Codec
 
 ROWS, COLUMNS = 384, 4096
 """Shape of the panel that synthetic matrices repeat; blocks of up to 12 rows divide it."""

@@ -154,9 +154,7 @@ class Bitmask(Codec):
         grain = self.grain(spec)
         return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         values = _prune(panel, self.params)
         mask = values.reshape(-1) != 0
         nonzero, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")

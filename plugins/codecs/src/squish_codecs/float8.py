@@ -62,9 +62,7 @@ class Float8(Codec):
         _check_params(options)
         return options
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Map the largest magnitude of each block to the largest value of the dtype; round to nearest, ties to even.
 
         Scales are rounded up to their dtype, so that no value is clipped.

@@ -272,9 +272,7 @@ class Decision:
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
-                return self._make_step(
-                    spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound
-                )
+                return self._make_step(spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound)
             exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
             if exactness is not None:
                 return self._make_step(spec, "repack", encoding, answer, exactness)

@@ -10,7 +10,6 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core.codecs.allocator import ModelFacts
-from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.formats.base import Container

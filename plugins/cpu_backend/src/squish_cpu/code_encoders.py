@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
 
-from squish_core.api import Params, dtypes
+from squish_core.api import dtypes
 
 from . import library as native
 from .layouts.base import TYPES, Array

@@ -115,9 +115,7 @@ class GgmlBlocks(Codec):
         rows = out.size // max(width, 1)
         block.decode(data.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         block, is_external = self.block, self.block.name in libggml.NAMES
         if block.encode is None and not is_external:
             raise self._cannot_encode()
@@ -159,9 +157,7 @@ class GgmlBlocks(Codec):
         blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
         return repacker.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         repacker = _REPACKERS.get(self.id)
         data = repacker.blocks(self.id, codes) if repacker else None
         return None if data is None else ({"data": data}, Exactness("values", "f32"))

@@ -55,9 +55,7 @@ class ScaledNvfp4(GgmlBlocks):
         with np.errstate(all="ignore"):
             values *= steps[..., None]
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         lead, matrix = panel.shape[:-2], (1, *panel.shape)[-2:]
         matrices = np.ascontiguousarray(panel, np.float32).reshape(dtypes.count(lead), *matrix)
         data = np.empty((len(matrices), matrix[0], matrix[1] // self.block.elements * self.block.nbytes), np.uint8)
@@ -82,9 +80,7 @@ class ScaledNvfp4(GgmlBlocks):
         factor = parts[SCALE][region[:-2]]
         return codes and evolve(codes, layout=layout, global_scale=factor)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         scale, data = _multiplier(codes), float4.blocks(NVFP4, split_global_scale(codes)[0])
         return None if data is None or scale is None else ({"data": data, SCALE: scale[0]}, scale[1])
 

@@ -21,7 +21,6 @@ from squish_core.api import (
     FormatError,
     Options,
     OutgoingTensor,
-    Params,
     Part,
     Refusal,
     SquishError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from squish_codecs.api import mx_layout
 
-from squish_core.api import Codec, CodecError, CodeLayout, Params, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodeLayout, TensorSpec, dtypes
 
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 """Bits and group sizes of MLX's affine mode (1-bit codes use 2 bits, 7-bit codes 8)."""

@@ -11,6 +11,7 @@ from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
+    Codec,
     CodecSpec,
     CodeLayout,
     Encoding,

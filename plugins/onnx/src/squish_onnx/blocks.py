@@ -16,7 +16,6 @@ from squish_core.api import (
     Codes,
     ErrorCode,
     Exactness,
-    Params,
     Parts,
     Region,
     TensorSpec,

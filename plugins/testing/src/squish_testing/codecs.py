@@ -43,14 +43,14 @@ class CodecSuite(Suite):
 
     def test_parts_match_the_declaration(self, case: str) -> None:
         """`encode` gives the roles, dtypes and shapes that `parts` declares."""
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         layout = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec).items()}
         actual = {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in parts.items()}
         assert actual == layout, f"{case}: encode() gives {actual}, parts() declares {layout}"
 
     def test_grain_has_a_step_or_none_per_axis(self, case: str) -> None:
         """`grain` has the tensor's rank, and every step is positive."""
-        codec, spec, params, *_ = self._encoded(case)
+        codec, spec, *_ = self._encoded(case)
         grain = codec.grain(spec)
         assert len(grain) == len(spec.shape), f"{case}: grain {grain} has {len(grain)} axes, shape is {spec.shape}"
         assert all(step is None or step > 0 for step in grain), f"{case}: grain {grain} has a step below 1"
@@ -59,7 +59,7 @@ class CodecSuite(Suite):
         """The error of decoded values is within `error_bound`."""
         import numpy as np
 
-        codec, spec, params, parts, values = self._encoded(case)
+        codec, spec, parts, values = self._encoded(case)
         if values is None:
             pytest.skip("this case has stored parts, not values")
         actual, bound = _decode(codec, spec, parts), codec.error_bound
@@ -81,7 +81,7 @@ class CodecSuite(Suite):
         """Encoding panel by panel in storage order gives the same parts as encoding at once."""
         import numpy as np
 
-        codec, spec, params, parts, values = self._encoded(case)
+        codec, spec, parts, values = self._encoded(case)
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
         regions = stored_panels(spec.shape, codec.encode_grain(spec), 4, budget=1)
@@ -93,7 +93,7 @@ class CodecSuite(Suite):
 
     def test_a_region_equals_the_slice_of_the_whole(self, case: str) -> None:
         """Decoding a region, aligned to the grain or not, equals slicing the decoded tensor."""
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
 
         def decode(key: Any) -> np.ndarray:
             region, rest = normalize(key, spec.shape)
@@ -105,7 +105,7 @@ class CodecSuite(Suite):
         """Decoding overwrites every byte of `out`."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         dtype = dtypes.to_numpy(codec.value_dtype(spec))
         results = []
         for fill in (0x00, 0xA5):
@@ -120,7 +120,7 @@ class CodecSuite(Suite):
         """Parts at odd addresses in read-only memory decode to the same values."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         unaligned = {}
         for role, part in parts.items():
             raw = memoryview(b"\0" + part.tobytes())[1:]
@@ -132,15 +132,15 @@ class CodecSuite(Suite):
 
     def test_stored_arrays_decode_as_arrays_in_memory(self, case: str) -> None:
         """Parts read lazily from a file decode to the same values."""
-        codec, spec, params, parts, _ = self._encoded(case)
-        tensor = self._tensor(spec, params, parts)
+        codec, spec, parts, _ = self._encoded(case)
+        tensor = self._tensor(codec, spec, parts)
         actual, expected = tensor.numpy(), _decode(codec, spec, parts)
         same = actual.tobytes() == expected.tobytes()
         assert same, f"{case}: {_different(actual, expected)} values differ if the parts are read from a file"
 
     def test_codes_are_in_the_declared_layout(self, case: str) -> None:
         """`code_layout` predicts the layout of the codes without data."""
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         layout, codes = codec.code_layout(spec), codec.codes(parts, spec, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
@@ -154,7 +154,7 @@ class CodecSuite(Suite):
         """`codes` times scales gives the decoded values, and `from_codes` restores the stored parts."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         codes = codec.codes(parts, spec, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
@@ -178,22 +178,22 @@ class CodecSuite(Suite):
             differing = [role for role, part in result[0].items() if part.tobytes() != parts[role].tobytes()]
             assert not differing, f"{case}: from_codes() claims equal bytes but changes {differing}"
 
-    def _encoded(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
-        """Codec, spec, params, parts, and the encoded values (None for a case with stored parts)."""
+    def _encoded(self, case: str) -> tuple[Codec, TensorSpec, dict[str, Any], Any]:
+        """Codec, spec, parts, and the encoded values (None for a case with stored parts)."""
         import numpy as np
 
         spec, params, sample = cases_of(type(self))[case]
-        codec = self.registry.codec(self.codec)
+        codec = self.registry.codec(CodecSpec(self.codec, params))
         if isinstance(sample, Mapping):
-            return codec, spec, params, dict(sample), None
+            return codec, spec, dict(sample), None
         arrays = codec.encode(np.ascontiguousarray(sample))
         layout = codec.parts(spec)
         # `encode` sees a panel, not the tensor: flat parts come out flat whatever rank is declared.
         parts = {role: part.reshape(layout[role][1]) if role in layout else part for role, part in arrays.items()}
-        return codec, spec, params, parts, sample
+        return codec, spec, parts, sample
 
-    def _tensor(self, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, np.ndarray]) -> Tensor:
-        file, _ = memory_file(self.registry, {spec.name: (spec, CodecSpec(self.codec, params), parts)})
+    def _tensor(self, codec: Codec, spec: TensorSpec, parts: Mapping[str, np.ndarray]) -> Tensor:
+        file, _ = memory_file(self.registry, {spec.name: (spec, codec.specification, parts)})
         return file[spec.name]
 
 
@@ -238,7 +238,7 @@ def dequantized(codes: Codes) -> np.ndarray:
     return values
 
 
-def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, Any]) -> np.ndarray:
+def _decode(codec: Codec, spec: TensorSpec, parts: Mapping[str, Any]) -> np.ndarray:
     values = read_region(codec, parts, spec, full(spec.shape))
     expected = sizes(full(spec.shape))
     assert values.shape == expected, f"decoding gives shape {values.shape}, the tensor has {expected}"
@@ -246,16 +246,10 @@ def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Ma
 
 
 def read_region(
-    codec: Codec,
-    parts: Mapping[str, Any],
-    spec: TensorSpec,
-    params: Mapping[str, Any],
-    region: Region,
-    out: np.ndarray | None = None,
+    codec: Codec, parts: Mapping[str, Any], spec: TensorSpec, region: Region, out: np.ndarray | None = None
 ) -> np.ndarray:
     """Decode a region of parts in memory."""
-    encoding = Encoding(codec=CodecSpec(codec.id, params))
-    return BoundEncoding(codec, spec, encoding, parts).read(region, out)
+    return BoundEncoding(codec, spec, Encoding(codec=codec.specification), parts).read(region, out)
 
 
 def _different(one: np.ndarray, other: np.ndarray) -> int:

@@ -18,7 +18,6 @@ from squish_core.api import (
     File,
     FormatError,
     LimitError,
-    Params,
     Sink,
     TensorSpec,
     atomic_folder,

@@ -135,9 +135,7 @@ class Hqq(Codec):
         cls.from_params(complete).parts(spec)
         return complete
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         rows, columns = self.form.matrix(panel.size)
         matrix, by_row = panel.reshape(rows, columns), self.form.axis == 1
         codes, scale, zero = quantize(matrix.T if by_row else matrix, self.form.bits)

@@ -108,9 +108,7 @@ class Mx(Codec):
             return self.grain(spec)
         return (None,) * len(spec.shape)  # one global scale per tensor
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Round to the nearest codes, ties to even, saturating. `scaling` chooses power-of-two scales; f8_e4m3 scales
         are the block's maximum over the largest element, and a global scale maps the largest scale to 448."""
         element, block, dtype, factor, scaling = self.form
@@ -165,9 +163,7 @@ class Mx(Codec):
         factor = np.asarray(parts["global_scale"][...], np.float32)
         return evolve(codes, layout=layout, global_scale=factor)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Store floats of the same dtype, block size and scale dtype; without a global scale it is 1."""
         element, block, dtype, factor, _ = self.form
         if codes.layout.global_scale not in (None, factor):

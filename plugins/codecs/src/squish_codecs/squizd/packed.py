@@ -75,9 +75,7 @@ class Packed(Codec):
             for role in ("scale", "offset"):
                 columns[role][start : start + _ENTRIES]
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         parts = self.encoder.encode(panel, activations=activations)
         return {"codes": parts["data"], "table": _table(parts)}
 
@@ -106,9 +104,7 @@ class Packed(Codec):
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         return self.affine.codes(_columns(parts), spec, region)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         repacked = self.affine.from_codes(codes, spec)
         if repacked is None:
             return None

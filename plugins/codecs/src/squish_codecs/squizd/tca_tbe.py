@@ -34,8 +34,8 @@ class TcaTbe(Codec):
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = rows_and_columns(spec.shape)
-        planes = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64))))
-        return {**planes, "high": ("u8", (self.params["n_high"],)), "full": ("u16", (rows * columns - self.params["n_high"],))}
+        planes, count = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64)))), self.params["n_high"]
+        return {**planes, "high": ("u8", (count,)), "full": ("u16", (rows * columns - count,))}
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         rank = len(spec.shape)
@@ -67,9 +67,7 @@ class TcaTbe(Codec):
         base = int(covered.argmax())
         return {"base_exponent": base, "n_high": int(covered[base])}
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         bits = _bits(panel).reshape(rows_and_columns(panel.shape))
         code = _exponents(bits).astype(np.int16) - self.params["base_exponent"]
         short = (code >= 1) & (code <= 7)

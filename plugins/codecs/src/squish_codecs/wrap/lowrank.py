@@ -57,9 +57,7 @@ class LowRank(Corrected):
         with np.errstate(all="ignore"):
             out.reshape(stop - start, right.shape[1])[...] += left @ right
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         parts = self.inner.encode(panel, activations=activations)
         spec = TensorSpec(name="", shape=panel.shape, dtype="f32")
         approximation = np.empty(panel.shape, np.float32)

@@ -113,9 +113,7 @@ class Masked(Corrected):
             unpack=lambda: codes.values, pack=lambda: codes.words,
         )  # fmt: skip
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         side = self.params["block_size"]
         down, across = self._tiles(panel.shape)
         matrix = panel.reshape(rows_and_columns(panel.shape))

@@ -60,9 +60,7 @@ def build_gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
         "data": ("qweight", codes), "scale": ("scales", scales),
         "offset": ("qzeros", require_part(parts, ".qzeros", ("i32",), rank=2)),
     }  # fmt: skip
-    return build_tensor(
-        f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine, fields, _extras(parts)
-    )
+    return build_tensor(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine, fields, _extras(parts))
 
 
 def _gemv(layer: str, parts: StoredParts, group: int) -> TensorSpec:

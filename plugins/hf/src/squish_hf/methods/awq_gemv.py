@@ -39,9 +39,8 @@ class AwqGemv(Codec):
         return (1, self.params["group_size"])
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
-        scheme = Scheme.of(
-            {"bits": 4, "group_size": self.params["group_size"], "word": "i32", "offset": "zero_point", "scale_dtype": "f16"}
-        )
+        size = self.params["group_size"]
+        scheme = Scheme.of({"bits": 4, "group_size": size, "word": "i32", "offset": "zero_point", "scale_dtype": "f16"})
         decode_affine(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
 
 

@@ -16,7 +16,6 @@ from squish_core.api import (
     CodecSpec,
     ErrorCode,
     FormatError,
-    Params,
     Part,
     Region,
     TensorSpec,

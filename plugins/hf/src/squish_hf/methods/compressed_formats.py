@@ -141,9 +141,7 @@ def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     codes = require_part(parts, ".weight", FLOAT8_DTYPES[:2])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     spec = CodecSpec("mx", {"element": codes.dtype})
-    return build_tensor(
-        f"{layer}.weight", codes.shape, spec, Mx, fields, other_parts(parts, "weight", "weight_scale")
-    )
+    return build_tensor(f"{layer}.weight", codes.shape, spec, Mx, fields, other_parts(parts, "weight", "weight_scale"))
 
 
 def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:

@@ -8,7 +8,7 @@ from typing import Any
 from squish_codecs.api import FLOAT8_DTYPES, Affine, Float8
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
+from squish_core.api import Codec, CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import other_parts
@@ -79,7 +79,7 @@ def _float8(layer: str, parts: StoredParts, data: Any) -> TensorSpec:
 
 
 def _built(
-    layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: type[Affine | Float8], fields: dict[str, tuple[str, Part]],
+    layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: type[Codec], fields: dict[str, tuple[str, Part]],
     parts: StoredParts,
 ) -> TensorSpec:  # fmt: skip
     extras = other_parts(parts, *(name for name, _ in fields.values()))

@@ -89,7 +89,8 @@ def write(file: File, spec: TensorSpec, temporary: Path) -> dict[str, Path]:
     def codes(region: Region) -> Codes | None:
         return affine.codes(stored, matrix, region)
 
-    candidates = (panels_params(own.codec.params["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
+    size, biased = own.codec.params["group_size"], "offset" in own.parts
+    candidates = (panels_params(size, dtype, biased) for dtype in ("f16", "f32"))
     if not any(_write(matrix, params, codes, temporary) for params in candidates):
         raise FormatError(
             "its codes cannot be stored in panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"

@@ -38,9 +38,7 @@ class F8Q8(Codec):
         else:
             out.reshape(-1)[:] = (codes * scale[:, None]).reshape(-1)[: out.size]
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Round the scale to e4m3 first, then the codes with the rounded scale."""
         values = np.ascontiguousarray(panel, np.float32).reshape(-1)
         blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)

@@ -11,6 +11,7 @@ from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
     BLOCK_TYPES,
+    Codec,
     CodecSpec,
     CodeLayout,
     Encoding,

@@ -105,9 +105,7 @@ class Csr(_Sparse):
         lines = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
         _fill(out, values, (lines, places), region=(slice(0, rows.stop - rows.start), columns))
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         stored = _is_stored(panel, self.params)
         columns = np.nonzero(stored)[1]
         starts = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])
@@ -136,9 +134,7 @@ class Coo(_Sparse):
         low, high = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
         _fill(out, _values(parts["values"][low:high]), tuple(line[low:high] for line in places), region=region)
 
-    def encode(
-        self, panel: np.ndarray, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         stored = _is_stored(panel, self.params)
         return {"values": panel[stored], "coords": np.argwhere(stored).T.astype(dtypes.to_numpy(self.params["coords"]))}
 

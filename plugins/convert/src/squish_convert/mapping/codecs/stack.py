@@ -75,7 +75,6 @@ class Stack(Wrapping):
         return {role: parts[member_role(number, role)] for role in self.inner.parts(self.wrapped(spec))}
 
 
-
 def _stacked(members: Sequence[Codes]) -> Codes | None:
     """The codes of a stack; None if those of its tensors differ in form."""
     import numpy as np

@@ -51,4 +51,3 @@ def swapped(axes: tuple[Item, ...]) -> tuple[Item, ...]:
     (4, 3, 2)
     """
     return (*axes[:-2], axes[-1], axes[-2])
-
