@@ -37,32 +37,30 @@ Parts = Mapping[str, PartArray]
 """Role -> stored array."""
 
 
-_NONE: Params = {}
+class Encoder:
+    """The encoding half of a codec, or another one that `EncoderInfo` declares; its constructor raises if it cannot run
+    here. It overrides `encode`, and the others where their defaults do not fit.
 
-
-class Specified:
-    """What makes one codec out of a class: the declared id, the parameters, and the codec that it wraps.
-
-    They never change. `Registry.codec` keeps the codecs that it makes, so what `from_params` computes is computed once
-    for all tensors with these parameters.
+    Parameters never change, and `Registry.codec` keeps what it makes: `from_params` is called once for many tensors.
     """
 
     id: str = ""
     """The declared id: one class may implement several codecs, and is subclassed for each."""
     wraps: bool = False
     """Whether the codec wraps another one."""
-    params: Params = _NONE
+    params: Params = {}  # noqa: RUF012 - never written
     """The parameters as in the file."""
     inner: Codec | None = None
     """The wrapped codec."""
+    encoder_only_params: tuple[str, ...] = ()
+    """Parameters that affect encoding but are not stored; formats never see them."""
+    data_params: tuple[str, ...] = ()
+    """Parameters that state what the codes happen to be (`Codec.examine`); an encoder obeys them only on request."""
 
     @classmethod
     def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        """The codec with these parameters, from a file or a finished request.
-
-        A codec overrides it to check the parameters that do not depend on a tensor, and to keep what it computes from
-        them. CodecError if they are invalid.
-        """
+        """The codec with the parameters of a file. A codec overrides it to check those that do not depend on a tensor
+        (CodecError), and to keep what it computes from them."""
         if inner is not None and not cls.wraps:
             raise CodecError("this codec does not wrap another one", code="wrap")
         if inner is None and cls.wraps:
@@ -76,20 +74,6 @@ class Specified:
         """The specification that makes this codec."""
         return CodecSpec(self.id, self.params, None if self.inner is None else self.inner.specification)
 
-
-class Encoder(Specified):
-    """The encoding half of a codec, or an alternative one that `EncoderInfo` declares, whose constructor raises if it
-    cannot run here. It overrides `encode`, and the other methods where their defaults do not fit.
-
-    What a user asks for is not yet an encoder: `params_for` and `needs_activations` are methods of the class.
-    """
-
-    encoder_only_params: tuple[str, ...] = ()
-    """Parameters that affect encoding but are not stored; formats never see them."""
-
-    data_params: tuple[str, ...] = ()
-    """Parameters that state what the codes happen to be (`Repacks.examine`); an encoder obeys them only on request."""
-
     def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Encode a panel: f32 values of a region that is aligned to the grain and spans the undivided axes.
 
@@ -100,10 +84,7 @@ class Encoder(Specified):
 
     @classmethod
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
-        """The parameters for encoding a tensor, from those that a user gave: completed and checked.
-
-        CodecError if the codec only decodes.
-        """
+        """A user's parameters, completed and checked for a tensor; CodecError if the codec only decodes."""
         if cls.encode is Encoder.encode:
             raise cls._decoded_only()
         return options
@@ -136,57 +117,12 @@ class Encoder(Specified):
         return CodecError(f"{cls.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
 
 
-class Repacks(Specified):
-    """The methods of a codec with stored integers, which other codecs and kernels use without decoding values."""
-
-    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
-        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
-
-        Formats that do not know the codec use it to decide how to store the codes.
-        """
-        return None
-
-    def examine(self, parts: Parts, spec: TensorSpec) -> CodecSpec:
-        """The specification with what only the data show, such as zero points that are all the middle of the codes.
-
-        It must stay the same for `canonical`. Reads as little as possible.
-        """
-        return self.specification
-
-    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
-        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
-        return None
-
-    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Parts that represent exactly these codes; None if the codec cannot."""
-        return None
-
-    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
-        """The exactness that `from_codes` would return; called for every panel before anything is written."""
-        result = self.from_codes(codes, spec)
-        return None if result is None else result[1]
-
-    def column_permuted(self, spec: TensorSpec) -> CodecSpec | None:
-        """A codec for the same tensor with permuted columns that compiled kernels support; None if there is none."""
-        return None
-
-    def permute_columns(
-        self, parts: Parts, spec: TensorSpec
-    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
-        """The `column_permuted` codec, its parts, and the source column of each of its columns (None: unchanged).
-
-        Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
-        """
-        raise NotImplementedError
-
-
-class Codec(Encoder, Repacks):
+class Codec(Encoder):
     """A tensor codec with its parameters. `parts` declares the shapes of the stored parts, for the core to check.
 
-    A codec overrides `parts`, `grain` and `decode`; `from_params` if it has parameters to check. If it also encodes or
-    has stored integers, it overrides what `Encoder` and `Repacks` list; their defaults say that it does not. One that
-    wraps another codec sets `wraps`. Methods read `self.params` (plain data as in the file), or what `from_params` made
-    of them, and `self.inner`. A codec is immutable, and serves several threads.
+    A codec overrides `parts`, `grain` and `decode`, and `from_params` to check its parameters. One that encodes, has
+    stored integers or wraps another one overrides `encode`, `codes` or `wraps` and what belongs to them; the defaults
+    say that it does not. A codec serves several threads: methods change nothing.
 
     Parameters
     ----------
@@ -196,10 +132,8 @@ class Codec(Encoder, Repacks):
         Of methods: role -> stored array, read on indexing.
     region, out
         Of methods: one slice per axis, and the array of that shape to fill.
-    params, inner
-        Of `from_params`: the parameters, and the wrapped codec.
-    options
-        Of methods of the class: the parameters that a user gave.
+    params, options, inner
+        Of methods of the class: the parameters of a file, those that a user gave, and the wrapped codec.
     panel, panels
         Of methods: f32 values of a region; a function that iterates over all regions in row order on each call.
     activations
@@ -278,6 +212,48 @@ class Codec(Encoder, Repacks):
     def zero_share(self, parts: Parts, spec: TensorSpec) -> float | None:
         """Share of pruned values, computed from the smallest part that shows it; None if the codec does not prune."""
         return None
+
+    # Stored integers, which other codecs and kernels use without decoding values; by default there are none.
+
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
+
+        Formats that do not know the codec use it to decide how to store the codes.
+        """
+        return None
+
+    def examine(self, parts: Parts, spec: TensorSpec) -> CodecSpec:
+        """The specification with what only the data show, such as zero points that are all the middle of the codes.
+
+        It must stay the same for `canonical`. Reads as little as possible.
+        """
+        return self.specification
+
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
+        return None
+
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        """Parts that represent exactly these codes; None if the codec cannot."""
+        return None
+
+    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
+        """The exactness that `from_codes` would return; called for every panel before anything is written."""
+        result = self.from_codes(codes, spec)
+        return None if result is None else result[1]
+
+    def column_permuted(self, spec: TensorSpec) -> CodecSpec | None:
+        """A codec for the same tensor with permuted columns that compiled kernels support; None if there is none."""
+        return None
+
+    def permute_columns(
+        self, parts: Parts, spec: TensorSpec
+    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
+        """The `column_permuted` codec, its parts, and the source column of each of its columns (None: unchanged).
+
+        Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
+        """
+        raise NotImplementedError
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Codec, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
 from squish_core.codecs.stored import SMALL, StoredArray, check_decoded
@@ -46,11 +46,6 @@ class BoundEncoding:
         self.codec, self.spec, self.encoding, self.parts, self.limits = codec, spec, encoding, parts, limits
         self._dtype: str | None = None
         self._grain: tuple[int | None, ...] | None = None
-
-    @property
-    def params(self) -> Params:
-        """Parameters of the codec."""
-        return self.encoding.codec.params
 
     @property
     def dtype(self) -> str:

@@ -40,11 +40,7 @@ class Dense(Codec):
             return
         values = parts["data"][region]
         if dtype == "bool" and values.size and int(values.view("u1").max()) > 1:
-            raise CodecError(
-                "a bool is not 0 or 1",
-                found=int(values.view("u1").max()),
-                code="bool",
-            )
+            raise CodecError("a bool is not 0 or 1", found=int(values.view("u1").max()), code="bool")
         out[...] = values
 
     def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
@@ -64,18 +60,15 @@ class Dense(Codec):
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if unknown := [name for name in options if name != "dtype"]:
             raise CodecError(
-                f"dense has no parameter {unknown[0]!r}",
-                expected="dtype",
-                found=", ".join(unknown),
+                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=", ".join(unknown),
                 code=ErrorCode.PARAMS,
-            )
+            )  # fmt: skip
         dtype = options.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
             raise CodecError(
-                "dense encoding needs a float dtype of at least 8 bits",
-                found=repr(dtype),
+                "dense encoding needs a float dtype of at least 8 bits", found=repr(dtype),
                 code=ErrorCode.PARAMS if options else "dtype",
-            )
+            )  # fmt: skip
         return {"dtype": dtype}
 
     @property

@@ -63,23 +63,20 @@ class Registry(Plugins):
         return self.implementation("container", name)
 
     def codec(self, spec: CodecSpec) -> Codec:
-        """A tensor codec with its parameters and the codec that it wraps: the same object while it is kept.
-
-        CodecError if the parameters are invalid.
-        """
+        """A tensor codec with its parameters and the codec that it wraps, kept; CodecError if they are invalid."""
+        kept = self._bound  # threads share it: dictionary operations are atomic
         try:
-            codec = self._bound.get(key := spec.key)  # shared by threads: dictionary operations are atomic
+            codec = kept.get(key := spec.key)
         except TypeError:  # parameters that are not plain data
-            return self._made(spec)
+            key, codec = None, None
         if codec is None:
-            codec = self._made(spec)
-            if len(self._bound) >= MOST_CODECS:
-                self._bound.clear()
-            self._bound[key] = codec
+            inner = None if spec.inner is None else self.codec(spec.inner)
+            codec = self.codec_type(spec.id).from_params(spec.params, inner)
+            if len(kept) >= MOST_CODECS:
+                kept.clear()
+            if key is not None:
+                kept[key] = codec
         return codec
-
-    def _made(self, spec: CodecSpec) -> Codec:
-        return self.codec_type(spec.id).from_params(spec.params, None if spec.inner is None else self.codec(spec.inner))
 
     def codec_type(self, name: str) -> type[Codec]:
         """The class of a tensor codec: what does not depend on its parameters."""

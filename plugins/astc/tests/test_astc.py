@@ -117,11 +117,11 @@ def test_random_blocks_decode_or_fail_with_a_typed_error() -> None:
     outcomes = set()
     for footprint, (x, y) in FOOTPRINTS.items():
         spec = TensorSpec(name="w", shape=(y, x), dtype="f32")
+        bound = codec.from_params({"footprint": footprint, "scale": 1.0, "zero": 0.0})
         for _ in range(100):
             stored = {"blocks": rng.integers(0, 256, (1, 1, 16), np.uint8)}
             try:
-                decoded = read_region(codec.from_params({"footprint": footprint, "scale": 1.0, "zero": 0.0}), stored, spec,
-                                    full(spec.shape))  # fmt: skip
+                decoded = read_region(bound, stored, spec, full(spec.shape))
             except CodecError:
                 outcomes.add("refused")
             else:

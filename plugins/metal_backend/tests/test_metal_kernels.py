@@ -28,9 +28,9 @@ SHAPES = [(1, 1), (5, 3), (33, 2)]
 
 def loaded(codec_id, shape, chance):
     """A tensor of random blocks with finite f16 fields."""
-    codec = squish.registry().codec_type(codec_id)
+    codec = squish.registry().codec(CodecSpec(codec_id))
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    ((_, size),) = codec.from_params({}).parts(spec).values()
+    ((_, size),) = codec.parts(spec).values()
     nbytes = codec.block.nbytes
     blocks = chance.integers(0, 256, size, np.uint8).reshape(-1, nbytes)
     for at in HALVES[codec_id]:

@@ -31,15 +31,16 @@ def stored(codec_id, params, shape, chance, **replacements):
 
 
 def packed(codec, spec, params, parts):
-    encoding = Encoding(codec=CodecSpec(codec.id, params))
-    return transcode.pack(forms.form_of(codec, params, spec), BoundEncoding(codec, spec, encoding, parts))
+    bound = codec.from_params(params)
+    encoding = Encoding(codec=bound.specification)
+    return transcode.pack(forms.form_of(bound, spec), BoundEncoding(bound, spec, encoding, parts))
 
 
 def test_a_codec_without_codes_has_no_form_in_mlx():
     """TCA-TBE parameters count the values of the whole tensor and do not apply to a row."""
     spec = TensorSpec(name="w", shape=(64, 64), dtype="bf16")
     params = {"base_exponent": 120, "n_high": 64 * 64}
-    assert forms.form_of(squish.registry().codec_type("tca_tbe"), params, spec) is None
+    assert forms.form_of(squish.registry().codec(CodecSpec("tca_tbe", params)), spec) is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_codec_without_codes_has_no_form_in_mlx():
 def test_the_form_follows_the_declared_layout(codec_id, params, group, bits):
     """A tensor of 2^36 elements: nothing of its size is allocated."""
     spec = TensorSpec(name="w", shape=(1 << 20, 1 << 16), dtype="f32")
-    form = forms.form_of(squish.registry().codec_type(codec_id), params, spec)
+    form = forms.form_of(squish.registry().codec(CodecSpec(codec_id, params)), spec)
     assert (form.group_size, form.bits) == (group, bits)
 
 
@@ -163,7 +164,7 @@ def test_a_mask_augments_the_kernel_of_its_codes(metal_on_cpu, codec_id, inner, 
     codec_spec = CodecSpec("masked", {"block_size": side}, CodecSpec(codec_id, params))
     parts = source.from_params(params).encode(values)
     codec = squish.registry().codec(codec_spec)
-    parts["mask"] = chance.integers(0, 256, codec.from_params(codec_spec.params).parts(spec)["mask"][1], np.uint8)
+    parts["mask"] = chance.integers(0, 256, codec.parts(spec)["mask"][1], np.uint8)
     tensor = memory_file(squish.registry(), {"w": (spec, codec_spec, parts)})[0]["w"]
     chosen = tensor.plan("metal").chosen
     assert chosen.mode == "stream"

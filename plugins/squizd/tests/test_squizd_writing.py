@@ -215,9 +215,7 @@ def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: P
     assert isinstance(answer, Encoding)
     assert answer.codec.id == "squizd.int4"
     whole = (slice(0, 4), slice(0, 64))
-    result = registry.codec(CodecSpec("squizd.int4", answer.codec.params)).from_codes(
-        affine.from_params(params).codes(stored, spec, whole), spec
-    )
+    result = registry.codec(answer.codec).from_codes(affine.from_params(params).codes(stored, spec, whole), spec)
     if result is not None:  # unsigned codes need a bias that is shifted by 8 scales, which float32 may not hold
         assert result[1].kind == "values"
 

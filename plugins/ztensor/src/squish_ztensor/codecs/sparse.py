@@ -207,7 +207,7 @@ def to_scipy(tensor: Any) -> Any:
             hint=f"Run `{install_command('scipy')}`.",
         ) from None
     bound = tensor.bound
-    encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape
+    encoding, parts, params, shape = bound.encoding, bound.parts, bound.codec.params, tensor.shape
     try:
         if encoding.codec.id == "zt.sparse_csr":
             rows = csr_rows(parts, shape, params, slice(0, shape[0]))
