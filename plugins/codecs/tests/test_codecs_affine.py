@@ -213,7 +213,7 @@ def test_unaligned_parts_are_read():
     "params", [{"bits": 4}, {"bits": 3, "axis": "flat", "group_size": 32}, {"bits": 8, "axis": -2}]
 )
 def test_empty_tensors_decode(params):
-    parts = CODEC.encode(np.zeros((0, 32), np.float32), CODEC.params_for(spec_of((0, 32)), params))
+    parts = CODEC.from_params(CODEC.params_for(spec_of((0, 32)), params)).encode(np.zeros((0, 32), np.float32))
     assert decoded(parts, (0, 32), params).shape == (0, 32)
 
 
@@ -286,7 +286,7 @@ def test_symmetric_codes_store_the_middle_and_are_found_out(bits, offset_dtype, 
 )
 def test_gptq_v1_zero_points_are_stored_minus_one_and_never_negative(values, zeros):
     params = {"bits": 4, "group_size": 4, "offset": "zero_point", "zero": 1}
-    parts = CODEC.encode(np.array([values], np.float32), CODEC.params_for(spec_of((1, 4)), params))
+    parts = CODEC.from_params(CODEC.params_for(spec_of((1, 4)), params)).encode(np.array([values], np.float32))
     assert (parts["offset"].tolist(), parts["scale"].tolist()) == ([[zeros]], [[1.0]])
     assert decoded(parts, (1, 4), params).tolist() == [values]
 

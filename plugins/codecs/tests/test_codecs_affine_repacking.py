@@ -21,7 +21,7 @@ def spec_of(shape=SHAPE):
 
 def parts_of_scheme(params, shape=SHAPE, seed=0):
     values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    return CODEC.encode(values, CODEC.params_for(spec_of(shape), params))
+    return CODEC.from_params(CODEC.params_for(spec_of(shape), params)).encode(values)
 
 
 def repacked(parts, source, target, shape=SHAPE, region=None):

@@ -16,7 +16,7 @@ BEST = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497}
 
 def decoded(params, values):
     codec, spec = Palette(), TensorSpec(name="w", shape=values.shape, dtype="f32")
-    parts = codec.encode(values, codec.params_for(spec, params))
+    parts = codec.from_params(codec.params_for(spec, params)).encode(values)
     declared = codec.from_params(params).parts(spec)
     assert {role: part.shape for role, part in parts.items()} == {role: shape for role, (_, shape) in declared.items()}
     out = np.empty(values.shape, np.float32)

@@ -44,7 +44,7 @@ def test_each_block_maps_its_largest_value_to_the_largest_code(
     values = values.astype(np.float32)
     values[:4, :6] = 0
     codec, spec = squish.registry().codec_type("float8"), TensorSpec(name="w", shape=(10, 20), dtype="f32")
-    parts = codec.encode(values, codec.params_for(spec, parse_spec(text).params))
+    parts = codec.from_params(codec.params_for(spec, parse_spec(text).params)).encode(values)
     scale, codes = (parts[role].astype(np.float64) for role in ("scale", "data"))
     down, across = block
     for row in range(0, 10, down):

@@ -156,7 +156,7 @@ def test_scalar_and_empty_tensors_decode():
     params = {"bits": 4, "table": "nf4", "scale_dtype": "f32", "axis": "flat"}
     parts = {"data": np.array([15], np.uint8), "scale": np.array([2.5], np.float32)}
     assert decoded(parts, (), params) == 2.5
-    parts = CODEC.encode(np.zeros((0, 32), np.float32), CODEC.params_for(spec_of((0, 32)), params))
+    parts = CODEC.from_params(CODEC.params_for(spec_of((0, 32)), params)).encode(np.zeros((0, 32), np.float32))
     assert decoded(parts, (0, 32), params).shape == (0, 32)
 
 
