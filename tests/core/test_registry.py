@@ -189,7 +189,7 @@ def test_needs_lists_the_codecs_that_a_format_declares_and_that_are_absent() -> 
     assert (own.installed, codec.id, codec.kind, codec.dist) == (True, "ggml.q4_k", "codec", "squish-ggml")
 
 
-@pytest.mark.parametrize("kind", ["container", "codec", "byte_codec", "backend"])
+@pytest.mark.parametrize("kind", ["container", "codec_type", "byte_codec", "backend"])
 def test_no_lookup_raises_key_error(kind: str) -> None:
     with pytest.raises(MissingPluginError) as caught:
         getattr(toys.registry(), kind)("nobody.has")

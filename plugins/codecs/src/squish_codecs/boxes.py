@@ -168,15 +168,6 @@ class _Form:
         """The packing of codes in bytes."""
         return Packing(self.bits, "u8", "lsb")
 
-    checked: Mapping[str, Any]
-    """The checked parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.checked = _check_params(params)
-        return codec
-
     def parts(self) -> dict[str, tuple[str, Shape]]:
         """Return dtype and shape of each part."""
         elements = dtypes.count(self.shape)

@@ -156,10 +156,9 @@ def _common(grains: Sequence[int | None]) -> int | None:
     return lcm(*steps) if len(steps) == len(grains) else None
 
 
-def _row_layout(wrapped: tuple[Codec, TensorSpec], own: Params, params: Params) -> CodeLayout | None:
+def _row_layout(codec: Codec, spec: TensorSpec, groups: Groups) -> CodeLayout | None:
     """The wrapped codec's layout, if each row has codes of its own."""
-    codec, spec = wrapped
-    layout, groups = codec.code_layout(spec), groups_of(params)
+    layout = codec.code_layout(spec)
     if layout is None or layout.run or groups.folded or layout.group[groups.axis] != 1:
         return None
     return layout
