@@ -257,7 +257,7 @@ def test_a_plan_shows_sections_records_and_streams_by_core():
 )  # fmt: skip
 def test_each_byte_of_a_plan_is_in_one_section(codec, params, device, sections):
     values = np.random.default_rng(2).standard_normal((256, 256)).astype(np.float32)
-    source = squish.registry().codec(codec)
+    source = squish.registry().codec_type(codec)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     if codec == "palette":
         fitted = params
@@ -267,7 +267,7 @@ def test_each_byte_of_a_plan_is_in_one_section(codec, params, device, sections):
         }
     else:
         fitted = source.from_params(params).fit_params(lambda: iter([values]), spec)
-        parts = source.encode(values, fitted)
+        parts = source.from_params(fitted).encode(values)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, fitted), parts)})
     chosen = file["w"].plan(f"ane:device={device}").chosen
     planned = dict(chosen.facts["sections"])

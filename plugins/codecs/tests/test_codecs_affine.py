@@ -14,7 +14,7 @@ from squish_codecs.api import Affine, is_mlx_layout
 from squish_testing import expect_error
 from squish_testing.codecs import read_region
 
-from squish_core.api import CodecError, CodecSpec, TensorSpec, dtypes
+from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full, on_grain, stored_panels
 
 DATA = Path(__file__).parent / "data"
@@ -137,7 +137,7 @@ def random_parts(shape, params, rng):
 @pytest.mark.parametrize("name", GOLDEN)
 def test_values_are_bit_identical_to_the_formats_own_software(name):
     case, stored = GOLDEN[name], np.load(DATA / "golden.npz")
-    declared = CODEC.parts(spec_of(case["shape"]), case["params"])
+    declared = CODEC.from_params(case["params"]).parts(spec_of(case["shape"]))
     parts = {role: stored[f"{name}/{role}"].view(dtypes.to_numpy(dtype)) for role, (dtype, _) in declared.items()}
     assert {role: part.shape for role, part in parts.items()} == {role: size for role, (_, size) in declared.items()}
     values = decoded(parts, case["shape"], case["params"])
@@ -267,8 +267,8 @@ def test_symmetric_codes_store_the_middle_and_are_found_out(bits, offset_dtype, 
     values, spec = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32), spec_of((32, 32))
     for symmetric in (True, False):
         stated = {**params, "symmetric": symmetric}
-        parts = CODEC.encode(values, stated)
-        codec = CODEC.examine(parts, spec, CodecSpec("affine", params))
+        parts = CODEC.from_params(stated).encode(values)
+        codec = CODEC.from_params(params).examine(parts, spec)
         assert codec.params.get("symmetric", False) is symmetric
         assert CODEC.from_params(codec.params).canonical == CODEC.from_params(params).canonical
         assert CODEC.from_params(codec.params).code_layout(spec).is_symmetric is symmetric
@@ -392,12 +392,12 @@ def test_short_names_resolve_to_encodings():
 def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
     (shape, source), target = one, one[1] if itself else other[1]
     try:
-        declared = CODEC.parts(spec_of(shape), target)
+        declared = CODEC.from_params(target).parts(spec_of(shape))
     except CodecError:
         return
     parts = random_parts(shape, source, np.random.default_rng(seed))
-    codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
-    parts_of_codes = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    codes = CODEC.from_params(source).codes(parts, spec_of(shape), full(shape))
+    parts_of_codes = codes and CODEC.from_params(target).from_codes(codes, spec_of(shape))
     assert parts_of_codes or not (itself and codes)
     if parts_of_codes:
         assert {role: part.shape for role, part in parts_of_codes[0].items()} == {

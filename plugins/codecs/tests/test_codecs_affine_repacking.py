@@ -26,8 +26,8 @@ def parts_of_scheme(params, shape=SHAPE, seed=0):
 
 def repacked(parts, source, target, shape=SHAPE, region=None):
     region = region or full(tuple(shape))
-    codes = CODEC.codes(parts, spec_of(shape), source, region)
-    return CODEC.from_codes(codes, spec_of(codes.values.shape), target)
+    codes = CODEC.from_params(source).codes(parts, spec_of(shape), region)
+    return CODEC.from_params(target).from_codes(codes, spec_of(codes.values.shape))
 
 
 def values_of(parts, params, shape=SHAPE):
@@ -64,7 +64,7 @@ def test_symmetric_codes_round_trip_through_every_layout(name):
     assert exactness == SAME
     np.testing.assert_array_equal(values_of(there, TARGETS[name]), values_of(parts, SYMMETRIC))
     if name != "half the group":
-        declared = CODEC.parts(spec_of(), TARGETS[name])
+        declared = CODEC.from_params(TARGETS[name]).parts(spec_of())
         assert {role: part.shape for role, part in there.items()} == {r: size for r, (_, size) in declared.items()}
     back, _ = repacked(there, TARGETS[name], SYMMETRIC)
     assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
@@ -93,10 +93,10 @@ def test_groups_with_equal_scales_merge():
 def test_flat_groups_across_rows_split_and_merge_again():
     shape, flat = (6, 12), {"bits": 4, "group_size": 8, "axis": "flat"}
     parts = parts_of_scheme(flat, shape)
-    codes = CODEC.codes(parts, spec_of(shape), flat, full(shape))
+    codes = CODEC.from_params(flat).codes(parts, spec_of(shape), full(shape))
     assert codes.group == (1, 4)
     rows = {"bits": 4, "group_size": 4}
-    there, _ = CODEC.from_codes(codes, spec_of(shape), rows)
+    there, _ = CODEC.from_params(rows).from_codes(codes, spec_of(shape))
     np.testing.assert_array_equal(values_of(there, rows, shape), values_of(parts, flat, shape))
     back, _ = repacked(there, rows, flat, shape)
     assert back["scale"].tobytes() == parts["scale"].tobytes()

@@ -15,7 +15,7 @@ CODEC = Bitmask
 
 def encoded(values, params):
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    params = CODEC.fit_params(lambda: iter([values]), spec, CODEC.params_for(spec, params))
+    params = CODEC.from_params(CODEC.params_for(spec, params)).fit_params(lambda: iter([values]), spec)
     return spec, params, CODEC.from_params(params).encode(values)
 
 

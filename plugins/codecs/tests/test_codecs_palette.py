@@ -195,12 +195,12 @@ def test_a_midpoint_gets_the_lower_entry():
 def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
     (shape, source), target = one, one[1] if itself else other[1]
     try:
-        declared = CODEC.parts(spec_of(shape), target)
+        declared = CODEC.from_params(target).parts(spec_of(shape))
     except CodecError:
         return
     parts = random_parts(shape, source, np.random.default_rng(seed))
-    codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
-    parts_of_codes = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    codes = CODEC.from_params(source).codes(parts, spec_of(shape), full(shape))
+    parts_of_codes = codes and CODEC.from_params(target).from_codes(codes, spec_of(shape))
     assert parts_of_codes or not (itself and codes and not source.get("nested"))
     if parts_of_codes:
         assert {role: part.shape for role, part in parts_of_codes[0].items()} == {
@@ -212,7 +212,7 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
 def test_repacking_resolves_nested_scales():
     case, stored = json.loads((DATA / "palette.json").read_text()), dict(np.load(DATA / "palette.npz"))
     spec = spec_of(case["shape"])
-    codes = CODEC.codes(stored, spec, case["params"], full(spec.shape))
+    codes = CODEC.from_params(case["params"]).codes(stored, spec, full(spec.shape))
     nf4_params = {"bits": 4, "group_size": 64, "table": "nf4", "scale_dtype": "f32"}
     parts, exactness = CODEC.from_params(nf4_params).from_codes(codes, spec)
     assert exactness.kind == "values"

@@ -39,7 +39,7 @@ def in_panels(spec: TensorSpec, params: dict[str, Any]) -> tuple[dict[str, np.nd
     """Random codes in rows, and repacked in panels."""
     rows, affine = in_rows(params), Affine()
     stored = random_rows(spec, rows)
-    codes = affine.codes(stored, spec, rows, full(spec.shape))
+    codes = affine.from_params(rows).codes(stored, spec, full(spec.shape))
     assert codes is not None
     panel_parts = Panels.from_params(params).from_codes(codes, spec)
     assert panel_parts is not None
@@ -64,17 +64,17 @@ def test_panels_have_the_codes_and_values_of_rows(params: dict[str, Any], shape:
     spec, codec = TensorSpec(name="w", shape=shape, dtype="f32"), Panels()
     rows, parts = in_panels(spec, params)
     one, other = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    Affine().decode(rows, spec, in_rows(params), region=full(shape), out=one)
+    Affine.from_params(in_rows(params)).decode(rows, spec, region=full(shape), out=one)
     codec.from_params(params).decode(parts, spec, region=full(shape), out=other)
     assert one.tobytes() == other.tobytes()
     codes = codec.from_params(params).codes(parts, spec, full(shape))
     assert codes is not None
-    row_parts = Affine().from_codes(codes, spec, in_rows(params))
+    row_parts = Affine.from_params(in_rows(params)).from_codes(codes, spec)
     assert row_parts is not None
     assert {role: part.tobytes() for role, part in row_parts[0].items()} == {
         role: part.tobytes() for role, part in rows.items()
     }
-    assert codec.from_params(params).code_layout(spec) == Affine().code_layout(spec, in_rows(params))
+    assert codec.from_params(params).code_layout(spec) == Affine.from_params(in_rows(params)).code_layout(spec)
 
 
 def test_the_layout_matches_the_specification() -> None:

@@ -66,14 +66,14 @@ def test_a_scale_with_another_meaning_is_not_repacked(name: str) -> None:
     parts = {"data": np.zeros(codec.parts(SPEC)["data"][1], np.uint8)}
     legal = codec.codes(parts, SPEC, REGION)
     assert legal is not None
-    mx_parts = Mx().from_codes(legal, SPEC, FORMS[name])
+    mx_parts = Mx.from_params(FORMS[name]).from_codes(legal, SPEC)
     assert mx_parts is not None
     scale = mx_parts[0]["scale"].view(np.uint8).copy()
     for code in range(LAST[name] + 1, 256):
         parts["data"][1, 0] = scale[1, 0] = code
         assert codec.codes(parts, SPEC, REGION) is None
         strange = {**mx_parts[0], "scale": scale.view(mx_parts[0]["scale"].dtype)}
-        codes = Mx().codes(strange, SPEC, FORMS[name], REGION)
+        codes = Mx.from_params(FORMS[name]).codes(strange, SPEC, REGION)
         assert codes is not None
         assert codec.holds(codes, SPEC) is None
         assert codec.from_codes(codes, SPEC) is None

@@ -35,7 +35,9 @@ def install(monkeypatch, metal_on_cpu):
 def astc_file(values, footprint="6x6", damage=None):
     """A file in memory with one ASTC tensor."""
     codec, spec = squish.registry().codec_type("astc"), TensorSpec(name="w", shape=values.shape, dtype="f32")
-    params = codec.fit_params(lambda: iter([values]), spec, codec.params_for(spec, {"footprint": footprint}))
+    params = codec.from_params(codec.params_for(spec, {"footprint": footprint})).fit_params(
+        lambda: iter([values]), spec
+    )
     blocks = codec.from_params(params).encode(values)["blocks"].copy()
     if damage is not None:
         blocks[damage] = 0xFF
