@@ -36,7 +36,7 @@ def one_tensor(folder: Path, rounds: int) -> list[Row]:
     bound = file["w"].bound
     parts: dict[str, Any] = {role: np.asarray(part) for role, part in bound.parts.items()}
     region, out = (slice(0, 32), slice(0, 64)), np.empty((32, 64), np.float32)
-    codec = repeated(lambda: bound.codec.decode(parts, bound.spec, bound.params, region=region, out=out))
+    codec = repeated(lambda: bound.codec.decode(parts, bound.spec, region=region, out=out))
     tensor = file["w"]
     rows = []
     for name, call in {"numpy()": tensor.numpy, "look up and numpy()": lambda: file["w"].numpy()}.items():

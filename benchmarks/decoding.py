@@ -9,7 +9,7 @@ import oracles
 from squish_testing.codecs import read_region
 
 from benchmarks.table import Row, markdown
-from squish_core.api import TensorSpec
+from squish_core.api import CodecSpec, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
 
@@ -31,14 +31,14 @@ def run(quick: bool) -> str:
 
 def decode(name: str, shape: tuple[int, int]) -> Row:
     """One block type."""
-    codec = registry().codec(f"ggml.{name}")
+    codec = registry().codec(CodecSpec(f"ggml.{name}"))
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    _, stored = codec.parts(spec, {})["data"]
+    _, stored = codec.parts(spec)["data"]
     blocks = finite_blocks(name, stored)
     out = np.empty(shape, np.float32)
     theirs = oracles.peer("gguf").prepare(gguf_decode, blocks=blocks, kind=name.upper())
     parts: Any = {"data": blocks}
-    calls: Any = {"ours": lambda: read_region(codec, parts, spec, {}, full(shape), out), "gguf-py": theirs}
+    calls: Any = {"ours": lambda: read_region(codec, parts, spec, full(shape), out), "gguf-py": theirs}
     seconds = oracles.interleave(calls)
     return Row(name, seconds.pop("ours"), seconds, 4 * out.size, TARGETS.get(name, ""))
 

@@ -48,8 +48,8 @@ def run(quick: bool) -> str:
 def palette(size: int, fit: str) -> Row:
     """A palette of one matrix."""
     values = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
-    codec, params = Palette(), {"bits": 4, "axis": "flat", "codebook_dtype": "f16", "fit": fit}
-    calls: dict[str, Any] = {"ours": lambda: codec.encode(values, params)}
+    codec = Palette.from_params({"bits": 4, "axis": "flat", "codebook_dtype": "f16", "fit": fit})
+    calls: dict[str, Any] = {"ours": lambda: codec.encode(values)}
     calls["coremltools"] = oracles.peer("coremltools").prepare(their_palette, values=values, fit=fit)
     if fit == "kmeans":
         calls["scikit-learn"] = oracles.peer("coremltools").prepare(their_clusters, values=values)

@@ -17,7 +17,7 @@ from squish_testing.codecs import read_region
 import squish_core as squish
 from benchmarks import data
 from benchmarks.table import Row, markdown
-from squish_core.api import CodecSpec, TensorSpec
+from squish_core.api import Codec, CodecSpec, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
 
@@ -47,31 +47,31 @@ def run(quick: bool) -> str:
 
 def coding(name: str, shape: tuple[int, int]) -> list[Row]:
     """One codec, out of its parts into a reused array and back."""
-    spec, codec, values, params = prepared(CODECS[name], shape)
-    parts: Any = codec.encode(values, params)
+    spec, codec, values = prepared(CODECS[name], shape)
+    parts: Any = codec.encode(values)
     out = np.empty(shape, values.dtype)
     seconds = oracles.interleave({
-        "decode": lambda: read_region(codec, parts, spec, params, full(shape), out),
-        "encode": lambda: codec.encode(values, params),
+        "decode": lambda: read_region(codec, parts, spec, full(shape), out),
+        "encode": lambda: codec.encode(values),
     })  # fmt: skip
     return [Row(f"{name}: {step}", duration, {}, out.nbytes) for step, duration in seconds.items()]
 
 
-def prepared(codec_spec: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Any, np.ndarray, Any]:
-    """Spec, codec, values and complete parameters."""
+def prepared(codec_spec: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Codec, np.ndarray]:
+    """Spec, codec with complete parameters, and values."""
     values = np.random.default_rng(0).standard_normal(shape, np.float32) / 50
     dtype = "bf16" if codec_spec.id == "tca_tbe" else "f32"
     spec, codec = TensorSpec(name="w", shape=shape, dtype=dtype), registry().codec(codec_spec)
     if dtype == "bf16":
         values = values.astype(ml_dtypes.bfloat16)
-    return spec, codec, values, codec.fit_params(lambda: iter([values]), spec, codec_spec.params)
+    return spec, codec.from_params(codec.fit_params(lambda: iter([values]), spec), codec.inner), values
 
 
 def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
     """TCA-TBE, zstd (levels 3 and 19) and, unless quick, zipnn on the same bfloat16 bytes, interleaved."""
-    spec, codec, values, params = prepared(CODECS["TCA-TBE"], shape)
+    spec, codec, values = prepared(CODECS["TCA-TBE"], shape)
     raw, out = values.tobytes(), np.empty(shape, values.dtype)
-    parts: Any = codec.encode(values, params)
+    parts: Any = codec.encode(values)
     packers = {f"zstd -{level}": zstandard.ZstdCompressor(level=level) for level in (3, 19)}
     packed = {name: packer.compress(raw) for name, packer in packers.items()}
     sizes = {
@@ -79,9 +79,9 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
         **{name: len(done) for name, done in packed.items()},
     }
     ratios = ", ".join(f"{name} {size / len(raw):.3f}" for name, size in sizes.items())
-    pack: dict[str, Any] = {"ours": lambda: codec.encode(values, params)}
+    pack: dict[str, Any] = {"ours": lambda: codec.encode(values)}
     pack |= {name: lambda packer=packer: packer.compress(raw) for name, packer in packers.items()}
-    unpack: dict[str, Any] = {"ours": lambda: read_region(codec, parts, spec, params, full(shape), out)}
+    unpack: dict[str, Any] = {"ours": lambda: read_region(codec, parts, spec, full(shape), out)}
     unpack |= {name: lambda done=done: zstandard.decompress(done) for name, done in packed.items()}
     if not quick:
         peer = oracles.peer("zipnn")

@@ -70,13 +70,13 @@ def opening() -> Row:
 
 def coding(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, options: dict[str, Any]) -> list[Row]:
     """Encoding and decoding of one type."""
-    codec = registry().codec(codec_id)
-    params = codec.params_for(spec, options)
-    parts: Any = codec.encode(values, params)
+    params = registry().codec_type(codec_id).params_for(spec, options)
+    codec = registry().codec(CodecSpec(codec_id, params))
+    parts: Any = codec.encode(values)
     out = np.empty(spec.shape, np.float32)
     calls: dict[str, dict[str, Any]] = {
-        "encode": {"ours": lambda: codec.encode(values, params)},
-        "decode": {"ours": lambda: read_region(codec, parts, spec, params, full(spec.shape), out)},
+        "encode": {"ours": lambda: codec.encode(values)},
+        "decode": {"ours": lambda: read_region(codec, parts, spec, full(spec.shape), out)},
     }
     if name.startswith("afq"):
         for step, task in (("encode", mlx_quantize), ("decode", mlx_dequantize)):

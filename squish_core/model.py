@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attrs import evolve, field, frozen
@@ -12,6 +12,21 @@ from squish_core.errors import Problem, TensorError
 
 VIEWABLE = frozenset(name for name in dtypes.NAMES if dtypes.bits(name) >= 8) - {"bool"}
 """Dtypes that can be viewed without decoding: they are not packed and have no invalid bytes."""
+
+
+_SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
+
+
+def plain_key(value: Any) -> Hashable:
+    """Plain data as a key with types, so that 1, 1.0 and True differ; TypeError for anything else."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return kind, value
+    if isinstance(value, Mapping):
+        return kind, tuple([(key, plain_key(item)) for key, item in value.items()])
+    if kind in (list, tuple):
+        return kind, tuple([plain_key(item) for item in value])
+    raise TypeError(f"{kind.__name__} is not plain data")
 
 
 @frozen
@@ -89,6 +104,13 @@ class CodecSpec:
     def __str__(self) -> str:
         text = self.id + (f":{','.join(f'{k}={v}' for k, v in self.params.items())}" if self.params else "")
         return f"{text}({self.inner})" if self.inner else text
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal specifications; TypeError for parameters that are not plain data."""
+        if not self.params and self.inner is None:
+            return self.id
+        return self.id, plain_key(self.params), None if self.inner is None else self.inner.key
 
 
 DENSE = CodecSpec("dense")

@@ -202,7 +202,7 @@ def zero_share(reader: Reader, spec: TensorSpec) -> float | None:
     try:
         with guarded(TensorError, "reading its mask", file=reader.name, tensor=spec.name):
             bound = reader.bind(spec, encoding)
-            return bound.codec.zero_share(bound.parts, spec, bound.params)
+            return bound.codec.zero_share(bound.parts, spec)
     except SquishError:
         return None  # `verify` reports a damaged mask
 

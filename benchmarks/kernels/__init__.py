@@ -55,7 +55,7 @@ def tensors(codec: CodecSpec, shape: tuple[int, int], copies: int = 1) -> list[T
     """Equal tensors in memory, their parts on cache lines as in most files."""
     codec, stored = _stored(codec, shape)
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    declared = registry().codec(codec).parts(spec, codec.params)
+    declared = registry().codec(codec).parts(spec)
     step = sum(-(-stored[role].nbytes // CACHE_LINE) * CACHE_LINE for role in declared)
     memory, end, specs = aligned((copies * step,), "u8"), 0, {}
     for number in range(copies):
@@ -72,18 +72,19 @@ def tensors(codec: CodecSpec, shape: tuple[int, int], copies: int = 1) -> list[T
 
 def _stored(codec: CodecSpec, shape: tuple[int, int]) -> tuple[CodecSpec, Mapping[str, np.ndarray]]:
     """Random codes and ordinary scales; a few rows encoded, again and again, where parts depend on each other."""
-    implementation = registry().codec(codec)
     if "sparsity" not in codec.params:
-        declared = implementation.parts(TensorSpec(name="w", shape=shape, dtype="f32"), codec.params)
+        declared = registry().codec(codec).parts(TensorSpec(name="w", shape=shape, dtype="f32"))
         return codec, {role: _random(kind, size) for role, (kind, size) in declared.items()}
     few = (math.gcd(shape[0], 256), shape[1])
     spec, values = (
         TensorSpec(name="w", shape=few, dtype="f32"),
         np.random.default_rng(0).standard_normal(few, np.float32),
     )
-    params = implementation.fit_params(lambda: iter((values,)), spec, implementation.params_for(spec, codec.params))
+    codec_type = registry().codec_type(codec.id)
+    implementation = codec_type.from_params(codec_type.params_for(spec, codec.params))
+    params = implementation.fit_params(lambda: iter((values,)), spec)
     times = shape[0] // few[0]
-    stored = {role: np.tile(part, times) for role, part in implementation.encode(values, params).items()}
+    stored = {role: np.tile(part, times) for role, part in implementation.from_params(params).encode(values).items()}
     return CodecSpec(codec.id, {**params, "count": params["count"] * times}), stored
 
 

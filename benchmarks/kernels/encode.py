@@ -66,16 +66,18 @@ def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     spec = CodecSpec(base.id, {**base.params, **HOW[how]})
     activations = np.random.default_rng(1).random(shape[1], np.float32)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
-    ours, codec = registry().encoder(spec), registry().codec(spec)
     tensor = TensorSpec(name="w", shape=shape, dtype="f32")
-    params = codec.fit_params(lambda: iter((values,)), tensor, ours.params_for(tensor, spec.params))
+    params = registry().encoder_type(spec).params_for(tensor, spec.params)
+    codec = registry().codec(CodecSpec(spec.id, params))
+    spec = CodecSpec(spec.id, codec.fit_params(lambda: iter((values,)), tensor))
+    ours, codec = registry().encoder(spec), registry().codec(spec)
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
     calls: dict[str, Any] = {
-        "ours": lambda: ours.encode(values, params, activations=activations), "read": limit.call, **theirs,
+        "ours": lambda: ours.encode(values, activations=activations), "read": limit.call, **theirs,
     }  # fmt: skip
     if ours is not codec and kind not in ("Q4_K", "Q5_K", "Q6_K"):
-        calls["NumPy"] = lambda: codec.encode(values, params)
+        calls["NumPy"] = lambda: codec.encode(values)
     seconds = oracles.interleave(calls, rounds)
     mine = seconds.pop("ours")
     others = {"read": limit.seconds(seconds.pop("read"), values.nbytes), **seconds}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from attrs import evolve, frozen
 
 from squish_core.backends.offers import Offer
 from squish_core.codes import ErrorCode
-from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
+from squish_core.model import Encoding, Part, Refusal, TensorSpec, plain_key
 
 MOST = 1024
 """Maximum number of cached answers."""
-_SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 @frozen
@@ -87,31 +85,13 @@ def kind_of(spec: TensorSpec) -> Hashable:
     TypeError for parameters that are not plain data.
     """
     encodings = [
-        (encoding.label, _codec(encoding.codec), *[_part(role, part) for role, part in encoding.parts.items()])
+        (encoding.label, encoding.codec.key, *[_part(role, part) for role, part in encoding.parts.items()])
         for encoding in spec.encodings
     ]
-    return spec.dtype, spec.shape, spec.problem, _values(spec.attrs) if spec.attrs else None, *encodings
-
-
-def _codec(codec: CodecSpec) -> Hashable:
-    if not codec.params and codec.inner is None:
-        return codec.id
-    return codec.id, _values(codec.params), None if codec.inner is None else _codec(codec.inner)
+    return spec.dtype, spec.shape, spec.problem, plain_key(spec.attrs) if spec.attrs else None, *encodings
 
 
 def _part(role: str, part: Part) -> Hashable:
     lengths = tuple([segment.length for segment in part.segments])
-    filters = tuple([(item.codec, _values(item.params)) for item in part.filters]) if part.filters else None
+    filters = tuple([(item.codec, plain_key(item.params)) for item in part.filters]) if part.filters else None
     return role, part.dtype, part.shape, part.byteorder, part.data, lengths, filters
-
-
-def _values(value: Any) -> Hashable:
-    """Plain data with types, so that 1, 1.0 and True differ."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return kind, value
-    if isinstance(value, Mapping):
-        return kind, tuple([(key, _values(item)) for key, item in value.items()])
-    if kind in (list, tuple):
-        return kind, tuple([_values(item) for item in value])
-    raise TypeError(f"{kind.__name__} is not plain data")

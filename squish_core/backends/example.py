@@ -46,9 +46,9 @@ def _example(codecs: Codecs, encoding: Encoding, op: str, shape: tuple[int, int]
     values = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
     dtype = "f32" if values is None else values.dtype
     spec = TensorSpec(name="", shape=(EXPERTS, *shape) if op == "experts" else shape, dtype=dtype)
-    spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec, encoding.codec.params))
+    spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec))
     codec = _fitted(codecs, encoding.codec, spec)
-    parts = codecs.codec(codec).parts(spec, codec.params)
+    parts = codecs.codec(codec).parts(spec)
     filters = {role: part.filters for role, part in encoding.parts.items()}
     complete = {role: _part(kind, shape, filters.get(role, ())) for role, (kind, shape) in parts.items()}
     return evolve(spec, encodings=(evolve(encoding, codec=codec, parts=complete),))
@@ -58,7 +58,7 @@ def _fitted(codecs: Codecs, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
     """A codec and the codecs it wraps, with the parameters that depend on values."""
     inner = None if codec.inner is None else _fitted(codecs, codec.inner, spec)
     fitted = evolve(codec, inner=inner)
-    return evolve(fitted, params=codecs.codec(fitted).fit_params(_panels(spec), spec, codec.params))
+    return evolve(fitted, params=codecs.codec(fitted).fit_params(_panels(spec), spec))
 
 
 def _panels(spec: TensorSpec) -> Callable[[], Iterator[np.ndarray]]:

@@ -217,11 +217,11 @@ class Check:
             if self._scratch is None:
                 self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
             values = ValueCheck()
-            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch, values.add)
+            decode_all(bound.codec, bound.parts, tensor.spec, self._scratch, values.add)
             self.problems += values.problems(tensor.name, bound.dtype in FLOATS and is_matrix(tensor.shape))
             self.problems += (
                 Problem(code="doubt", severity="warning", where=tensor.name, message=doubt)
-                for doubt in bound.codec.doubts(bound.parts, tensor.spec, bound.params)
+                for doubt in bound.codec.doubts(bound.parts, tensor.spec)
             )
 
     def _scales(self, tensor: Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Codec, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
 from squish_core.codecs.stored import SMALL, StoredArray, check_decoded
@@ -48,22 +48,17 @@ class BoundEncoding:
         self._grain: tuple[int | None, ...] | None = None
 
     @property
-    def params(self) -> Params:
-        """Parameters of the codec."""
-        return self.encoding.codec.params
-
-    @property
     def dtype(self) -> str:
         """Dtype of decoded values."""
         if self._dtype is None:
-            self._dtype = self.codec.value_dtype(self.spec, self.params)
+            self._dtype = self.codec.value_dtype(self.spec)
         return self._dtype
 
     @property
     def grain(self) -> tuple[int | None, ...]:
         """Smallest independently decodable block, per axis; None if the axis cannot be divided."""
         if self._grain is None:
-            self._grain = self.codec.grain(self.spec, self.params)
+            self._grain = self.codec.grain(self.spec)
         return self._grain
 
     @property
@@ -101,10 +96,10 @@ class BoundEncoding:
         if size != shape:  # the whole tensor is always on the grain
             wide = on_grain(region, shape, self.grain)
         if fits and wide == region:
-            self.codec.decode(self.parts, self.spec, self.params, region=region, out=out)
+            self.codec.decode(self.parts, self.spec, region=region, out=out)
             return out
         panel = np.empty(sizes(wide), dtype)
-        self.codec.decode(self.parts, self.spec, self.params, region=wide, out=panel)
+        self.codec.decode(self.parts, self.spec, region=wide, out=panel)
         out[...] = panel[tuple(slice(r.start - w.start, r.stop - w.start) for r, w in zip(region, wide))]
         return out
 
@@ -137,8 +132,8 @@ class BoundEncoding:
     @property
     def code_layout(self) -> CodeLayout | None:
         """Layout of the codes; None if the codec has none."""
-        return self.codec.code_layout(self.spec, self.params)
+        return self.codec.code_layout(self.spec)
 
     def codes(self, region: Region) -> Codes | None:
         """Stored integers of a region; None if the codec has none."""
-        return self.codec.codes(self.parts, self.spec, self.params, region)
+        return self.codec.codes(self.parts, self.spec, region)

@@ -18,67 +18,62 @@ class Dense(Codec):
     """Row-major values in the tensor's dtype, or in `dtype` (for a second encoding, or as a target). Dtypes below 8
     bits are packed."""
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        dtype = self.value_dtype(spec, params)
+    id = "dense"
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        dtype = self.value_dtype(spec)
         if dtypes.bits(dtype) < 8:
             return {"data": ("u8", (dtypes.nbytes(dtype, spec.shape),))}
         return {"data": (dtype, spec.shape)}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        packed = dtypes.bits(self.value_dtype(spec, params)) < 8
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        packed = dtypes.bits(self.value_dtype(spec)) < 8
         return (None if packed else 1,) * len(spec.shape)
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return str(params.get("dtype", spec.dtype))
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return str(self.params.get("dtype", spec.dtype))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        dtype = self.value_dtype(spec, params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        dtype = self.value_dtype(spec)
         if dtypes.bits(dtype) < 8:
             out[...] = unpack(parts["data"][:], dtype, dtypes.count(spec.shape)).reshape(spec.shape)
             return
         values = parts["data"][region]
         if dtype == "bool" and values.size and int(values.view("u1").max()) > 1:
-            raise CodecError(
-                "a bool is not 0 or 1",
-                found=int(values.view("u1").max()),
-                code="bool",
-            )
+            raise CodecError("a bool is not 0 or 1", found=int(values.view("u1").max()), code="bool")
         out[...] = values
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        dtype = self.value_dtype(spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        dtype = self.value_dtype(spec)
         if dtype == "bool" or dtypes.bits(dtype) < 8:
             from squish_core.codecs.regions import decode_all  # `regions` imports codecs
 
-            decode_all(self, parts, spec, params)
+            decode_all(self, parts, spec)
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         import numpy as np
 
         with np.errstate(over="ignore"):  # the core reports overflow
-            return {"data": dtypes.cast(panel, params.get("dtype") or dtypes.from_numpy(panel.dtype))}
+            return {"data": dtypes.cast(panel, self.params.get("dtype") or dtypes.from_numpy(panel.dtype))}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if unknown := [name for name in params if name != "dtype"]:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        if unknown := [name for name in options if name != "dtype"]:
             raise CodecError(
-                f"dense has no parameter {unknown[0]!r}",
-                expected="dtype",
-                found=", ".join(unknown),
+                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=", ".join(unknown),
                 code=ErrorCode.PARAMS,
-            )
-        dtype = params.get("dtype", spec.dtype)
+            )  # fmt: skip
+        dtype = options.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
             raise CodecError(
-                "dense encoding needs a float dtype of at least 8 bits",
-                found=repr(dtype),
-                code=ErrorCode.PARAMS if params else "dtype",
-            )
+                "dense encoding needs a float dtype of at least 8 bits", found=repr(dtype),
+                code=ErrorCode.PARAMS if options else "dtype",
+            )  # fmt: skip
         return {"dtype": dtype}
 
-    def error_bound(self, params: Params) -> Exactness:
-        return Exactness("values", "f32") if params.get("dtype") in ("f32", "f64") else Exactness("bounded")
+    @property
+    def error_bound(self) -> Exactness:
+        return Exactness("values", "f32") if self.params.get("dtype") in ("f32", "f64") else Exactness("bounded")
 
 
 def unpack(data: np.ndarray, dtype: str, count: int) -> np.ndarray:

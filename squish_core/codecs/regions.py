@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Codec, Parts, Region
 from squish_core.errors import RangeError
 from squish_core.model import TensorSpec
 
@@ -128,14 +128,14 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
 
 
 def decode_all(
-    codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None,
+    codec: Codec, parts: Parts, spec: TensorSpec, scratch: np.ndarray | None = None,
     inspect: Callable[[np.ndarray], None] | None = None,
 ) -> None:  # fmt: skip
     """Decode a tensor panel by panel to find errors.
 
     Parameters
     ----------
-    codec, parts, spec, params
+    codec, parts, spec
         As in `Codec.decode`.
     scratch
         Memory for a panel, as an array of bytes; panels that do not fit get their own.
@@ -152,18 +152,18 @@ def decode_all(
     >>> from squish_core.codecs.dense import Dense
     >>> from squish_core.model import TensorSpec
     >>> values = np.ones((2, 3), np.float32)
-    >>> decode_all(Dense(), {"data": values}, TensorSpec(name="w", shape=(2, 3), dtype="f32"), {})
+    >>> decode_all(Dense(), {"data": values}, TensorSpec(name="w", shape=(2, 3), dtype="f32"))
     """
     import numpy as np
 
-    dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
-    for region in panels(spec.shape, codec.grain(spec, params), 4):
+    dtype = dtypes.to_numpy(codec.value_dtype(spec))
+    for region in panels(spec.shape, codec.grain(spec), 4):
         shape = sizes(region)
         nbytes = dtype.itemsize * dtypes.count(shape)
         fits = scratch is not None and nbytes <= scratch.nbytes
         out = scratch[:nbytes].view(dtype).reshape(shape) if fits else np.empty(shape, dtype)  # type: ignore[index]
         if nbytes:
-            codec.decode(parts, spec, params, region=region, out=out)
+            codec.decode(parts, spec, region=region, out=out)
             if inspect is not None:
                 inspect(out)
 

@@ -47,7 +47,10 @@ def import_implementation(entry: Entry) -> Any:
     """Import and instantiate an entry's factory; MissingPluginError if that fails."""
     module, _, name = entry.info.factory.partition(":")
     try:
-        implementation = getattr(importlib.import_module(module), name)()
+        factory = getattr(importlib.import_module(module), name)
+        if hasattr(factory, "from_params") and factory.id != entry.info.id:  # a class of codecs, for any id
+            factory = type(factory.__name__, (factory,), {"__module__": factory.__module__, "id": entry.info.id})
+        implementation = factory()
         implementation.id = entry.info.id
         return implementation
     except Exception as error:  # a plugin's module or constructor may raise anything

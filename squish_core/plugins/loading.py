@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
@@ -24,6 +24,7 @@ from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
 if TYPE_CHECKING:
     from squish_core.backends.answers import AnswerTable
     from squish_core.backends.resolve import Resolver
+    from squish_core.codecs.base import Codec
     from squish_core.plugins.providers import Providers
 
 
@@ -49,6 +50,7 @@ class Plugins:
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
         self._providers: Providers | None = None
+        self._bound: dict[Hashable, Codec] = {}
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
@@ -134,7 +136,7 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers, self.resolvers, self._providers = {}, {}, None
+            self.answers, self.resolvers, self._providers, self._bound = {}, {}, None, {}
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, evolve, fields_dict
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container
     from squish_core.plugins.providers import Providers
     from squish_core.plugins.requirements import Requirement
+
+
+MOST_CODECS = 1024
+"""Maximum number of codecs that are kept."""
 
 
 class Registry(Plugins):
@@ -57,12 +62,25 @@ class Registry(Plugins):
         """Implementation of a format; a MissingPluginError names the package to install."""
         return self.implementation("container", name)
 
-    def codec(self, spec: str | CodecSpec) -> Codec:
-        """Implementation of a tensor codec, by id or specification; a wrapping codec is bound to the wrapped one."""
-        if isinstance(spec, str):
-            return self.implementation("codec", spec)
-        codec: Codec = self.implementation("codec", spec.id)
-        return codec if spec.inner is None else codec.wrap(self.codec(spec.inner), spec.inner.params)
+    def codec(self, spec: CodecSpec) -> Codec:
+        """A tensor codec with its parameters and the codec that it wraps, kept; CodecError if they are invalid."""
+        kept = self._bound  # threads share it: dictionary operations are atomic
+        try:
+            codec = kept.get(key := spec.key)
+        except TypeError:  # parameters that are not plain data
+            key, codec = None, None
+        if codec is None:
+            inner = None if spec.inner is None else self.codec(spec.inner)
+            codec = self.codec_type(spec.id).from_params(spec.params, inner)
+            if len(kept) >= MOST_CODECS:
+                kept.clear()
+            if key is not None:
+                kept[key] = codec
+        return codec
+
+    def codec_type(self, name: str) -> type[Codec]:
+        """The class of a tensor codec: what does not depend on its parameters."""
+        return type(self.implementation("codec", name))
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
         """Whether two specifications are equivalent (`Codec.canonical`)."""
@@ -70,18 +88,19 @@ class Registry(Plugins):
             return one == other
         if one.id != other.id or one.id not in self.codecs or not self.same_codec(one.inner, other.inner):
             return False
-        codec: Codec = self.implementation("codec", one.id)
-        return codec.canonical(one.params) == codec.canonical(other.params)
+        return self.codec(one).canonical == self.codec(other).canonical
 
     def encoder(self, spec: CodecSpec) -> Encoder:
         """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
+        codec, encoder_type = self.codec(spec), self.encoder_type(spec)
+        return codec if isinstance(codec, encoder_type) else encoder_type.from_params(spec.params)
+
+    def encoder_type(self, spec: CodecSpec) -> type[Encoder]:
+        """The class of `encoder`, which completes a user's parameters."""
         if spec.inner is None and spec.id in self._tables["encoder"]:
-            try:
-                encoder: Encoder = self.implementation("encoder", spec.id)
-                return encoder
-            except MissingPluginError:  # it cannot run here, but the codec may
-                return self.codec(spec)
-        return self.codec(spec)
+            with suppress(MissingPluginError):  # it cannot run here, but the codec may
+                return type(self.implementation("encoder", spec.id))
+        return self.codec_type(spec.id)
 
     @property
     def encoders(self) -> Mapping[str, Entry]:

@@ -38,20 +38,20 @@ LAYOUTS = {
 class Plainest(api.Codec):
     """Codes one a byte in one of `LAYOUTS`, which the parameter `form` names. It declares its codes and no more."""
 
-    def code_layout(self, spec: TensorSpec, params: api.Params) -> CodeLayout:
-        return LAYOUTS[params["form"]]
+    def code_layout(self, spec: TensorSpec) -> CodeLayout:
+        return LAYOUTS[self.params["form"]]
 
-    def parts(self, spec: TensorSpec, params: api.Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        layout = self.code_layout(spec, params)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        layout = self.code_layout(spec)
         grid = tuple(size // step for size, step in zip(spec.shape, layout.group_sizes(spec.shape)))
         parts = {"q": ("i8" if layout.signed else "u8", spec.shape), "s": (layout.scale_dtype, grid)}
         return parts if layout.offset_dtype is None else {**parts, "o": (layout.offset_dtype, grid)}
 
-    def grain(self, spec: TensorSpec, params: api.Params) -> tuple[int | None, ...]:
-        return self.code_layout(spec, params).group_sizes(spec.shape)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.code_layout(spec).group_sizes(spec.shape)
 
-    def codes(self, parts: api.Parts, spec: TensorSpec, params: api.Params, region: api.Region) -> Codes:
-        layout = self.code_layout(spec, params)
+    def codes(self, parts: api.Parts, spec: TensorSpec, region: api.Region) -> Codes:
+        layout = self.code_layout(spec)
         steps = layout.group_sizes(spec.shape)
         cells = tuple(slice(cut.start // step, cut.stop // step) for cut, step in zip(region, steps))
         shape = tuple(cut.stop - cut.start for cut in region)
@@ -60,10 +60,8 @@ class Plainest(api.Codec):
             layout=layout, shape=shape, scale=parts["s"][cells], offset=offset, unpack=lambda: parts["q"][region]
         )
 
-    def decode(
-        self, parts: api.Parts, spec: TensorSpec, params: api.Params, *, region: api.Region, out: np.ndarray
-    ) -> None:
-        codes = self.codes(parts, spec, params, region)
+    def decode(self, parts: api.Parts, spec: TensorSpec, *, region: api.Region, out: np.ndarray) -> None:
+        codes = self.codes(parts, spec, region)
         out[...] = codes.values if codes.table is None else codes.table[codes.values]
         biased = codes.layout.offset_kind == "bias"
         if codes.offsets is not None and not biased:
@@ -94,7 +92,7 @@ def stored(form: str) -> dict[str, np.ndarray]:
     """Random codes; scales are powers of two, and biases whole multiples of them."""
     rng, layout = np.random.default_rng(7), LAYOUTS[form]
     parts: dict[str, np.ndarray] = {}
-    for role, (dtype, shape) in Plainest().parts(SPEC, {"form": form}).items():
+    for role, (dtype, shape) in Plainest.from_params({"form": form}).parts(SPEC).items():
         if role == "q":
             parts[role] = rng.integers(layout.low, layout.high + 1, shape).astype(dtypes.to_numpy(dtype))
         elif role == "s":
@@ -228,9 +226,7 @@ def test_a_format_answers_every_layout_with_parts_of_its_codec(
     answer = squish.registry().container(container).accepts_codes(spec, layout, options)
     if isinstance(answer, api.Encoding):
         codec = squish.registry().codec(answer.codec)
-        declared = {
-            role: (dtype, tuple(size)) for role, (dtype, size) in codec.parts(spec, answer.codec.params).items()
-        }
+        declared = {role: (dtype, tuple(size)) for role, (dtype, size) in codec.parts(spec).items()}
         assert {role: (part.dtype, part.shape) for role, part in answer.parts.items()} == declared
     else:
         assert answer is None or answer.why

@@ -181,13 +181,10 @@ def test_a_lossy_encoding_reports_the_error_a_reader_sees(run: Any) -> None:
     assert expected_text["bits"] == 8 * step.size / VALUES.size
 
 
-class Truncating:
+class Truncating(api.Encoder):
     """An external encoder with nothing but what `api.Encoder` requires."""
 
-    def params_for(self, spec: api.TensorSpec, params: Any) -> Any:
-        return params
-
-    def encode(self, panel: np.ndarray, params: Any, *, activations: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: Any = None) -> dict[str, np.ndarray]:
         scale = np.ones(len(panel), np.float32)
         return {"codes": np.trunc(panel).astype(np.int8), "scale": scale}
 
@@ -392,7 +389,7 @@ def test_filtered_parts_are_copied_unfiltered(tmp_path: Path) -> None:
 def test_large_tensors_are_encoded_panel_by_panel(run: Any) -> None:
     values = np.random.default_rng(0).standard_normal((4001, 700)).astype(np.float32)
     _, file = run({"w": values, "s": toys.rows(values, "toy.shifted")}, "w=toy.rows")
-    codes = toys.Rows().encode(values, {})
+    codes = toys.Rows().encode(values)
     for name in ("w", "s"):
         for role, buffer in file[name].parts().items():
             np.testing.assert_array_equal(buffer.numpy(), codes[role])

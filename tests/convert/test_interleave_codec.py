@@ -86,5 +86,5 @@ def test_parameters_that_are_no_groups_are_refused(codec: str, params: dict[str,
         Tensor(FILE, evolve(spec("w"), encodings=(damaged,))).numpy()
     assert caught.value.code == "params"
     with pytest.raises(SquishError) as caught:
-        toys.registry().codec(codec).params_for(spec("w"), {})
+        toys.registry().codec(CodecSpec(codec))
     assert caught.value.code == "params"

@@ -38,7 +38,7 @@ def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, name: str, su
     report = squish.convert(model, out, encode=f"ggml.{name}:search=activations", activations=activations)
     assert [step.action for step in report.steps] == ["encode"]
     encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
-    expected = encoder.encode(WEIGHT, {"search": "activations"}, activations=SEEN)["data"]
+    expected = encoder.from_params({"search": "activations"}).encode(WEIGHT, activations=SEEN)["data"]
     with squish.open(out) as file:
         np.testing.assert_array_equal(np.asarray(file["up.weight"].parts()["data"].numpy()), expected)
         assert file["up.weight"].spec.encodings[0].codec.id == f"ggml.{name}"

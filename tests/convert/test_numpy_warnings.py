@@ -14,7 +14,6 @@ from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core import api, dtypes
-from squish_core.codecs.base import Codec
 from squish_core.errors import SquishError
 from squish_core.plugins.registry import Registry
 
@@ -86,13 +85,13 @@ def pattern(request: Any) -> bytes:
 
 def file_of(reg: Registry, name: str, params: dict[str, Any], pattern: bytes) -> Any:
     """An open file whose one tensor has parts that are this pattern over and over."""
-    wraps = type(reg.codec(name)).wrap is not Codec.wrap
+    wraps = reg.codec_type(name).wraps
     inner = api.CodecSpec("ggml.q4_0") if name == "ggml.big_endian" else AFFINE
     codec = api.CodecSpec(name, params, inner if wraps else None)
     shape = (SHAPE[0] * SHAPE[1],) if name == "dense" and dtypes.bits(params["dtype"]) < 8 else SHAPE
     spec = api.TensorSpec(name="w", shape=shape, dtype=params["dtype"] if name == "dense" else "f32")
     stored = {}
-    for role, (dtype, size) in reg.codec(codec).parts(spec, params).items():
+    for role, (dtype, size) in reg.codec(codec).parts(spec).items():
         raw = (pattern * (dtypes.nbytes(dtype, size) // len(pattern) + 1))[: dtypes.nbytes(dtype, size)]
         stored[role] = np.frombuffer(raw, dtypes.to_numpy(dtype)).reshape(size)
     return memory_file(reg, {"w": (spec, codec, stored)})[0]
@@ -163,7 +162,7 @@ def test_repacking_in_threads_does_not_warn(to: str, pattern: bytes, tmp_path: P
     params = {"bits": 4, "group_size": 32, "scale_dtype": "f16", "offset": "bias", "word": "u32"}
     spec = api.TensorSpec(name="l.weight", shape=(4096, 320), dtype="f32")
     raw = {}
-    for role, (dtype, size) in reg.codec("affine").parts(spec, params).items():
+    for role, (dtype, size) in reg.codec_type("affine").from_params(params).parts(spec).items():
         raw[role] = np.resize(np.frombuffer(pattern * 4, np.uint8), dtypes.nbytes(dtype, size))
         raw[role] = raw[role].view(dtypes.to_numpy(dtype)).reshape(size)
     file, _ = memory_file(reg, {"l.weight": (spec, api.CodecSpec("affine", params), raw)})

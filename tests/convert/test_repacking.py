@@ -97,7 +97,7 @@ def random_blocks(kind: str) -> squish.File:
     """A matrix of random K blocks with scales of ordinary size."""
     rng, codec = np.random.default_rng(5), CodecSpec(f"ggml.{kind}")
     spec = TensorSpec(name=NAME, shape=(64, 256), dtype="f32")
-    ((_, shape),) = squish.registry().codec(codec).parts(spec, {}).values()
+    ((_, shape),) = squish.registry().codec(CodecSpec(codec, {})).parts(spec).values()
     blocks = rng.integers(0, 256, shape, np.uint8)
     blocks[:, :4] = rng.uniform(1e-4, 1e-2, (64, 2)).astype("<f2").view(np.uint8)
     return memory_file(squish.registry(), {NAME: (spec, codec, {"data": blocks})})[0]
@@ -140,9 +140,11 @@ def test_repacking_never_touches_values(
         raise AssertionError("values were touched")
 
     registry = squish.registry()
-    carrying = {name: registry.codec(name) for name, entry in registry.codecs.items() if entry.info.kind == "tensor"}
-    carrying = {name: codec for name, codec in carrying.items() if type(codec).from_codes is not Codec.from_codes}
-    for codec in {type(codec) for codec in carrying.values()}:
+    carrying = {
+        name: registry.codec_type(name) for name, entry in registry.codecs.items() if entry.info.kind == "tensor"
+    }
+    carrying = {name: codec for name, codec in carrying.items() if codec.from_codes is not Codec.from_codes}
+    for codec in carrying.values():
         for method in ("decode", "encode"):
             monkeypatch.setattr(codec, method, fail)
     monkeypatch.setattr(repack, "_values", fail)
@@ -178,9 +180,9 @@ def test_a_global_scale_goes_into_gguf_and_back(sources: dict[str, Path], tmp_pa
 def test_experts_with_global_scales_become_one_stack(tmp_path: Path) -> None:
     rng, name = np.random.default_rng(2), "blk.0.ffn_up_exps.weight"
     params = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}
-    codec, parts = squish.registry().codec("mx"), {}
+    codec, parts = squish.registry().codec_type("mx"), {}
     for number in range(3):
-        encoded = codec.encode(rng.normal(size=(8, 64)).astype(np.float32), params)
+        encoded = codec.from_params(params).encode(rng.normal(size=(8, 64)).astype(np.float32))
         parts |= {f"{number}.{role}": array for role, array in encoded.items()}
     spec = TensorSpec(name=name, shape=(3, 8, 64), dtype="f32")
     stack, _ = memory_file(squish.registry(), {name: (spec, CodecSpec("stack", {}, CodecSpec("mx", params)), parts)})

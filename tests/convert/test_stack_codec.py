@@ -46,7 +46,7 @@ def test_a_part_of_another_shape_is_refused() -> None:
 
 
 def test_a_stack_alone_is_no_codec() -> None:
-    codec = toys.registry().codec("stack")
+    codec = toys.registry().codec_type("stack")
     with pytest.raises(CodecError) as caught:
         codec.params_for(evolve(stack().spec, encodings=()), {})
     assert caught.value.code == "params"

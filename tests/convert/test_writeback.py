@@ -25,7 +25,7 @@ def stored(dtype: str, shape: tuple[int, ...], codec: CodecSpec, edits: Edit) ->
     """A file with one tensor: parts of zeros, but for these values at the start of each role."""
     registry, spec = squish.registry(), TensorSpec(name=NAME, shape=shape, dtype=dtype)
     parts = {}
-    for role, (kind, size) in registry.codec(codec).parts(spec, codec.params).items():
+    for role, (kind, size) in registry.codec(codec).parts(spec).items():
         parts[role] = np.zeros(size, dtypes.to_numpy(kind))
         if role in edits:
             values = np.asarray(edits[role])

@@ -15,7 +15,7 @@ def test_the_codec_declares_parts_of_the_size_in_the_table(name: str) -> None:
     block = BLOCK_TYPES[name]
     codec = squish.registry().codec(CodecSpec(f"ggml.{name}"))
     spec = TensorSpec(name="w", shape=(3, 2 * block.elements), dtype="f32")
-    assert codec.parts(spec, {}) == {"data": ("u8", (3, 2 * block.nbytes))}
+    assert codec.from_params({}).parts(spec) == {"data": ("u8", (3, 2 * block.nbytes))}
 
 
 def test_gguf_reads_every_block_type_by_its_code() -> None:

@@ -32,7 +32,7 @@ def refused(call: Any) -> ConflictError:
 
 def test_the_error_names_all_who_bring_the_id_and_how_to_choose() -> None:
     registry = installed(a=brings(codecs=[ROWS]), b=brings(codecs=[ROWS]))
-    error = refused(lambda: registry.codec("toy.rows"))
+    error = refused(lambda: registry.codec_type("toy.rows"))
     assert error.found == "dist-toys, dist-a, dist-b"
     assert "SQUISH_PLUGINS=toy.rows=dist-toys" in str(error.hint)
     assert [(each.kind, each.id, each.dists) for each in registry.conflicts] == [
@@ -51,7 +51,7 @@ def test_a_conflicting_id_of_any_kind_is_refused_where_it_is_used(kind: str) -> 
 def test_the_other_ids_of_a_plugin_in_conflict_stay_usable() -> None:
     own = api.CodecInfo(id="acme.own", title="own", factory="toys:Shifted")
     registry = installed(a=brings(codecs=[ROWS, own]))
-    assert registry.codec("acme.own").id == "acme.own"
+    assert registry.codec_type("acme.own").id == "acme.own"
     assert not registry.broken
 
 

@@ -164,14 +164,14 @@ def test_planning_reads_the_codes_that_are_repacked_and_nothing_else(source: Pat
 class Checked(toys.Rows):
     """Rows whose scales must be finite."""
 
-    def check_parts(self, parts: Any, spec: TensorSpec, params: Any) -> None:
+    def check_parts(self, parts: Any, spec: TensorSpec) -> None:
         if not np.isfinite(parts["scale"][...]).all():
             raise CodecError("a scale is not finite", part="scale", code="scale")
 
 
 def test_damage_that_a_copy_would_pass_on_stops_execution_before_anything_is_written(tmp_path: Path) -> None:
     registry = toys.registry()
-    registry.codec("toy.rows").__class__ = Checked
+    registry.codec_type("toy.rows").__class__ = Checked
     codec, shape, parts = toys.rows(VALUES)
     damaged = {**parts, "scale": np.full_like(parts["scale"], np.nan)}
     spec = TensorSpec(name="w", shape=shape, dtype="f32")

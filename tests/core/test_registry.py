@@ -189,7 +189,7 @@ def test_needs_lists_the_codecs_that_a_format_declares_and_that_are_absent() -> 
     assert (own.installed, codec.id, codec.kind, codec.dist) == (True, "ggml.q4_k", "codec", "squish-ggml")
 
 
-@pytest.mark.parametrize("kind", ["container", "codec", "byte_codec", "backend"])
+@pytest.mark.parametrize("kind", ["container", "codec_type", "byte_codec", "backend"])
 def test_no_lookup_raises_key_error(kind: str) -> None:
     with pytest.raises(MissingPluginError) as caught:
         getattr(toys.registry(), kind)("nobody.has")
@@ -243,7 +243,7 @@ def test_a_codec_that_an_installed_package_lacks_is_not_an_install_hint() -> Non
     reg = Registry(entry_points=list)
     reg.register(SimpleNamespace(squish_codecs=api.hookimpl(lambda: declared)), dist="squish-ggml")
     with expect_error(MissingPluginError, code="not-installed"):
-        reg.codec("ggml.iq2_xxs")
+        reg.codec_type("ggml.iq2_xxs")
 
 
 def test_another_distributions_encoder_is_used_or_else_the_codecs_own() -> None:
@@ -254,9 +254,9 @@ def test_another_distributions_encoder_is_used_or_else_the_codecs_own() -> None:
     registry = toys.registry(toys.plugin(squish_encoders=declared))
     assert type(registry.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
     matrix, vector = (api.TensorSpec(name="w", shape=shape, dtype="f32") for shape in ((2, 3), (3,)))
-    assert type(encoder_for(registry, api.CodecSpec("dense"), matrix)).__name__ == "Shifted"
-    assert encoder_for(registry, api.CodecSpec("dense"), vector) is registry.codec("dense")
-    assert registry.encoder(api.CodecSpec("toy.rows")) is registry.codec("toy.rows")
+    assert encoder_for(registry, api.CodecSpec("dense"), matrix).__name__ == "Shifted"
+    assert encoder_for(registry, api.CodecSpec("dense"), vector) is registry.codec_type("dense")
+    assert registry.encoder(api.CodecSpec("toy.rows")) is registry.codec(api.CodecSpec("toy.rows"))
     assert expand(api.CodecSpec("shifted"), "toy.box", registry).id == "dense"
 
 

@@ -160,93 +160,93 @@ class WrongSniff(Foo):
 
 
 class FalseBound(Rows):
-    def error_bound(self, params: api.Params) -> api.Exactness:
+    @property
+    def error_bound(self) -> api.Exactness:
         return api.Exactness("bounded", error=1e-6)
 
 
 class FalselyExact(Rows):
-    def error_bound(self, params: api.Params) -> api.Exactness:
+    @property
+    def error_bound(self) -> api.Exactness:
         return api.Exactness("values", "f32")
 
 
 class WrongScale(Rows):
-    def encode(self, panel: np.ndarray, params: api.Params, *, activations: Any = None) -> dict[str, np.ndarray]:
-        parts = super().encode(panel, params)
+    def encode(self, panel: np.ndarray, *, activations: Any = None) -> dict[str, np.ndarray]:
+        parts = super().encode(panel)
         return {**parts, "scale": parts["scale"] * np.float32(1.02)}
 
 
 class IgnoredRegion(Rows):
-    def decode(self, parts: Any, spec: api.TensorSpec, params: api.Params, *, region: Any, out: np.ndarray) -> None:
+    def decode(self, parts: Any, spec: api.TensorSpec, *, region: Any, out: np.ndarray) -> None:
         at = tuple(slice(0, step.stop - step.start) for step in region)
-        super().decode(parts, spec, params, region=at, out=out)
+        super().decode(parts, spec, region=at, out=out)
 
 
 class LeftOut(Rows):
-    def decode(self, parts: Any, spec: api.TensorSpec, params: api.Params, *, region: Any, out: np.ndarray) -> None:
+    def decode(self, parts: Any, spec: api.TensorSpec, *, region: Any, out: np.ndarray) -> None:
         values = np.empty_like(out)
-        super().decode(parts, spec, params, region=region, out=values)
+        super().decode(parts, spec, region=region, out=values)
         np.copyto(out, values, where=values != 0)
 
 
 class WrongGrain(Rows):
-    def grain(self, spec: api.TensorSpec, params: api.Params) -> tuple[int | None, ...]:
+    def grain(self, spec: api.TensorSpec) -> tuple[int | None, ...]:
         return (1,)
 
 
 class PanelScale(Rows):
-    def encode(self, panel: np.ndarray, params: api.Params, *, activations: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: Any = None) -> dict[str, np.ndarray]:
         scale = np.full(len(panel), np.abs(panel).max(initial=0) / 127, np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None])
         return {"codes": codes.astype(np.int8), "scale": scale}
 
 
 class WrongParts(Rows):
-    def parts(self, spec: api.TensorSpec, params: api.Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {**super().parts(spec, params), "scale": ("f16", spec.shape[:1])}
+    def parts(self, spec: api.TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**super().parts(spec), "scale": ("f16", spec.shape[:1])}
 
 
 class WritesParts(Rows):
-    def decode(self, parts: Any, spec: api.TensorSpec, params: api.Params, *, region: Any, out: np.ndarray) -> None:
+    def decode(self, parts: Any, spec: api.TensorSpec, *, region: Any, out: np.ndarray) -> None:
         parts["scale"][region[0]][...] = np.abs(parts["scale"][region[0]])
-        super().decode(parts, spec, params, region=region, out=out)
+        super().decode(parts, spec, region=region, out=out)
 
 
 class WrongGroup(Rows):
-    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
-        return evolve(super().codes(parts, spec, params, region), group=(2, 1))
+    def codes(self, parts: Any, spec: api.TensorSpec, region: Any) -> api.Codes:
+        return evolve(super().codes(parts, spec, region), group=(2, 1))
 
 
 class ForgetsTheLayout(Rows):
-    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> Any:
+    def code_layout(self, spec: api.TensorSpec) -> Any:
         return None
 
-    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
+    def codes(self, parts: Any, spec: api.TensorSpec, region: Any) -> api.Codes:
         values, scale = parts["codes"][region], parts["scale"][region[0]][:, None]
-        return api.Codes(
-            layout=Rows().code_layout(spec, params), shape=values.shape, scale=scale, unpack=lambda: values
-        )
+        return api.Codes(layout=Rows().code_layout(spec), shape=values.shape, scale=scale, unpack=lambda: values)
 
 
 class WrongLayout(ForgetsTheLayout):
-    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> api.CodeLayout:
+    def code_layout(self, spec: api.TensorSpec) -> api.CodeLayout:
         return api.CodeLayout(bits=8, group=(1, 0), scale_dtype="f32", zero=128)
 
 
 class WrongScaleDtype(Rows):
-    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> api.CodeLayout:
+    def code_layout(self, spec: api.TensorSpec) -> api.CodeLayout:
         return api.CodeLayout(bits=8, signed=True, group=(1, 0), scale_dtype="f16")
 
 
 class ShiftedCodes(Rows):
-    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
-        codes = super().codes(parts, spec, params, region)
+    def codes(self, parts: Any, spec: api.TensorSpec, region: Any) -> api.Codes:
+        codes = super().codes(parts, spec, region)
         return evolve(codes, unpack=lambda: codes.values // 2)
 
 
 class ReadsEverything(Rows):
-    def decode(self, parts: Any, spec: api.TensorSpec, params: api.Params, *, region: Any, out: np.ndarray) -> None:
+    def decode(self, parts: Any, spec: api.TensorSpec, *, region: Any, out: np.ndarray) -> None:
         whole = {role: np.asarray(part) for role, part in parts.items()}
-        super().decode(whole, spec, params, region=region, out=out)
+        super().decode(whole, spec, region=region, out=out)
 
 
 class Bomb(Runs):

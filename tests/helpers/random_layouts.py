@@ -40,7 +40,7 @@ def admitted(layout: Layout) -> bool:
     """Whether the codec's own rules admit these parameters for this shape."""
     spec = TensorSpec(name="w", shape=layout.shape, dtype=layout.dtype)
     try:
-        squish.registry().codec(layout.codec).parts(spec, layout.codec.params)
+        squish.registry().codec(layout.codec).parts(spec)
     except CodecError:
         return False
     return True

@@ -25,8 +25,7 @@ def random_tensor(
     rng = np.random.default_rng(seed)
     codec, bitmaps = _bitmaps(codec, shape, rng)
     parts = {
-        role: _random_part(kind, size, rng, finite)
-        for role, (kind, size) in registry.codec(codec).parts(spec, codec.params).items()
+        role: _random_part(kind, size, rng, finite) for role, (kind, size) in registry.codec(codec).parts(spec).items()
     } | bitmaps
     if "table" in parts:  # SQUIZD: an id, then a finite scale and a finite zero
         parts["table"][:, :2] = 0

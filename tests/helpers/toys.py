@@ -214,7 +214,7 @@ def box(
 
 def rows(values: np.ndarray, codec: str = "toy.rows") -> tuple[str, tuple[int, ...], dict[str, np.ndarray]]:
     """A matrix quantized by one of the toy codecs, as `box` takes it."""
-    return codec, values.shape, {"toy.rows": Rows, "toy.shifted": Shifted}[codec]().encode(values, {})
+    return codec, values.shape, {"toy.rows": Rows, "toy.shifted": Shifted}[codec]().from_params({}).encode(values)
 
 
 class Rows(api.Codec):
@@ -222,30 +222,30 @@ class Rows(api.Codec):
 
     stored, shift = "i8", 0
 
-    def parts(self, spec: api.TensorSpec, params: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: api.TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {"codes": (self.stored, spec.shape), "scale": ("f32", spec.shape[:1])}
 
-    def grain(self, spec: api.TensorSpec, params: Any) -> tuple[int | None, ...]:
+    def grain(self, spec: api.TensorSpec) -> tuple[int | None, ...]:
         return (2, 1)
 
-    def decode(self, parts: Any, spec: api.TensorSpec, params: Any, *, region: api.Region, out: np.ndarray) -> None:
+    def decode(self, parts: Any, spec: api.TensorSpec, *, region: api.Region, out: np.ndarray) -> None:
         codes = parts["codes"][region].astype(np.float32) - self.shift
         out[...] = codes * parts["scale"][region[0]][:, None]
 
-    def encode(self, panel: np.ndarray, params: Any, *, activations: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: Any = None) -> dict[str, np.ndarray]:
         scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None]) + self.shift
         return {"codes": codes.astype(dtypes.to_numpy(self.stored)), "scale": scale}
 
-    def code_layout(self, spec: api.TensorSpec, params: Any) -> api.CodeLayout:
+    def code_layout(self, spec: api.TensorSpec) -> api.CodeLayout:
         return api.CodeLayout(bits=8, signed=True, group=(1, 0), scale_dtype="f32")
 
-    def codes(self, parts: Any, spec: api.TensorSpec, params: Any, region: api.Region) -> api.Codes:
+    def codes(self, parts: Any, spec: api.TensorSpec, region: api.Region) -> api.Codes:
         values = (parts["codes"][region].astype(np.int16) - self.shift).astype(np.int8)
         scale = parts["scale"][region[0]][:, None]
-        return api.Codes(layout=self.code_layout(spec, params), shape=values.shape, scale=scale, unpack=lambda: values)
+        return api.Codes(layout=self.code_layout(spec), shape=values.shape, scale=scale, unpack=lambda: values)
 
-    def from_codes(self, codes: api.Codes, spec: api.TensorSpec, params: Any) -> Any:
+    def from_codes(self, codes: api.Codes, spec: api.TensorSpec) -> Any:
         stored = (codes.values.astype(np.int16) + self.shift).astype(dtypes.to_numpy(self.stored))
         return {"codes": stored, "scale": codes.scale[:, 0]}, api.Exactness("values", "f32")
 

@@ -44,13 +44,13 @@ OLD = {
 
 def stored(codec_id, params, shape, chance, **replacements):
     """Random parts of a codec; scales and codebooks are f16 between 1/2 and 2."""
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     if codec_id == "bitmask":  # mask and values must be consistent
         values = chance.standard_normal(shape).astype(np.float16) * (chance.random(shape) > 0.6)
-        params = codec.fit_params(lambda: iter([values]), spec, params)
-        return spec, CodecSpec(codec_id, params), codec.encode(values, params)
+        params = codec.from_params(params).fit_params(lambda: iter([values]), spec)
+        return spec, CodecSpec(codec_id, params), codec.from_params(params).encode(values)
     parts = {}
-    for role, (dtype, size) in codec.parts(spec, params).items():
+    for role, (dtype, size) in codec.from_params(params).parts(spec).items():
         kind = squish.api.dtypes.to_numpy(dtype)
         if role in ("scale", "codebook") or kind.kind == "f":
             parts[role] = (0.5 + 1.5 * chance.random(size)).astype(np.float16).astype(kind)

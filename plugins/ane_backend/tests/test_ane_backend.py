@@ -19,15 +19,15 @@ class TestAne(BackendSuite):
 
 
 def tensor(codec_id, **params):
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(codec_id), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
     if codec_id == "palette":
         parts = {
             role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
-            for role, (dtype, shape) in codec.parts(spec, params).items()
+            for role, (dtype, shape) in codec.from_params(params).parts(spec).items()
         }
     else:
-        params = codec.fit_params(lambda: iter([MATRIX]), spec, params)
-        parts = codec.encode(MATRIX, params)
+        params = codec.from_params(params).fit_params(lambda: iter([MATRIX]), spec)
+        parts = codec.from_params(params).encode(MATRIX)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
     return file["w"]
 
@@ -105,11 +105,11 @@ def test_small_palettes_are_rejected_on_the_general_path(bits, device):
     ],
 )  # fmt: skip
 def test_boxes_are_planned_in_the_form_of_their_codebooks_and_scales(params, form, mode, moved):
-    codec, spec = squish.registry().codec("boxes"), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
+    codec, spec = squish.registry().codec_type("boxes"), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
     params = {"bits": 4, **params}
     parts = {
         role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
-        for role, (dtype, shape) in codec.parts(spec, params).items()
+        for role, (dtype, shape) in codec.from_params(params).parts(spec).items()
     }
     chosen = (
         memory_file(squish.registry(), {"w": (spec, CodecSpec("boxes", params), parts)})[0]["w"]
@@ -124,7 +124,7 @@ def test_an_empty_tensor_is_planned(codec, params):
     spec = TensorSpec(name="w", shape=(3, 0), dtype="f32")
     parts = {
         role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
-        for role, (dtype, shape) in squish.registry().codec(codec).parts(spec, params).items()
+        for role, (dtype, shape) in squish.registry().codec(CodecSpec(codec, params)).parts(spec).items()
     }
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, params), parts)})
     assert file["w"].plan("ane:device=M2").chosen.cost.moved < 100
@@ -257,17 +257,17 @@ def test_a_plan_shows_sections_records_and_streams_by_core():
 )  # fmt: skip
 def test_each_byte_of_a_plan_is_in_one_section(codec, params, device, sections):
     values = np.random.default_rng(2).standard_normal((256, 256)).astype(np.float32)
-    source = squish.registry().codec(codec)
+    source = squish.registry().codec_type(codec)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     if codec == "palette":
         fitted = params
         parts = {
             role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
-            for role, (dtype, shape) in source.parts(spec, params).items()
+            for role, (dtype, shape) in source.from_params(params).parts(spec).items()
         }
     else:
-        fitted = source.fit_params(lambda: iter([values]), spec, params)
-        parts = source.encode(values, fitted)
+        fitted = source.from_params(params).fit_params(lambda: iter([values]), spec)
+        parts = source.from_params(fitted).encode(values)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, fitted), parts)})
     chosen = file["w"].plan(f"ane:device={device}").chosen
     planned = dict(chosen.facts["sections"])
@@ -292,12 +292,12 @@ def test_a_plan_shows_the_share_of_zeros_and_its_cost():
 
 
 def weights_of(shape, codec_id="dense", **params):
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
-    params = codec.fit_params(lambda: iter([values]), spec, params)
-    return memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), codec.encode(values, params))})[0][
-        "w"
-    ]
+    params = codec.from_params(params).fit_params(lambda: iter([values]), spec)
+    return memory_file(
+        squish.registry(), {"w": (spec, CodecSpec(codec_id, params), codec.from_params(params).encode(values))}
+    )[0]["w"]
 
 
 @pytest.mark.parametrize(

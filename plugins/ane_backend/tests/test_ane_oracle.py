@@ -142,7 +142,7 @@ def fitted(values, bits):
 @pytest.mark.parametrize("kind", ["standard_normal", "laplace"])
 def test_palettes_are_near_optimal(kind, bits):
     values = getattr(np.random.default_rng(0), kind)(size=(512, 512)).astype(np.float32)
-    ours = Palette().encode(values, {"bits": bits, "axis": "flat", "codebook_dtype": "f16"})["codebook"]
+    ours = Palette.from_params({"bits": bits, "axis": "flat", "codebook_dtype": "f16"}).encode(values)["codebook"]
     theirs = oracles.peer("coremltools").run(fitted, values=values, bits=bits)
     error = [np.square(values - book[nearest(book, values)].astype(float)).mean() for book in (ours, theirs)]
     assert error[0] <= 1.03 * error[1]

@@ -21,9 +21,9 @@ def file_of(values, codec="dense", **params):
     registry = squish.registry()
     dtype = params.get("dtype", "f32")
     spec = TensorSpec(name="w", shape=values.shape, dtype=dtype)
-    params = registry.codec(codec).fit_params(lambda: iter([values]), spec, params)
+    params = registry.codec(CodecSpec(codec, params)).fit_params(lambda: iter([values]), spec)
     panel = values.astype(dtypes.to_numpy(dtype)) if codec == "dense" else values
-    parts = registry.codec(codec).encode(panel, params)
+    parts = registry.codec(CodecSpec(codec, params)).encode(panel)
     return memory_file(registry, {"w": (spec, CodecSpec(codec, params), parts)})
 
 

@@ -10,7 +10,7 @@ from squish_testing.codecs import read_region
 from squish_core.api import Exactness, TensorSpec
 from squish_core.codecs.regions import full
 
-CODEC = Affine()
+CODEC = Affine
 SHAPE = (16, 128)
 SAME = Exactness("values", "f32")
 
@@ -21,17 +21,17 @@ def spec_of(shape=SHAPE):
 
 def parts_of_scheme(params, shape=SHAPE, seed=0):
     values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    return CODEC.encode(values, CODEC.params_for(spec_of(shape), params))
+    return CODEC.from_params(CODEC.params_for(spec_of(shape), params)).encode(values)
 
 
 def repacked(parts, source, target, shape=SHAPE, region=None):
     region = region or full(tuple(shape))
-    codes = CODEC.codes(parts, spec_of(shape), source, region)
-    return CODEC.from_codes(codes, spec_of(codes.values.shape), target)
+    codes = CODEC.from_params(source).codes(parts, spec_of(shape), region)
+    return CODEC.from_params(target).from_codes(codes, spec_of(codes.values.shape))
 
 
 def values_of(parts, params, shape=SHAPE):
-    return read_region(CODEC, parts, spec_of(shape), params, full(tuple(shape)))
+    return read_region(CODEC.from_params(params), parts, spec_of(shape), full(tuple(shape)))
 
 
 SYMMETRIC = {"bits": 4, "group_size": 32, "scale_dtype": "f16"}
@@ -64,7 +64,7 @@ def test_symmetric_codes_round_trip_through_every_layout(name):
     assert exactness == SAME
     np.testing.assert_array_equal(values_of(there, TARGETS[name]), values_of(parts, SYMMETRIC))
     if name != "half the group":
-        declared = CODEC.parts(spec_of(), TARGETS[name])
+        declared = CODEC.from_params(TARGETS[name]).parts(spec_of())
         assert {role: part.shape for role, part in there.items()} == {r: size for r, (_, size) in declared.items()}
     back, _ = repacked(there, TARGETS[name], SYMMETRIC)
     assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
@@ -93,10 +93,10 @@ def test_groups_with_equal_scales_merge():
 def test_flat_groups_across_rows_split_and_merge_again():
     shape, flat = (6, 12), {"bits": 4, "group_size": 8, "axis": "flat"}
     parts = parts_of_scheme(flat, shape)
-    codes = CODEC.codes(parts, spec_of(shape), flat, full(shape))
+    codes = CODEC.from_params(flat).codes(parts, spec_of(shape), full(shape))
     assert codes.group == (1, 4)
     rows = {"bits": 4, "group_size": 4}
-    there, _ = CODEC.from_codes(codes, spec_of(shape), rows)
+    there, _ = CODEC.from_params(rows).from_codes(codes, spec_of(shape))
     np.testing.assert_array_equal(values_of(there, rows, shape), values_of(parts, flat, shape))
     back, _ = repacked(there, rows, flat, shape)
     assert back["scale"].tobytes() == parts["scale"].tobytes()
@@ -115,7 +115,7 @@ def test_a_scale_per_row_or_tensor_round_trips(axis):
 def test_the_codes_of_a_region_equal_a_slice_of_the_codes():
     parts = parts_of_scheme(SYMMETRIC)
     region = (slice(3, 9), slice(32, 96))
-    some, whole = (CODEC.codes(parts, spec_of(), SYMMETRIC, place) for place in (region, full(SHAPE)))
+    some, whole = (CODEC.from_params(SYMMETRIC).codes(parts, spec_of(), place) for place in (region, full(SHAPE)))
     np.testing.assert_array_equal(some.values, whole.values[region])
     np.testing.assert_array_equal(some.scale, whole.scale[3:9, 1:3])
 

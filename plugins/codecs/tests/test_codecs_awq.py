@@ -18,7 +18,7 @@ NORM = RNG.uniform(0.5, 1.5, 128).astype(np.float32)
 
 def rounded(weight: np.ndarray) -> np.ndarray:
     spec = TensorSpec(name="w", shape=weight.shape, dtype="f32")
-    return read_region(Affine(), Affine().encode(weight, PARAMS), spec, PARAMS, full(weight.shape))
+    return read_region(Affine.from_params(PARAMS), Affine.from_params(PARAMS).encode(weight), spec, full(weight.shape))
 
 
 def test_scaling_keeps_the_product_and_reduces_the_error() -> None:
@@ -56,14 +56,14 @@ def test_invalid_activations_are_refused(activations: np.ndarray, code: str) -> 
 @pytest.mark.parametrize("shape", [(48, 128), (3, 16, 128)])
 def test_the_codec_unscales_columns_of_any_region(shape: tuple[int, ...], search: str) -> None:
     own = {**PARAMS, "search": search}
-    codec, spec = Awq().wrap(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = Awq.from_params({}, Affine.from_params(own)), TensorSpec(name="w", shape=shape, dtype="f32")
     seen = np.exp(np.random.default_rng(1).normal(0, 2, 128)).astype(np.float32)
-    parts = codec.encode(WEIGHT.reshape(shape), {}, activations=seen)
-    whole = read_region(codec, parts, spec, {}, full(shape))
-    inner = read_region(Affine(), parts, spec, own, full(shape))
+    parts = codec.encode(WEIGHT.reshape(shape), activations=seen)
+    whole = read_region(codec, parts, spec, full(shape))
+    inner = read_region(Affine.from_params(own), parts, spec, full(shape))
     np.testing.assert_array_equal(whole, inner / parts["factor"])
     some = tuple(slice(size // 3, size // 2 + 1) for size in shape)
-    np.testing.assert_array_equal(read_region(codec, parts, spec, {}, some), whole[some])
+    np.testing.assert_array_equal(read_region(codec, parts, spec, some), whole[some])
     unscaled = (rounded(WEIGHT) - WEIGHT) * seen
     assert np.linalg.norm((whole.reshape(WEIGHT.shape) - WEIGHT) * seen) < 0.7 * np.linalg.norm(unscaled)
     assert codec.needs_activations({})

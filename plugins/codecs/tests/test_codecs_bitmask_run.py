@@ -10,19 +10,21 @@ from squish_testing import CodecSuite, expect_error
 from squish_core.api import CodecError, TensorSpec, dtypes, full
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
-CODEC = Bitmask()
+CODEC = Bitmask
 
 
 def encoded(values, params):
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    params = CODEC.fit_params(lambda: iter([values]), spec, CODEC.params_for(spec, params))
-    return spec, params, CODEC.encode(values, params)
+    params = CODEC.from_params(CODEC.params_for(spec, params)).fit_params(lambda: iter([values]), spec)
+    return spec, params, CODEC.from_params(params).encode(values)
 
 
 def decoded(spec, params, parts, region=None):
     region = region or full(spec.shape)
-    out = np.empty([part.stop - part.start for part in region], dtypes.to_numpy(CODEC.value_dtype(spec, params)))
-    CODEC.decode(parts, spec, params, region=region, out=out)
+    out = np.empty(
+        [part.stop - part.start for part in region], dtypes.to_numpy(CODEC.from_params(params).value_dtype(spec))
+    )
+    CODEC.from_params(params).decode(parts, spec, region=region, out=out)
     return out
 
 
@@ -94,10 +96,10 @@ def test_rows_have_scales():
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     params = {"dtype": "i8", "kept": "run", "count": int(mask.sum()), "scale": "f16"}
     assert {role: part.shape for role, part in parts.items()} == {
-        role: shape for role, (_, shape) in CODEC.parts(spec, params).items()
+        role: shape for role, (_, shape) in CODEC.from_params(params).parts(spec).items()
     }
     out = np.empty((3, 7), np.float32)
-    CODEC.decode(parts, spec, params, region=(slice(1, 4), slice(0, 7)), out=out)
+    CODEC.from_params(params).decode(parts, spec, region=(slice(1, 4), slice(0, 7)), out=out)
     np.testing.assert_array_equal(out, (values * parts["scale"].astype(np.float32))[1:4])
 
 
@@ -112,7 +114,7 @@ def test_indices_decode_under_a_mask(bits):
     spec = TensorSpec(name="w", shape=mask.shape, dtype="f32")
     params = {"dtype": "f16", "kept": "run", "count": len(kept), "bits": bits}
     assert {role: part.shape for role, part in parts.items()} == {
-        role: shape for role, (_, shape) in CODEC.parts(spec, params).items()
+        role: shape for role, (_, shape) in CODEC.from_params(params).parts(spec).items()
     }
     expected = np.where(mask, book[codes].reshape(mask.shape), np.float16(0))
     for low, high in ((0, 7), (2, 5), (6, 7)):
@@ -133,7 +135,7 @@ def test_int8_codes_decode_under_a_mask():
     values = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
     spec, params, parts = encoded(values, {"dtype": "i8", "scale": "f16", "sparsity": 0.5})
     out = np.empty(values.shape, np.float32)
-    CODEC.decode(parts, spec, params, region=full(spec.shape), out=out)
+    CODEC.from_params(params).decode(parts, spec, region=full(spec.shape), out=out)
     kept = np.unpackbits(parts["mask"], bitorder="little").reshape(values.shape).astype(bool)
     assert (kept.sum(axis=1) == 20).all()
     assert not out[~kept].any()

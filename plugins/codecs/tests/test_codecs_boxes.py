@@ -44,7 +44,7 @@ def stored(params, shape, seed=0):
     codes = rng.integers(0, 1 << bits, int(mask.sum())).astype(np.uint8)
     parts, pack = {}, Packing(bits, "u8", "lsb").pack
     grids = {}
-    for role, (dtype, size) in Boxes().parts(TensorSpec(name="w", shape=shape, dtype="f32"), params).items():
+    for role, (dtype, size) in Boxes.from_params(params).parts(TensorSpec(name="w", shape=shape, dtype="f32")).items():
         if role == "data":
             parts[role] = pack(codes)
         elif role == "mask":
@@ -97,18 +97,23 @@ class TestBoxes(CodecSuite):
 def test_values_match_the_definition(name, shape):
     params, parts, values = stored(FORMS[name], shape)
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    np.testing.assert_array_equal(read_region(Boxes(), parts, spec, params, full(shape)), values)
+    np.testing.assert_array_equal(read_region(Boxes.from_params(params), parts, spec, full(shape)), values)
     for start in range(shape[0]):
         region = (slice(start, min(start + 4, shape[0])), *full(shape)[1:])
-        np.testing.assert_array_equal(read_region(Boxes(), parts, spec, params, region), values[region])
+        np.testing.assert_array_equal(read_region(Boxes.from_params(params), parts, spec, region), values[region])
 
 
 @pytest.mark.parametrize("shape", [(0, 12), (6, 0), ()])
 def test_empty_and_scalar_tensors_decode(shape):
     params = {"bits": 4, "grid": [1] * len(shape), "scale_dtype": "f16", "offset_dtype": "packed"}
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    parts = {role: np.ones(size, dtypes.to_numpy(dtype)) for role, (dtype, size) in Boxes().parts(spec, params).items()}
-    np.testing.assert_array_equal(read_region(Boxes(), parts, spec, params, full(shape)), np.zeros(shape, np.float32))
+    parts = {
+        role: np.ones(size, dtypes.to_numpy(dtype))
+        for role, (dtype, size) in Boxes.from_params(params).parts(spec).items()
+    }
+    np.testing.assert_array_equal(
+        read_region(Boxes.from_params(params), parts, spec, full(shape)), np.zeros(shape, np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_empty_and_scalar_tensors_decode(shape):
 )  # fmt: skip
 def test_invalid_parameters_are_refused(params, code):
     with pytest.raises(CodecError) as caught:
-        Boxes().parts(TensorSpec(name="w", shape=(6, 12), dtype="f32"), params)
+        Boxes.from_params(params).parts(TensorSpec(name="w", shape=(6, 12), dtype="f32"))
     assert caught.value.code == code
 
 
@@ -131,7 +136,7 @@ def test_a_mask_with_the_wrong_number_of_bits_is_refused():
     params, parts, _ = stored(FORMS["masked"], (6, 12))
     parts["mask"] = parts["mask"] ^ 1
     with pytest.raises(CodecError) as caught:
-        read_region(Boxes(), parts, TensorSpec(name="w", shape=(6, 12), dtype="f32"), params, full((6, 12)))
+        read_region(Boxes.from_params(params), parts, TensorSpec(name="w", shape=(6, 12), dtype="f32"), full((6, 12)))
     assert caught.value.code == "mask"
 
 
@@ -139,6 +144,6 @@ def test_box_codes_repack_to_row_groups():
     """Scales per 2 rows and 3 columns become scales per row in groups of 3."""
     params, parts, _ = stored(FORMS["boxes"], (6, 12))
     spec = TensorSpec(name="w", shape=(6, 12), dtype="f32")
-    codes = Boxes().codes(parts, spec, params, (slice(1, 4), slice(0, 12)))
+    codes = Boxes.from_params(params).codes(parts, spec, (slice(1, 4), slice(0, 12)))
     assert codes.group == (1, 3)
     np.testing.assert_array_equal(codes.scale, np.repeat(parts["scale"], 2, axis=0)[1:4])

@@ -16,11 +16,11 @@ BEST = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497}
 
 def decoded(params, values):
     codec, spec = Palette(), TensorSpec(name="w", shape=values.shape, dtype="f32")
-    parts = codec.encode(values, codec.params_for(spec, params))
-    declared = codec.parts(spec, params)
+    parts = codec.from_params(codec.params_for(spec, params)).encode(values)
+    declared = codec.from_params(params).parts(spec)
     assert {role: part.shape for role, part in parts.items()} == {role: shape for role, (_, shape) in declared.items()}
     out = np.empty(values.shape, np.float32)
-    codec.decode(parts, spec, params, region=full(values.shape), out=out)
+    codec.from_params(params).decode(parts, spec, region=full(values.shape), out=out)
     return out
 
 
@@ -46,11 +46,11 @@ def test_few_distinct_values_are_kept_exactly(count, seed):
 def test_indices_point_to_the_nearest_entry(fit, bits, seed):
     values = np.random.default_rng(seed).standard_normal((5, 16)).astype(np.float32)
     codec, spec = Palette(), TensorSpec(name="w", shape=values.shape, dtype="f32")
-    parts = codec.encode(values, {"bits": bits, "fit": fit})
+    parts = codec.from_params({"bits": bits, "fit": fit}).encode(values)
     values_decoded = decoded({"bits": bits, "fit": fit}, values)
     least = np.abs(values[..., None] - parts["codebook"]).min(axis=-1)
     np.testing.assert_allclose(np.abs(values - values_decoded), least, atol=1e-7)
-    assert codec.parts(spec, {"bits": bits})["codebook"] == ("f32", (1 << bits,))
+    assert codec.from_params({"bits": bits}).parts(spec)["codebook"] == ("f32", (1 << bits,))
 
 
 def test_uniform_steps_reach_both_ends():
@@ -77,7 +77,7 @@ def test_groups_and_vectors_reduce_the_error(params, fit):
 
 def test_fitting_is_deterministic():
     values = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32)
-    first, second = (Palette().encode(values, {"bits": 4}) for _ in range(2))
+    first, second = (Palette.from_params({"bits": 4}).encode(values) for _ in range(2))
     assert all((first[role] == second[role]).all() for role in first)
 
 
@@ -86,7 +86,7 @@ def test_non_finite_values_are_refused(bad):
     values = np.ones((4, 8), np.float32)
     values[1, 1] = bad
     with pytest.raises(CodecError):
-        Palette().encode(values, {"bits": 4})
+        Palette.from_params({"bits": 4}).encode(values)
 
 
 def test_sampling_reaches_every_column(monkeypatch):

@@ -13,16 +13,16 @@ from squish_core.api import SquishError, TensorSpec, full, parse_spec
 
 @pytest.mark.parametrize("block", [(1 << 70, 1 << 70), (4, 1 << 40), (1 << 40, 3), (8, 6)])
 def test_a_block_larger_than_the_matrix_costs_no_more_than_the_matrix(block: tuple[int, int]) -> None:
-    codec, spec = squish.registry().codec("float8"), TensorSpec(name="w", shape=(8, 6), dtype="f32")
+    codec, spec = squish.registry().codec_type("float8"), TensorSpec(name="w", shape=(8, 6), dtype="f32")
     params = {"block": list(block)}
     parts = {
         role: np.full(shape, 2, squish.api.dtypes.to_numpy(dtype))
-        for role, (dtype, shape) in codec.parts(spec, params).items()
+        for role, (dtype, shape) in codec.from_params(params).parts(spec).items()
     }
     parts["scale"][...] = np.arange(1, 1 + parts["scale"].size).reshape(parts["scale"].shape)
     out = np.empty(spec.shape, np.float32)
     tracemalloc.start()
-    codec.decode(parts, spec, params, region=full(spec.shape), out=out)
+    codec.from_params(params).decode(parts, spec, region=full(spec.shape), out=out)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     rows, columns = (min(step, size) for step, size in zip(block, spec.shape))
@@ -43,8 +43,8 @@ def test_each_block_maps_its_largest_value_to_the_largest_code(
     values = np.random.default_rng(5).normal(size=(10, 20)).astype(np.float32) * np.geomspace(1e-3, 1e3, 10)[:, None]
     values = values.astype(np.float32)
     values[:4, :6] = 0
-    codec, spec = squish.registry().codec("float8"), TensorSpec(name="w", shape=(10, 20), dtype="f32")
-    parts = codec.encode(values, codec.params_for(spec, parse_spec(text).params))
+    codec, spec = squish.registry().codec_type("float8"), TensorSpec(name="w", shape=(10, 20), dtype="f32")
+    parts = codec.from_params(codec.params_for(spec, parse_spec(text).params)).encode(values)
     scale, codes = (parts[role].astype(np.float64) for role in ("scale", "data"))
     down, across = block
     for row in range(0, 10, down):
@@ -63,7 +63,7 @@ def test_each_block_maps_its_largest_value_to_the_largest_code(
 
 @pytest.mark.parametrize("block", ["128", "-1x3", "ax2", "3x"])
 def test_a_block_is_two_sizes(block: str) -> None:
-    codec, spec = squish.registry().codec("float8"), TensorSpec(name="w", shape=(8, 6), dtype="f32")
+    codec, spec = squish.registry().codec_type("float8"), TensorSpec(name="w", shape=(8, 6), dtype="f32")
     with pytest.raises(SquishError) as caught:
         codec.params_for(spec, {"block": block})
     assert caught.value.code == "params"

@@ -90,7 +90,7 @@ def test_bits_go_to_the_largest_error_reduction() -> None:
         for name, codec in choices.items():
             assert isinstance(codec, CodecSpec)
             spec = TensorSpec(name=name, shape=model[name].shape, dtype="f32")
-            taken += 8 * sum(dtypes.nbytes(*part) for part in Affine().parts(spec, codec.params).values())
+            taken += 8 * sum(dtypes.nbytes(*part) for part in Affine.from_params(codec.params).parts(spec).values())
         assert taken <= bpw * 3 * NORMAL.size
     assert bits(choices["a"]) == bits(choices["b"]) == 8  # errors are relative to each tensor's energy
 

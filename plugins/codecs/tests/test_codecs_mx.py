@@ -53,7 +53,7 @@ def codes_of(parts: dict[str, np.ndarray], element: str) -> np.ndarray:
 def test_codes_follow_the_specification(kind: str, element: str) -> None:
     """Section 6.3: the largest power of two up to the maximum over the element type's; then round to nearest."""
     values, largest = VALUES[kind], float(ml_dtypes.finfo(TYPES[element]).max)
-    parts = Mx().encode(values.copy(), {"element": element})
+    parts = Mx.from_params({"element": element}).encode(values.copy())
     scale = parts["scale"].astype(np.float32)
     for block, step, codes in zip(
         values.reshape(-1, 32), scale.reshape(-1), codes_of(parts, element).reshape(-1, 32), strict=True
@@ -69,18 +69,18 @@ def test_codes_follow_the_specification(kind: str, element: str) -> None:
 def test_the_nvfp4_error_is_bounded(factor: str) -> None:
     values, params = VALUES["normal"], nvfp4(factor)
     spec, out = TensorSpec(name="w", shape=values.shape, dtype="f32"), np.empty_like(values)
-    parts = Mx().encode(values.copy(), params)
-    Mx().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    parts = Mx.from_params(params).encode(values.copy())
+    Mx.from_params(params).decode(parts, spec, region=tuple(slice(0, size) for size in values.shape), out=out)
     assert np.mean((out - values) ** 2) < 0.1**2
-    assert set(parts) == set(Mx().parts(spec, params))
-    whole = Mx().encode_grain(spec, params)
+    assert set(parts) == set(Mx.from_params(params).parts(spec))
+    whole = Mx.from_params(params).encode_grain(spec)
     assert whole == ((1, 16) if factor == "none" else (None, None))
 
 
 def test_saturating_scaling_matches_mistral_rs() -> None:
     block = np.zeros((1, 32), np.float32)
     block[0, :4] = 5, 6, 11, 0.25
-    ours, theirs = (Mx().encode(block.copy(), params) for params in ({}, {"scaling": "saturating"}))
+    ours, theirs = (Mx.from_params(params).encode(block.copy()) for params in ({}, {"scaling": "saturating"}))
     assert (ours["scale"][0, 0], theirs["scale"][0, 0]) == (2, 1)
     assert codes_of(theirs, "f4_e2m1")[0, :4].tolist() == [7, 7, 7, 1]  # half away from zero, 11 as 6
 
@@ -104,7 +104,7 @@ def test_non_finite_values_are_refused(odd: float) -> None:
     values = np.zeros((1, 32), np.float32)
     values[0, 5] = odd
     with expect_error(CodecError, code="range"):
-        Mx().encode(values, {})
+        Mx.from_params({}).encode(values)
 
 
 def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
@@ -124,7 +124,7 @@ def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
 def test_bytes_match_torchao(kind: str, element: str) -> None:
     import oracles
 
-    parts = Mx().encode(VALUES[kind].copy(), {"element": element})
+    parts = Mx.from_params({"element": element}).encode(VALUES[kind].copy())
     theirs = oracles.peer("torchao").run(by_torchao, values=VALUES[kind], element=element)
     for role, expected in zip(("scale", "data"), theirs, strict=True):
         np.testing.assert_array_equal(parts[role].view(np.uint8).ravel(), expected.ravel())
@@ -153,7 +153,7 @@ def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
 def test_nvfp4_matches_compressed_tensors(kind: str) -> None:
     import oracles
 
-    parts = Mx().encode(VALUES[kind].copy(), nvfp4("divide"))
+    parts = Mx.from_params(nvfp4("divide")).encode(VALUES[kind].copy())
     whole, scale, values = oracles.peer("torchao").run(by_compressed_tensors, values=VALUES[kind])
     assert parts["global_scale"] == whole
     np.testing.assert_array_equal(parts["scale"].view(np.uint8).ravel(), scale.ravel())
@@ -178,9 +178,9 @@ def test_nvfp4_without_a_global_scale_has_the_scales_of_mlx(kind: str) -> None:
     import oracles
 
     values, params = VALUES[kind], nvfp4("none")
-    parts, out = Mx().encode(values.copy(), params), np.empty_like(VALUES[kind])
+    parts, out = Mx.from_params(params).encode(values.copy()), np.empty_like(VALUES[kind])
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    Mx().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    Mx.from_params(params).decode(parts, spec, region=tuple(slice(0, size) for size in values.shape), out=out)
     scale, theirs = oracles.peer("mlx").run(by_mlx, values=values)
     np.testing.assert_array_equal(parts["scale"].view(np.uint8).ravel(), scale.ravel())
     np.testing.assert_array_equal(np.abs(out - values), np.abs(theirs - values))

@@ -19,7 +19,7 @@ from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full
 
 DATA = Path(__file__).parent / "data"
-CODEC = Palette()
+CODEC = Palette
 
 
 def spec_of(shape):
@@ -27,7 +27,7 @@ def spec_of(shape):
 
 
 def decoded(parts, shape, params, region=None):
-    return read_region(CODEC, parts, spec_of(shape), params, region or full(tuple(shape)))
+    return read_region(CODEC.from_params(params), parts, spec_of(shape), region or full(tuple(shape)))
 
 
 def reference(parts, shape, params):
@@ -117,7 +117,7 @@ def palettes(draw):
 
 def random_parts(shape, params, rng):
     parts = {}
-    for role, (dtype, size) in CODEC.parts(spec_of(shape), params).items():
+    for role, (dtype, size) in CODEC.from_params(params).parts(spec_of(shape)).items():
         kind = dtypes.to_numpy(dtype)
         whole = rng.integers(0, 256, (*size, kind.itemsize), np.uint8).view(kind).reshape(size)
         parts[role] = whole if kind.kind in "iu" else np.asarray(rng.normal(size=size)).astype(kind)
@@ -156,7 +156,7 @@ def test_scalar_and_empty_tensors_decode():
     params = {"bits": 4, "table": "nf4", "scale_dtype": "f32", "axis": "flat"}
     parts = {"data": np.array([15], np.uint8), "scale": np.array([2.5], np.float32)}
     assert decoded(parts, (), params) == 2.5
-    parts = CODEC.encode(np.zeros((0, 32), np.float32), CODEC.params_for(spec_of((0, 32)), params))
+    parts = CODEC.from_params(CODEC.params_for(spec_of((0, 32)), params)).encode(np.zeros((0, 32), np.float32))
     assert decoded(parts, (0, 32), params).shape == (0, 32)
 
 
@@ -167,7 +167,7 @@ def test_the_encoder_chooses_the_nearest_entry(seed, axis, dtype):
         spec_of((4, 48)), {"bits": 4, "table": "nf4", "group_size": 16, "axis": axis, "scale_dtype": dtype}
     )
     values = np.random.default_rng(seed).normal(size=(4, 48)).astype(np.float32)
-    parts = CODEC.encode(values, params)
+    parts = CODEC.from_params(params).encode(values)
     scale = np.repeat(parts["scale"].astype(np.float64).reshape(4, 3), 16, axis=1)
     assert (np.abs(values) <= scale).all()
     nearest = np.abs(values[..., None] - scale[..., None] * np.array(NAMED["nf4"])).min(axis=-1)
@@ -187,7 +187,7 @@ def test_nearest_works_for_any_table(table, seed):
 def test_a_midpoint_gets_the_lower_entry():
     params = {"bits": 2, "table": [-2.0, -1.0, 1.0, 2.0], "scale_dtype": "f32"}
     values = np.array([[2.0, 1.5, 0.0, -1.5]], np.float32)
-    assert decoded(CODEC.encode(values, params), (1, 4), params).tolist() == [[2, 1, -1, -2]]
+    assert decoded(CODEC.from_params(params).encode(values), (1, 4), params).tolist() == [[2, 1, -1, -2]]
 
 
 @settings(max_examples=150, deadline=None)
@@ -195,12 +195,12 @@ def test_a_midpoint_gets_the_lower_entry():
 def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
     (shape, source), target = one, one[1] if itself else other[1]
     try:
-        declared = CODEC.parts(spec_of(shape), target)
+        declared = CODEC.from_params(target).parts(spec_of(shape))
     except CodecError:
         return
     parts = random_parts(shape, source, np.random.default_rng(seed))
-    codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
-    parts_of_codes = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    codes = CODEC.from_params(source).codes(parts, spec_of(shape), full(shape))
+    parts_of_codes = codes and CODEC.from_params(target).from_codes(codes, spec_of(shape))
     assert parts_of_codes or not (itself and codes and not source.get("nested"))
     if parts_of_codes:
         assert {role: part.shape for role, part in parts_of_codes[0].items()} == {
@@ -212,18 +212,20 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
 def test_repacking_resolves_nested_scales():
     case, stored = json.loads((DATA / "palette.json").read_text()), dict(np.load(DATA / "palette.npz"))
     spec = spec_of(case["shape"])
-    codes = CODEC.codes(stored, spec, case["params"], full(spec.shape))
+    codes = CODEC.from_params(case["params"]).codes(stored, spec, full(spec.shape))
     nf4_params = {"bits": 4, "group_size": 64, "table": "nf4", "scale_dtype": "f32"}
-    parts, exactness = CODEC.from_codes(codes, spec, nf4_params)
+    parts, exactness = CODEC.from_params(nf4_params).from_codes(codes, spec)
     assert exactness.kind == "values"
     np.testing.assert_array_equal(decoded(parts, spec.shape, nf4_params), decoded(stored, spec.shape, case["params"]))
 
 
 def test_affine_refuses_codes_with_a_table():
     params = {"bits": 4, "group_size": 16, "table": "nf4", "scale_dtype": "f32"}
-    parts = CODEC.encode(np.ones((2, 16), np.float32), params)
-    codes = CODEC.codes(parts, spec_of((2, 16)), params, full((2, 16)))
-    assert Affine().from_codes(codes, spec_of((2, 16)), {"bits": 4, "group_size": 16, "signed": False}) is None
+    parts = CODEC.from_params(params).encode(np.ones((2, 16), np.float32))
+    codes = CODEC.from_params(params).codes(parts, spec_of((2, 16)), full((2, 16)))
+    assert (
+        Affine.from_params({"bits": 4, "group_size": 16, "signed": False}).from_codes(codes, spec_of((2, 16))) is None
+    )
 
 
 @pytest.mark.parametrize(

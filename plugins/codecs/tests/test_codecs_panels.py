@@ -31,7 +31,7 @@ def random_rows(spec: TensorSpec, params: dict[str, Any]) -> dict[str, np.ndarra
     return {
         role: rng.integers(0, 256, shape).astype(np.uint8) if role == "data"
         else rng.standard_normal(shape, np.float32).astype(dtypes.to_numpy(dtype))
-        for role, (dtype, shape) in Affine().parts(spec, params).items()
+        for role, (dtype, shape) in Affine.from_params(params).parts(spec).items()
     }  # fmt: skip
 
 
@@ -39,9 +39,9 @@ def in_panels(spec: TensorSpec, params: dict[str, Any]) -> tuple[dict[str, np.nd
     """Random codes in rows, and repacked in panels."""
     rows, affine = in_rows(params), Affine()
     stored = random_rows(spec, rows)
-    codes = affine.codes(stored, spec, rows, full(spec.shape))
+    codes = affine.from_params(rows).codes(stored, spec, full(spec.shape))
     assert codes is not None
-    panel_parts = Panels().from_codes(codes, spec, params)
+    panel_parts = Panels.from_params(params).from_codes(codes, spec)
     assert panel_parts is not None
     return stored, panel_parts[0]
 
@@ -64,17 +64,17 @@ def test_panels_have_the_codes_and_values_of_rows(params: dict[str, Any], shape:
     spec, codec = TensorSpec(name="w", shape=shape, dtype="f32"), Panels()
     rows, parts = in_panels(spec, params)
     one, other = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    Affine().decode(rows, spec, in_rows(params), region=full(shape), out=one)
-    codec.decode(parts, spec, params, region=full(shape), out=other)
+    Affine.from_params(in_rows(params)).decode(rows, spec, region=full(shape), out=one)
+    codec.from_params(params).decode(parts, spec, region=full(shape), out=other)
     assert one.tobytes() == other.tobytes()
-    codes = codec.codes(parts, spec, params, full(shape))
+    codes = codec.from_params(params).codes(parts, spec, full(shape))
     assert codes is not None
-    row_parts = Affine().from_codes(codes, spec, in_rows(params))
+    row_parts = Affine.from_params(in_rows(params)).from_codes(codes, spec)
     assert row_parts is not None
     assert {role: part.tobytes() for role, part in row_parts[0].items()} == {
         role: part.tobytes() for role, part in rows.items()
     }
-    assert codec.code_layout(spec, params) == Affine().code_layout(spec, in_rows(params))
+    assert codec.from_params(params).code_layout(spec) == Affine.from_params(in_rows(params)).code_layout(spec)
 
 
 def test_the_layout_matches_the_specification() -> None:
@@ -88,7 +88,7 @@ def test_the_layout_matches_the_specification() -> None:
             data[0, place] |= (row + column) % 16 << (4 if column % 8 > 3 else 0)
     scale = np.arange(16, dtype=np.float32).reshape(1, 1, 16)
     values = np.empty((16, 32), np.float32)
-    Panels().decode({"data": data, "scale": scale}, spec, params, region=full(spec.shape), out=values)
+    Panels.from_params(params).decode({"data": data, "scale": scale}, spec, region=full(spec.shape), out=values)
     row, column = np.indices((16, 32))
     np.testing.assert_array_equal(values, (row + column) % 16 * row)
     assert {role: part.shape for role, part in parts.items()} == {"data": (1, 256), "scale": (1, 1, 16)}
@@ -115,9 +115,9 @@ class Seen:
 def test_a_region_reads_only_its_panels_and_groups() -> None:
     spec, params = TensorSpec(name="w", shape=(160, 192), dtype="f32"), FORMS["bias"]
     codec, region = Panels(), (slice(32, 64), slice(64, 96))
-    assert codec.grain(spec, params) == (16, 32)
+    assert codec.from_params(params).grain(spec) == (16, 32)
     parts = {role: Seen(part) for role, part in in_panels(spec, params)[1].items()}
-    codec.decode(parts, spec, params, region=region, out=np.empty((32, 32), np.float32))
+    codec.from_params(params).decode(parts, spec, region=region, out=np.empty((32, 32), np.float32))
     assert parts["data"].keys == [(slice(2, 4), slice(512, 768))]
     assert parts["scale"].keys == parts["offset"].keys == [(slice(2, 4), slice(2, 3))]
 
@@ -136,9 +136,9 @@ def test_a_region_reads_only_its_panels_and_groups() -> None:
 )  # fmt: skip
 def test_invalid_parameters_are_refused(params: dict[str, Any], code: str, found: object) -> None:
     with expect_error(CodecError, code=code, found=found):
-        Panels().parts(TensorSpec(name="w", shape=(16, 64), dtype="f32"), params)
+        Panels.from_params(params).parts(TensorSpec(name="w", shape=(16, 64), dtype="f32"))
 
 
 def test_a_scalar_has_no_panels() -> None:
     with pytest.raises(CodecError):
-        Panels().parts(TensorSpec(name="w", shape=(), dtype="f32"), {"group_size": 32})
+        Panels.from_params({"group_size": 32}).parts(TensorSpec(name="w", shape=(), dtype="f32"))

@@ -37,5 +37,5 @@ def test_values_equal_the_inner_matrix_reshaped(shape, stored):
 def test_a_shape_with_another_size_is_refused(params):
     codec = squish.registry().codec(CodecSpec("reshaped", params, inner=CodecSpec("affine", {"bits": 8})))
     with pytest.raises(CodecError) as caught:
-        codec.parts(TensorSpec(name="w", shape=(4, 6), dtype="f32"), params)
+        codec.parts(TensorSpec(name="w", shape=(4, 6), dtype="f32"))
     assert caught.value.code == "params"

@@ -70,7 +70,7 @@ def encode(registry: Any) -> None:
         for at_end in (True, False):
             activations = copied(seen, at_end=at_end)
             encoder, panel = registry.encoder(codec), copied(values_given, at_end=at_end)
-            encoder.encode(panel, codec.params, activations=activations)
+            encoder.encode(panel, activations=activations)
 
 
 def main() -> None:

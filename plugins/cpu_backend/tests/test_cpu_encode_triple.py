@@ -19,9 +19,12 @@ def compare(values: np.ndarray, base: int | None = None) -> None:
     encoder: Any = squish.registry().encoder(CodecSpec("tca_tbe"))
     assert type(encoder) is not TcaTbe
     spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
-    params = encoder.fit_params(lambda: iter((values,)), spec, {})
+    params = encoder.from_params({}).fit_params(lambda: iter((values,)), spec)
     reference_params = params if base is None else {"base_exponent": base, "n_high": 0}
-    expected, encoded = TcaTbe().encode(values, reference_params), encoder.encode(values, reference_params)
+    expected, encoded = (
+        TcaTbe.from_params(reference_params).encode(values),
+        encoder.from_params(reference_params).encode(values),
+    )
     assert encoded.keys() == expected.keys()
     for role, part in expected.items():
         assert encoded[role].dtype == part.dtype

@@ -30,8 +30,8 @@ def encode(name: str, values: np.ndarray, seen: np.ndarray | None = None) -> np.
     encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
     assert type(encoder).__name__ == "GgmlEncoder"
     if seen is None:
-        return encoder.encode(values, {})["data"]
-    return encoder.encode(values, {"search": "activations"}, activations=seen)["data"]
+        return encoder.from_params({}).encode(values)["data"]
+    return encoder.from_params({"search": "activations"}).encode(values, activations=seen)["data"]
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -66,11 +66,11 @@ def test_importance_is_per_column_for_any_panel(name: str, data: st.DataObject) 
 @pytest.mark.parametrize("name", WITH_ACTIVATIONS)
 def test_weighting_reduces_the_weighted_error(name: str) -> None:
     values, seen = np.random.default_rng(1).standard_normal((64, 1024), np.float32), activations()
-    codec, spec = squish.registry().codec(f"ggml.{name}"), TensorSpec(name="w", shape=values.shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(f"ggml.{name}"), TensorSpec(name="w", shape=values.shape, dtype="f32")
 
     def error(blocks: np.ndarray) -> float:
         out = np.empty_like(values)
-        codec.decode({"data": blocks}, spec, {}, region=(slice(0, 64), slice(0, 1024)), out=out)
+        codec.from_params({}).decode({"data": blocks}, spec, region=(slice(0, 64), slice(0, 1024)), out=out)
         return float(np.linalg.norm((out - values) * seen))
 
     assert error(encode(name, values, seen)) < 0.95 * error(encode(name, values))
@@ -80,14 +80,16 @@ def test_missing_activations_are_reported() -> None:
     encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
     spec = TensorSpec(name="w", shape=(2, 256), dtype="f32")
     assert encoder.params_for(spec, {"search": "none"}) == {}
-    assert squish.registry().codec("ggml.q4_k").needs_activations(encoder.params_for(spec, {"search": "activations"}))
+    assert (
+        squish.registry().codec_type("ggml.q4_k").needs_activations(encoder.params_for(spec, {"search": "activations"}))
+    )
     with expect_error(CodecError, code="params", expected="search=none or search=activations", found="search=mse"):
         encoder.params_for(spec, {"search": "mse"})
     with expect_error(CodecError, code="params", expected="none", found="search=activations"):
         squish.registry().encoder(CodecSpec("ggml.q8_0")).params_for(spec, {"search": "activations"})
     for vector in (None, np.ones(255, np.float32), np.full(256, 1e30, np.float32)):
         with expect_error(CodecError, code="encode"):
-            encoder.encode(np.ones((2, 256), np.float32), {"search": "activations"}, activations=vector)
+            encoder.from_params({"search": "activations"}).encode(np.ones((2, 256), np.float32), activations=vector)
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
@@ -101,7 +103,7 @@ def test_blocks_equal_the_numpy_encoders(name: str, data: st.DataObject) -> None
         0
     )  # gguf-py and libggml disagree on the scale's sign for a block of -0
     np.testing.assert_array_equal(
-        encode(name, values), squish.registry().codec(f"ggml.{name}").encode(values, {})["data"]
+        encode(name, values), squish.registry().codec_type(f"ggml.{name}").from_params({}).encode(values)["data"]
     )
 
 
@@ -135,10 +137,10 @@ def test_rows_that_blocks_do_not_divide_are_refused() -> None:
 def test_the_encoding_error_is_usual_for_the_width(name: str) -> None:
     """The error is usual for the width, relative to the standard deviation."""
     values = np.random.default_rng(1).standard_normal((64, 1024), np.float32)
-    codec = squish.registry().codec(f"ggml.{name}")
+    codec = squish.registry().codec_type(f"ggml.{name}")
     out = np.empty_like(values)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    codec.decode({"data": encode(name, values)}, spec, {}, region=(slice(0, 64), slice(0, 1024)), out=out)
+    codec.from_params({}).decode({"data": encode(name, values)}, spec, region=(slice(0, 64), slice(0, 1024)), out=out)
     error = float(np.sqrt(np.mean((out - values) ** 2)))
     assert error < LEAST_ERRORS[name]
 

@@ -24,11 +24,11 @@ def measured(codec_spec: CodecSpec, values: np.ndarray, scale: float = 1) -> tup
     registry = squish.registry()
     codec, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    encoded = encoder.encode(values.astype(np.float32), codec_spec.params)
-    parts = {role: encoded[role].reshape(shape) for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}
+    encoded = encoder.encode(values.astype(np.float32))
+    parts = {role: encoded[role].reshape(shape) for role, (_, shape) in codec.parts(spec).items()}
     out = np.empty(values.shape, np.float32)
-    codec.decode(parts, spec, codec_spec.params, region=tuple(slice(0, size) for size in values.shape), out=out)
-    return encoder.compare(codec, values, parts, spec, codec_spec.params), out
+    codec.decode(parts, spec, region=tuple(slice(0, size) for size in values.shape), out=out)
+    return encoder.compare(codec, values, parts, spec), out
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -61,11 +61,11 @@ def test_regions_decode_like_the_codec(codec: str, params: Any, shape: Any, dtyp
     registry, codec_spec = squish.registry(), CodecSpec(codec, params)
     own, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
-    spec, parts = TensorSpec(name="w", shape=shape, dtype="f32"), encoder.encode(values, params)
-    fill = encoder.decoder(own, parts, spec, params)
+    spec, parts = TensorSpec(name="w", shape=shape, dtype="f32"), encoder.encode(values)
+    fill = encoder.decoder(own, parts, spec)
     assert fill is not None
-    decoded = np.empty(shape, dtypes.to_numpy(own.value_dtype(spec, params)))
-    own.decode(parts, spec, params, region=tuple(slice(0, size) for size in shape), out=decoded)
+    decoded = np.empty(shape, dtypes.to_numpy(own.value_dtype(spec)))
+    own.decode(parts, spec, region=tuple(slice(0, size) for size in shape), out=decoded)
     region = (slice(1, 2), *(slice(0, size) for size in shape[1:]))
     out = np.empty(decoded[region].shape, dtypes.to_numpy(dtype))
     fill(region, out)
@@ -77,7 +77,7 @@ def test_regions_decode_like_the_codec(codec: str, params: Any, shape: Any, dtyp
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "f8_e4m3"])
 def test_floats_round_like_numpy(shape: Any, source_dtype: str, dtype: str, instructions: str) -> None:
     values = np.asarray(np.random.default_rng(0).standard_normal(shape) * 100).astype(dtypes.to_numpy(source_dtype))
-    encoded = squish.registry().encoder(CodecSpec("dense")).encode(values, {"dtype": dtype})["data"]
+    encoded = squish.registry().encoder(CodecSpec("dense", {"dtype": dtype})).encode(values)["data"]
     expected = values.astype(dtypes.to_numpy(dtype))
     assert (encoded.dtype, encoded.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(encoded, expected)
@@ -87,8 +87,8 @@ def test_unsupported_codecs_are_left_to_the_core() -> None:
     registry, codec_spec = squish.registry(), CodecSpec("ggml.q8_0")
     codec, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     spec, values = TensorSpec(name="w", shape=(1, 32), dtype="f32"), np.ones((1, 32), np.float32)
-    parts = encoder.encode(values, {})
-    assert encoder.compare(codec, values, parts, spec, {}) is not None
-    assert encoder.compare(codec, values.astype(np.float64), parts, spec, {}) is None
+    parts = encoder.encode(values)
+    assert encoder.compare(codec, values, parts, spec) is not None
+    assert encoder.compare(codec, values.astype(np.float64), parts, spec) is None
     values[0, 3] = np.inf
-    assert encoder.compare(codec, values, parts, spec, {}) is None
+    assert encoder.compare(codec, values, parts, spec) is None

@@ -154,7 +154,7 @@ def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
     whole = full(tensor.shape)
     codes = tensor.file.bind(tensor.spec, encoding).codes(whole)
     assert codes is not None
-    parts_of_codes = registry.codec(codec).from_codes(codes, tensor.spec, params)
+    parts_of_codes = registry.codec(codec).from_codes(codes, tensor.spec)
     assert parts_of_codes is not None
     spec = TensorSpec(name="w", shape=tensor.shape, dtype="f32")
     return memory_file(registry, {"w": (spec, codec, parts_of_codes[0])})[0]["w"]

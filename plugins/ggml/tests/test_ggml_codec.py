@@ -7,26 +7,25 @@ import struct
 import numpy as np
 import pytest
 from squish_ggml.blocks import BLOCKS
-from squish_ggml.codec import COMPILED, GgmlBlocks
+from squish_ggml.codec import COMPILED
 from squish_ggml.endian import PAIRS, BigEndian
 from squish_testing import expect_error
 
-from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full, install_command
+import squish_core as squish
+from squish_core.api import BLOCK_TYPES, Codec, CodecError, CodecSpec, TensorSpec, full, install_command
 
 pytestmark = pytest.mark.alone
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 
 
-def codec_of(name: str) -> GgmlBlocks:
-    codec = GgmlBlocks()
-    codec.id = f"ggml.{name}"
-    return codec
+def codec_of(name: str) -> Codec:
+    return squish.registry().codec(CodecSpec(f"ggml.{name}"))
 
 
 def decoded(codec: Codec, stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     out = np.full(spec.shape, 12345, np.float32)
-    codec.decode({"data": stored}, spec, {}, region=full(spec.shape), out=out)
+    codec.decode({"data": stored}, spec, region=full(spec.shape), out=out)
     return out
 
 
@@ -34,12 +33,12 @@ def decoded(codec: Codec, stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 256), (0, 0), (2, 0, 256), (2, 256, 0)])
 def test_an_empty_tensor_round_trips(name: str, shape: tuple[int, ...]) -> None:
     codec, spec = codec_of(name), TensorSpec(name="w", shape=shape, dtype="f32")
-    encoded = codec.encode(np.zeros(shape, np.float32), {})
-    assert {"data": ("u8", encoded["data"].shape)} == codec.parts(spec, {})
+    encoded = codec.encode(np.zeros(shape, np.float32))
+    assert {"data": ("u8", encoded["data"].shape)} == codec.parts(spec)
     assert decoded(codec, encoded["data"], spec).shape == shape
-    codes = codec.codes(encoded, spec, {}, full(shape))
+    codes = codec.codes(encoded, spec, full(shape))
     if codes is not None:
-        back = codec.from_codes(codes, spec, {})
+        back = codec.from_codes(codes, spec)
         assert back is not None
         assert back[0]["data"].shape == encoded["data"].shape
 
@@ -51,7 +50,7 @@ def test_codes_with_nested_scales_are_exactly_the_values(name: str) -> None:
     for place in PAIRS[name]:
         blocks[..., place : place + 2] = np.frombuffer(np.float16(0.0123).tobytes(), np.uint8)
     stored = blocks.reshape(3, -1)
-    codes = codec.codes({"data": stored}, spec, {}, full(spec.shape))
+    codes = codec.codes({"data": stored}, spec, full(spec.shape))
     assert codes is not None
     width = codes.group[1]
     values = codes.values.astype(np.float32) * np.repeat(codes.scale, width, axis=1)
@@ -73,19 +72,19 @@ STRUCTS = {
 @pytest.mark.parametrize("shape", [(3, 512), (0, 256), (2, 0)])
 def test_big_endian_blocks_decode_to_the_same_values(name: str, shape: tuple[int, ...]) -> None:
     codec, spec = codec_of(name), TensorSpec(name="w", shape=shape, dtype="f32")
-    ((_, stored_shape),) = codec.parts(spec, {}).values()
+    ((_, stored_shape),) = codec.parts(spec).values()
     stored = np.random.default_rng(0).integers(0, 256, stored_shape, np.uint8)
     turned = b"".join(
         struct.pack(f">{STRUCTS[name]}", *block) for block in struct.iter_unpack(f"<{STRUCTS[name]}", stored)
     )
     big = np.frombuffer(turned, np.uint8).reshape(stored_shape)
-    values = decoded(BigEndian().wrap(codec, {}), big, spec)
+    values = decoded(BigEndian.from_params({}, codec), big, spec)
     np.testing.assert_array_equal(values, decoded(codec, stored, spec))
 
 
 def test_a_missing_encoder_error_lists_the_encoders() -> None:
     with expect_error(CodecError, code="encode", hint="q8_0"):
-        codec_of("q8_1").encode(np.zeros((1, 256), np.float32), {})
+        codec_of("q8_1").encode(np.zeros((1, 256), np.float32))
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -48,11 +48,11 @@ def spec(*shape: int) -> TensorSpec:
 
 @pytest.mark.parametrize("name", libggml.NAMES)
 def test_rows_and_squared_activations_go_to_libggml(name: str, library: SimpleNamespace) -> None:
-    codec, values = squish.registry().codec(f"ggml.{name}"), RNG.normal(size=(2, 3, 512)).astype(np.float32)
+    codec, values = squish.registry().codec_type(f"ggml.{name}"), RNG.normal(size=(2, 3, 512)).astype(np.float32)
     params = codec.params_for(spec(2, 3, 512), {"search": "activations"})
     assert codec.needs_activations(params)
     activations = RNG.random(512, np.float32)
-    data = codec.encode(values, params, activations=activations)["data"]
+    data = codec.from_params(params).encode(values, activations=activations)["data"]
     assert data.shape == (2, 3, 2 * BLOCK_TYPES[name].nbytes)
     np.testing.assert_array_equal(data.reshape(6, -1), np.arange(6)[:, None] + 0 * data.reshape(6, -1))
     (call,) = library.calls
@@ -63,40 +63,42 @@ def test_rows_and_squared_activations_go_to_libggml(name: str, library: SimpleNa
 
 @pytest.mark.parametrize("name", libggml.NAMES)
 def test_types_that_need_statistics_are_refused_without(name: str, library: SimpleNamespace) -> None:
-    codec = squish.registry().codec(f"ggml.{name}")
+    codec = squish.registry().codec_type(f"ggml.{name}")
     if name in NEED_STATISTICS:
         with pytest.raises(CodecError) as caught:
             codec.params_for(spec(4, 256), {})
         assert caught.value.code == "params"
         return
-    codec.encode(np.zeros((4, 256), np.float32), codec.params_for(spec(4, 256), {}))
+    codec.from_params(codec.params_for(spec(4, 256), {})).encode(np.zeros((4, 256), np.float32))
     assert library.calls[0]["importance"] is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
 def test_values_that_would_end_the_process_are_refused(value: float, library: SimpleNamespace) -> None:
-    codec, values = squish.registry().codec("ggml.iq3_s"), np.zeros((2, 256), np.float32)
+    codec, values = squish.registry().codec_type("ggml.iq3_s"), np.zeros((2, 256), np.float32)
     values[1, 7] = value
     with pytest.raises(CodecError) as caught:
-        codec.encode(values, {})
+        codec.from_params({}).encode(values)
     assert caught.value.code == "range"
     assert not library.calls
 
 
 def test_other_parameters_and_statistics_of_another_size_are_refused(library: SimpleNamespace) -> None:
-    codec = squish.registry().codec("ggml.iq3_s")
+    codec = squish.registry().codec_type("ggml.iq3_s")
     with pytest.raises(CodecError) as caught:
         codec.params_for(spec(4, 256), {"search": "mse"})
     assert caught.value.code == "params"
     with pytest.raises(CodecError) as caught:
-        codec.encode(np.zeros((2, 256), np.float32), {"search": "activations"}, activations=np.ones(3, np.float32))
+        codec.from_params({"search": "activations"}).encode(
+            np.zeros((2, 256), np.float32), activations=np.ones(3, np.float32)
+        )
     assert caught.value.code == "encode"
 
 
 def test_without_ggml_python_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ggml", None)
     with pytest.raises(MissingPluginError) as caught:
-        squish.registry().codec("ggml.iq2_s").params_for(spec(4, 256), {})
+        squish.registry().codec_type("ggml.iq2_s").params_for(spec(4, 256), {})
     assert caught.value.code == "not-installed"
     assert caught.value.hint is not None
     assert "squish-ggml[libggml]" in caught.value.hint

@@ -106,7 +106,7 @@ def test_the_encoder_gives_the_codes_of_modelopt(tmp_path):
         "block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply",
     }  # fmt: skip
     expected, region = np.empty_like(values), tuple(slice(0, size) for size in values.shape)
-    mx = squish.registry().codec("mx")
-    mx.decode(mx.encode(values, params), spec, params, region=region, out=expected)
+    mx = squish.registry().codec_type("mx")
+    mx.from_params(params).decode(mx.from_params(params).encode(values), spec, region=region, out=expected)
     with squish.open(tmp_path / "direct.gguf") as file:
         np.testing.assert_array_equal(file["blk.0.ffn_up.weight"].numpy(), expected)

@@ -28,9 +28,9 @@ SHAPES = [(1, 1), (5, 3), (33, 2)]
 
 def loaded(codec_id, shape, chance):
     """A tensor of random blocks with finite f16 fields."""
-    codec = squish.registry().codec(codec_id)
+    codec = squish.registry().codec(CodecSpec(codec_id))
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    ((_, size),) = codec.parts(spec, {}).values()
+    ((_, size),) = codec.parts(spec).values()
     nbytes = codec.block.nbytes
     blocks = chance.integers(0, 256, size, np.uint8).reshape(-1, nbytes)
     for at in HALVES[codec_id]:
@@ -77,16 +77,16 @@ OTHERS = {
 def another(name, shape, chance):
     """A random tensor of another codec, with a consistent mask."""
     codec_id, params = OTHERS[name]
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     if codec_id in ("bitmask", "tca_tbe"):
         values = (chance.standard_normal(shape) * (chance.random(shape) > 0.6)).astype(np.float32)
         spec = evolve(spec, dtype="bf16" if codec_id == "tca_tbe" else "f32")
-        params = codec.fit_params(lambda: iter([values]), spec, params)
-        return weights_of(spec, CodecSpec(codec_id, params), codec.encode(values, params))
+        params = codec.from_params(params).fit_params(lambda: iter([values]), spec)
+        return weights_of(spec, CodecSpec(codec_id, params), codec.from_params(params).encode(values))
     if params.get("codebook_size") == "two rows":
         params = {**params, "codebook_size": 2 * shape[-1]}
     parts = {}
-    for role, (dtype, size) in codec.parts(spec, params).items():
+    for role, (dtype, size) in codec.from_params(params).parts(spec).items():
         kind = squish.api.dtypes.to_numpy(dtype)
         if kind.kind in "iu":
             parts[role] = np.frombuffer(chance.bytes(math.prod(size) * kind.itemsize), kind).reshape(size)
@@ -110,7 +110,7 @@ def codec_id(request):
 @pytest.fixture(params=SHAPES, ids=str)
 def shape(request, codec_id):
     rows, blocks = request.param
-    return rows, blocks * squish.registry().codec(codec_id).block.elements
+    return rows, blocks * squish.registry().codec_type(codec_id).block_type().elements
 
 
 @pytest.mark.usefixtures("metal_on_cpu")
@@ -130,7 +130,7 @@ class TestOnTheCpu:
         assert np.abs(result - expected).max() <= 1e-6 * np.abs(x).sum(1).max() * np.abs(tensor.numpy()).max()
 
     def test_experts(self, codec_id):
-        elements = squish.registry().codec(codec_id).block.elements
+        elements = squish.registry().codec_type(codec_id).block_type().elements
         tensor = loaded(codec_id, (3, 2, elements), np.random.default_rng(3))
         x, ids = np.random.default_rng(4).standard_normal((4, elements), np.float32), np.array([2, 0, 2, 1])
         expected = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])

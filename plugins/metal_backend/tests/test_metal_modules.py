@@ -39,9 +39,9 @@ CODECS = {
 def file_of(**changed):
     chance, tensors = np.random.default_rng(0), {}
     for name, (codec_id, params, shape) in {**CODECS, **changed}.items():
-        codec, dtype = squish.registry().codec(codec_id), params.get("dtype", "f32")
+        codec, dtype = squish.registry().codec_type(codec_id), params.get("dtype", "f32")
         spec = TensorSpec(name=name, shape=shape, dtype=dtype)
-        parts = codec.encode(chance.standard_normal(shape).astype(np.float32), params)
+        parts = codec.from_params(params).encode(chance.standard_normal(shape).astype(np.float32))
         tensors[name] = (spec, CodecSpec(codec_id, {} if codec_id == "dense" else params), parts)
     return memory_file(squish.registry(), tensors)[0]
 

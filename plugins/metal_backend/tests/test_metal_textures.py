@@ -34,9 +34,11 @@ def install(monkeypatch, metal_on_cpu):
 
 def astc_file(values, footprint="6x6", damage=None):
     """A file in memory with one ASTC tensor."""
-    codec, spec = squish.registry().codec("astc"), TensorSpec(name="w", shape=values.shape, dtype="f32")
-    params = codec.fit_params(lambda: iter([values]), spec, codec.params_for(spec, {"footprint": footprint}))
-    blocks = codec.encode(values, params)["blocks"].copy()
+    codec, spec = squish.registry().codec_type("astc"), TensorSpec(name="w", shape=values.shape, dtype="f32")
+    params = codec.from_params(codec.params_for(spec, {"footprint": footprint})).fit_params(
+        lambda: iter([values]), spec
+    )
+    blocks = codec.from_params(params).encode(values)["blocks"].copy()
     if damage is not None:
         blocks[damage] = 0xFF
     params = {key: value for key, value in params.items() if key != "quality"}

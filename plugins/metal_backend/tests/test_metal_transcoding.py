@@ -19,9 +19,9 @@ quick = settings(max_examples=25, deadline=None, derandomize=True, database=None
 
 def stored(codec_id, params, shape, chance, **replacements):
     """Random parts of a codec; floats are small f16 values by default."""
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = squish.registry().codec_type(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     parts = {}
-    for role, (dtype, size) in codec.parts(spec, params).items():
+    for role, (dtype, size) in codec.from_params(params).parts(spec).items():
         kind = squish.api.dtypes.to_numpy(dtype)
         if kind.kind == "f" or dtype == "bf16":
             parts[role] = chance.standard_normal(size).astype(kind)
@@ -31,15 +31,16 @@ def stored(codec_id, params, shape, chance, **replacements):
 
 
 def packed(codec, spec, params, parts):
-    encoding = Encoding(codec=CodecSpec(codec.id, params))
-    return transcode.pack(forms.form_of(codec, params, spec), BoundEncoding(codec, spec, encoding, parts))
+    bound = codec.from_params(params)
+    encoding = Encoding(codec=bound.specification)
+    return transcode.pack(forms.form_of(bound, spec), BoundEncoding(bound, spec, encoding, parts))
 
 
 def test_a_codec_without_codes_has_no_form_in_mlx():
     """TCA-TBE parameters count the values of the whole tensor and do not apply to a row."""
     spec = TensorSpec(name="w", shape=(64, 64), dtype="bf16")
     params = {"base_exponent": 120, "n_high": 64 * 64}
-    assert forms.form_of(squish.registry().codec("tca_tbe"), params, spec) is None
+    assert forms.form_of(squish.registry().codec(CodecSpec("tca_tbe", params)), spec) is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_codec_without_codes_has_no_form_in_mlx():
 def test_the_form_follows_the_declared_layout(codec_id, params, group, bits):
     """A tensor of 2^36 elements: nothing of its size is allocated."""
     spec = TensorSpec(name="w", shape=(1 << 20, 1 << 16), dtype="f32")
-    form = forms.form_of(squish.registry().codec(codec_id), params, spec)
+    form = forms.form_of(squish.registry().codec(CodecSpec(codec_id, params)), spec)
     assert (form.group_size, form.bits) == (group, bits)
 
 
@@ -70,7 +71,7 @@ def dequantized(weights):
 
 def decoded(codec, spec, params, parts):
     out = np.empty(spec.shape, np.float32)
-    codec.decode(parts, spec, params, region=full(spec.shape), out=out)
+    codec.from_params(params).decode(parts, spec, region=full(spec.shape), out=out)
     return out
 
 
@@ -113,7 +114,7 @@ def test_codes_round_trip_through_mlx_packing(rows, groups, bits, seed):
     """The packed codes are the original codes, shifted to start at 0."""
     params = {"bits": bits, "group_size": 32}
     codec, spec, parts = stored("affine", params, (rows, 32 * groups), np.random.default_rng(seed % 2**32))
-    codes = codec.codes(parts, spec, params, full(spec.shape)).values
+    codes = codec.from_params(params).codes(parts, spec, full(spec.shape)).values
     weights = packed(codec, spec, params, parts)
     read = Packing(bits, "u32", "lsb").unpack(weights.weight, spec.shape[1])
     np.testing.assert_array_equal(read.astype(int), codes.astype(int) + (1 << bits - 1))
@@ -157,13 +158,13 @@ def test_squizd_int2_bytes_are_kept():
 def test_a_mask_augments_the_kernel_of_its_codes(metal_on_cpu, codec_id, inner, side, group):
     """SQUIZD 3.3: SPARSE does not select a path; scale and bias are 0 in masked groups."""
     chance, shape = np.random.default_rng(9), (128, 256)
-    spec, source = TensorSpec(name="w", shape=shape, dtype="f32"), squish.registry().codec(codec_id)
+    spec, source = TensorSpec(name="w", shape=shape, dtype="f32"), squish.registry().codec_type(codec_id)
     values = chance.standard_normal(shape, np.float32)
-    params = source.fit_params(lambda: iter([values]), spec, inner)
+    params = source.from_params(inner).fit_params(lambda: iter([values]), spec)
     codec_spec = CodecSpec("masked", {"block_size": side}, CodecSpec(codec_id, params))
-    parts = source.encode(values, params)
+    parts = source.from_params(params).encode(values)
     codec = squish.registry().codec(codec_spec)
-    parts["mask"] = chance.integers(0, 256, codec.parts(spec, codec_spec.params)["mask"][1], np.uint8)
+    parts["mask"] = chance.integers(0, 256, codec.parts(spec)["mask"][1], np.uint8)
     tensor = memory_file(squish.registry(), {"w": (spec, codec_spec, parts)})[0]["w"]
     chosen = tensor.plan("metal").chosen
     assert chosen.mode == "stream"
@@ -243,9 +244,9 @@ def test_microscaled_bytes_are_kept(name):
 @pytest.mark.parametrize(("codec_id", "mode"), [("ggml.mxfp4", "mxfp4"), ("ggml.nvfp4", "nvfp4")])
 def test_float4_codes_of_any_codec_have_a_form(codec_id, mode):
     """MLX's form follows the declared code layout, not the codec's name."""
-    codec, chance = squish.registry().codec(codec_id), np.random.default_rng(8)
+    codec, chance = squish.registry().codec_type(codec_id), np.random.default_rng(8)
     spec = TensorSpec(name="w", shape=(6, 128), dtype="f32")
-    shape = codec.parts(spec, {})["data"][1]
+    shape = codec.from_params({}).parts(spec)["data"][1]
     blocks = {"data": chance.integers(60, 120, shape, np.uint8)}  # scales without NaN or infinity
     weights = packed(codec, spec, {}, blocks)
     assert weights.form.mode == mode

@@ -118,7 +118,7 @@ def test_each_expert_has_statistics_of_its_own(tmp_path: Path) -> None:
         for expert in range(4):
             values = file[EXPERT.format(1, expert)].numpy()
             roots = np.sqrt((MEANS[expert] + np.float32(1)).astype(np.float64))
-            own = encoder.encode(values, {"search": "activations"}, activations=roots)["data"]
+            own = encoder.from_params({"search": "activations"}).encode(values, activations=roots)["data"]
             with squish.open(tmp_path / "a.gguf") as written:
                 stored = written[name].parts()["data"].numpy()[expert]
             np.testing.assert_array_equal(stored, own)

@@ -121,6 +121,10 @@ class TestTcaTbe(CodecSuite):
         for shape in ((64, 64), (32, 128), (4, 8, 128)):
             values = patterns.view(ml_dtypes.bfloat16).reshape(shape)
             spec = TensorSpec(name="w", shape=shape, dtype="bf16")
-            codec = self.registry.codec("tca_tbe")
-            cases[str(shape)] = (spec, codec.fit_params(lambda values=values: iter([values]), spec, {}), values)
+            codec = self.registry.codec_type("tca_tbe")
+            cases[str(shape)] = (
+                spec,
+                codec.from_params({}).fit_params(lambda values=values: iter([values]), spec),
+                values,
+            )
         return cases

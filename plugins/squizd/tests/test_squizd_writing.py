@@ -209,15 +209,13 @@ def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: P
     registry = squish.registry()
     spec = TensorSpec(name="layers.0.w", shape=(4, 64), dtype="f32")
     params = {"bits": 4, "group_size": 32, "offset": "bias"}
-    affine = registry.codec("affine")
-    stored = affine.encode(np.random.default_rng(0).standard_normal((4, 64), np.float32), params)
-    answer = accepts_codes(spec, affine.code_layout(spec, params), WriteOptions())
+    affine = registry.codec_type("affine")
+    stored = affine.from_params(params).encode(np.random.default_rng(0).standard_normal((4, 64), np.float32))
+    answer = accepts_codes(spec, affine.from_params(params).code_layout(spec), WriteOptions())
     assert isinstance(answer, Encoding)
     assert answer.codec.id == "squizd.int4"
     whole = (slice(0, 4), slice(0, 64))
-    result = registry.codec("squizd.int4").from_codes(
-        affine.codes(stored, spec, params, whole), spec, answer.codec.params
-    )
+    result = registry.codec(answer.codec).from_codes(affine.from_params(params).codes(stored, spec, whole), spec)
     if result is not None:  # unsigned codes need a bias that is shifted by 8 scales, which float32 may not hold
         assert result[1].kind == "values"
 

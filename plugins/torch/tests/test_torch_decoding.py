@@ -41,10 +41,10 @@ ENCODED = {
 def module_of(codec: CodecSpec) -> tuple[Any, torch.Tensor]:
     """A compressed module, and the values that the codec decodes."""
     spec = TensorSpec(name="w", shape=(40, 512), dtype="f32")
-    bound = squish.registry().codec(codec)
-    params = bound.params_for(spec, codec.params)
-    arrays = bound.encode(np.random.default_rng(0).standard_normal(spec.shape, np.float32), params)
-    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in bound.parts(spec, params).items()}
+    params = squish.registry().codec_type(codec.id).params_for(spec, codec.params)
+    bound = squish.registry().codec(evolve(codec, params=params))
+    arrays = bound.encode(np.random.default_rng(0).standard_normal(spec.shape, np.float32))
+    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in bound.parts(spec).items()}
     module = module_with(arrays, describe(spec, Encoding(codec=evolve(codec, params=params), parts=parts)))
     return module, module.dequantize()
 

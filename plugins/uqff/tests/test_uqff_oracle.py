@@ -29,8 +29,8 @@ def test_the_hqq_error_is_at_most_the_packages(bits: int, axis: int) -> None:
     spec = TensorSpec(name="w", shape=weights.shape, dtype="f32")
     params = {"bits": bits, "group_size": 64, "axis": axis}
     ours = np.empty_like(weights)
-    parts = Hqq().encode(weights, params)
-    Hqq().decode(parts, spec, params, region=(slice(0, 256), slice(0, 512)), out=ours)
+    parts = Hqq.from_params(params).encode(weights)
+    Hqq.from_params(params).decode(parts, spec, region=(slice(0, 256), slice(0, 512)), out=ours)
     theirs = oracles.peer("hqq").run(quantize, weights=weights, bits=bits, axis=axis)
     # 1e-5 allows for float32 summation.
     for error in (np.abs, np.square):

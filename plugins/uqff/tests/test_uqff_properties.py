@@ -66,8 +66,8 @@ def test_hqq_values_stay_in_the_range_of_their_group(
     if axis == 1 and values.size // 16 % (1 if bits == 3 else 8 // bits):
         return  # the rows of codes do not fill whole bytes
     out = np.empty_like(values)
-    parts = Hqq().encode(values, params)
-    Hqq().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    parts = Hqq.from_params(params).encode(values)
+    Hqq.from_params(params).decode(parts, spec, region=tuple(slice(0, size) for size in values.shape), out=out)
     groups, back = (a.reshape((16, -1) if axis == 0 else (-1, 16)) for a in (values, out))
     span = np.ptp(groups, axis=axis, keepdims=True)
     assert (np.abs(groups - back) <= span * 1.01 + np.abs(values).max() * 1e-5).all()

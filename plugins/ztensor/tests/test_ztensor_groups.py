@@ -45,9 +45,9 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 def random_tensor(params: dict[str, Any]) -> tuple[TensorSpec, Encoding, dict[str, Any]]:
     """Random parts for these parameters."""
-    codec, spec = registry().codec("affine"), TensorSpec(name="w", shape=SHAPE, dtype="f32")
+    codec, spec = registry().codec_type("affine"), TensorSpec(name="w", shape=SHAPE, dtype="f32")
     parts, arrays = {}, {}
-    for role, (dtype, shape) in codec.parts(spec, params).items():
+    for role, (dtype, shape) in codec.from_params(params).parts(spec).items():
         kind = squish.dtypes.to_numpy(dtype)
         if role == "data" or (params.get("offset_dtype") == "packed" and role == "offset"):
             array = np.frombuffer(RNG.bytes(squish.dtypes.nbytes(dtype, shape)), kind).reshape(shape)
@@ -66,7 +66,7 @@ def target_encoding(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Enc
     answer = groups.as_stored(spec, encoding, zeros=zeros)
     if isinstance(answer, Encoding):
         return answer
-    layout = registry().codec("affine").code_layout(spec, encoding.codec.params)
+    layout = registry().codec(CodecSpec("affine", encoding.codec.params)).code_layout(spec)
     assert layout is not None
     nearest = groups.nearest(spec, layout, zeros=zeros)
     assert nearest is not None
@@ -77,21 +77,21 @@ def target_encoding(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Enc
     ("name", "zeros"), [(name, zeros) for name in SOURCES for zeros in (True, False) if zeros or name != "three bits"]
 )
 def test_the_nearest_scheme_has_the_same_values(name: str, zeros: bool) -> None:
-    codec = registry().codec("affine")
+    codec = registry().codec_type("affine")
     params = SOURCES[name]
     spec, encoding, arrays = random_tensor(params)
     target = target_encoding(spec, encoding, zeros=zeros)
     assert isinstance(target, Encoding)
-    expected = read_region(codec, arrays, spec, params, full(SHAPE))
-    codes = codec.codes(arrays, spec, params, full(SHAPE))
+    expected = read_region(codec.from_params(params), arrays, spec, full(SHAPE))
+    codes = codec.from_params(params).codes(arrays, spec, full(SHAPE))
     assert codes is not None
-    result = codec.from_codes(codes, spec, target.codec.params)
+    result = codec.from_params(target.codec.params).from_codes(codes, spec)
     assert result is not None
     repacked, _ = result
     declared = {role: (part.dtype, part.shape) for role, part in target.parts.items()}
-    assert declared == codec.parts(spec, target.codec.params)
+    assert declared == codec.from_params(target.codec.params).parts(spec)
     np.testing.assert_array_equal(
-        read_region(codec, repacked, spec, target.codec.params, full(SHAPE)).view("u4"), expected.view("u4")
+        read_region(codec.from_params(target.codec.params), repacked, spec, full(SHAPE)).view("u4"), expected.view("u4")
     )
 
 
@@ -117,18 +117,18 @@ def test_unsupported_parameters_are_refused(params: dict[str, Any], shape: Any, 
 
 @pytest.mark.parametrize(("bits", "zeros", "width"), [(3, False, 4), (3, True, 3), (5, False, 8), (6, True, 8)])
 def test_stored_codes_of_other_widths_are_widened(bits: int, zeros: bool, width: int) -> None:
-    codec, params = registry().codec("affine"), {"bits": bits, "group_size": 8, "word": "i32"}
+    codec, params = registry().codec_type("affine"), {"bits": bits, "group_size": 8, "word": "i32"}
     spec, encoding, arrays = random_tensor(params)
     target = target_encoding(evolve(spec, encodings=(encoding,)), encoding, zeros=zeros)
     assert isinstance(target, Encoding)
     assert target.codec.params["bits"] == width
-    codes = codec.codes(arrays, spec, params, full(SHAPE))
+    codes = codec.from_params(params).codes(arrays, spec, full(SHAPE))
     assert codes is not None
-    result = codec.from_codes(codes, spec, target.codec.params)
+    result = codec.from_params(target.codec.params).from_codes(codes, spec)
     assert result is not None
     np.testing.assert_array_equal(
-        read_region(codec, result[0], spec, target.codec.params, full(SHAPE)),
-        read_region(codec, arrays, spec, params, full(SHAPE)),
+        read_region(codec.from_params(target.codec.params), result[0], spec, full(SHAPE)),
+        read_region(codec.from_params(params), arrays, spec, full(SHAPE)),
     )
 
 
@@ -256,7 +256,7 @@ def test_repacked_codes_stay_in_words_of_the_same_width(source: str, zeros: bool
     spec, encoding, _ = random_tensor(params)
     stored = groups.as_stored(spec, encoding, zeros=zeros)
     if isinstance(stored, Refusal):
-        layout = registry().codec("affine").code_layout(spec, params)
+        layout = registry().codec(CodecSpec("affine", params)).code_layout(spec)
         stored = groups.nearest(spec, layout, zeros=zeros)
     assert isinstance(stored, Encoding)
     assert stored.codec.params["word"] == params.get("word", "u8") == stored.parts["data"].dtype
@@ -265,7 +265,7 @@ def test_repacked_codes_stay_in_words_of_the_same_width(source: str, zeros: bool
 def test_codes_are_packed_into_bytes_if_words_do_not_divide_the_axis() -> None:
     spec = TensorSpec(name="w", shape=(16, 12), dtype="f32")
     params = {"bits": 4, "group_size": 4, "axis": -1, "pack_axis": -2, "word": "u32"}
-    layout = registry().codec("affine").code_layout(spec, params)
+    layout = registry().codec(CodecSpec("affine", params)).code_layout(spec)
     stored = groups.nearest(spec, layout, zeros=False)
     assert isinstance(stored, Encoding)
     assert stored.parts["data"].dtype == "u8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from math import gcd, prod
-from typing import Any
+from typing import Any, Self
 
 import astc_encoder
 import numpy as np
@@ -35,33 +35,43 @@ class Astc(Codec):
     Source: Khronos Data Format Specification, ASTC, LDR profile; SQUIZD P5.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        (x, y), (rows, columns) = _footprint(params), _matrix(spec.shape)
+    footprint: tuple[int, int]
+    """Width and height of a block."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.footprint = _footprint(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        (x, y), (rows, columns) = self.footprint, _matrix(spec.shape)
         return {"blocks": ("u8", (-(-rows // y), -(-columns // x), 16))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        x, y = _footprint(params)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        x, y = self.footprint
         if len(spec.shape) < 2:
             return (x,) * len(spec.shape)
         return (y // gcd(y, prod(spec.shape[1:-1])), *(None,) * (len(spec.shape) - 2), x)
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return complete rows of blocks."""
-        return (*self.grain(spec, params)[:-1], None) if spec.shape else ()
+        return (*self.grain(spec)[:-1], None) if spec.shape else ()
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        complete = {"footprint": "6x6", "quality": "fast", **params}
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        complete = {"footprint": "6x6", "quality": "fast", **options}
         if set(complete) != {"footprint", "quality"} or complete["quality"] not in QUALITIES:
             raise CodecError(
                 "invalid astc parameters", expected=f"footprint, and quality one of {', '.join(QUALITIES)}",
-                found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
+                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.PARAMS,
             )  # fmt: skip
         _footprint(complete)
         if not spec.elements:
             raise CodecError("ASTC cannot store an empty tensor", found=f"shape {list(spec.shape)}", code="shape")
         return complete
 
-    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
         """Compute scale and zero: texel 0 is the minimum, 1 the maximum."""
         ends = [(float(panel.min()), float(panel.max())) for panel in panels()]
         low, high = np.float32(np.min(ends)), np.float32(np.max(ends))
@@ -72,22 +82,21 @@ class Astc(Codec):
                 "ASTC cannot encode non-finite values or a range beyond float32", found=f"{low} to {high}",
                 code=ErrorCode.RANGE, hint="Keep this tensor unquantized, or fix its values first.",
             )  # fmt: skip
-        return {**params, "scale": float(scale) or 1.0, "zero": float(low)}
+        return {**self.params, "scale": float(scale) or 1.0, "zero": float(low)}
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         rows, columns = _matrix(panel.shape)
         texels = np.zeros((rows, columns, 4), np.float32)
-        texels[..., 0] = (panel.reshape(rows, columns) - np.float32(params["zero"])) / np.float32(params["scale"])
-        context = _context(_footprint(params), params["quality"])
+        scale, zero = np.float32(self.params["scale"]), np.float32(self.params["zero"])
+        texels[..., 0] = (panel.reshape(rows, columns) - zero) / scale
+        context = _context(self.footprint, self.params["quality"])
         image = astc_encoder.ASTCImage(ASTCType.F32, columns, rows, 1, texels.tobytes())
         blocks = context.compress(image, astc_encoder.ASTCSwizzle.from_str("RRR1"))
-        shape = self.parts(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)["blocks"][1]
+        shape = self.parts(TensorSpec(name="", shape=panel.shape, dtype="f32"))["blocks"][1]
         return {"blocks": np.frombuffer(blocks, np.uint8).reshape(shape)}
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        (x, y), (rows, columns) = _footprint(params), _ranges(region, spec.shape)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        (x, y), (rows, columns) = self.footprint, _ranges(region, spec.shape)
         matrix = out.reshape(len(rows), len(columns))
         wide = max(1, _SLAB // (x * y))
         high = max(1, wide // -(-len(columns) // x))
@@ -103,11 +112,11 @@ class Astc(Codec):
                         found=f"in rows {top} to {down.stop}, columns {left} to {across.stop}",
                     )  # fmt: skip
                 panel = matrix[top - rows.start : down.stop - rows.start, left - columns.start :][:, : texels.shape[1]]
-                np.multiply(texels, np.float32(params["scale"]), out=panel)
-                panel += np.float32(params["zero"])
+                np.multiply(texels, np.float32(self.params["scale"]), out=panel)
+                panel += np.float32(self.params["zero"])
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        decode_all(self, parts, spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        decode_all(self, parts, spec)
 
 
 def _texels(blocks: np.ndarray, footprint: tuple[int, int], rows: int, columns: int) -> np.ndarray:

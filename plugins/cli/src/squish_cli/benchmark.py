@@ -31,7 +31,7 @@ from .machine_rates import MachineRates, measure_rates
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.codecs.base import Codec, Params
+    from squish_core.codecs.base import Codec
 
 ROWS, COLUMNS = 384, 4096
 """Shape of the panel that synthetic matrices repeat; blocks of up to 12 rows divide it."""
@@ -171,35 +171,36 @@ def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -
     for name, spec in _encoders(registry):
         try:
             with computing(CodecError, f"encoding {name}"):
-                tensor = _tiled_tensor(panel, name, spec, registry.codec(spec.id), most)
+                tensor = _tiled_tensor(panel, name, spec, registry.codec_type(spec.id), most)
         except SquishError:
             continue  # a decode-only codec, or a dependency is not installed
         index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
         yield File(BytesSource(b""), index, registry, DEFAULT)
 
 
-def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
+def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec_type: type[Codec], most: int) -> TensorSpec:
     """A matrix of equal panels; encodes one panel and repeats its parts if the codec permits."""
     import numpy as np
 
-    def layout(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
+    def layout(times: int) -> tuple[TensorSpec, Codec, dict[str, tuple[str, tuple[int, ...]]]]:
         tiled = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
-        params = codec.fit_params(lambda: repeat(panel, times), tiled, codec.params_for(tiled, spec.params))
-        return tiled, params, dict(codec.parts(tiled, params))
+        codec = codec_type.from_params(codec_type.params_for(tiled, spec.params))
+        codec = codec_type.from_params(codec.fit_params(lambda: repeat(panel, times), tiled))
+        return tiled, codec, dict(codec.parts(tiled))
 
     small = layout(1)[2]
     size = sum(nbytes(*part) for part in small.values())
     times = max(1, min(ceil(PAST * machine_rates.last_level() / size), most // panel.size))
-    tiled, params, parts = layout(times)
+    tiled, codec, parts = layout(times)
     repeats = {role: _repeats(small[role][1], shape, times) for role, (_, shape) in parts.items()}
     if all(repeats.values()):
-        data = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
+        data = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel).items()}
     else:
-        data = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
+        data = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1))).items()}
     stored_parts = {
         role: Part(dtype=dtype, shape=tuple(shape), data=data[role]) for role, (dtype, shape) in parts.items()
     }
-    return evolve(tiled, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored_parts),))
+    return evolve(tiled, encodings=(Encoding(codec=codec.specification, parts=stored_parts),))
 
 
 def _repeats(shape: tuple[int, ...], tiled: tuple[int, ...], times: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import gcd
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -58,21 +58,30 @@ class Bitmask(Codec):
 
     unsliced_parts = ("starts", "mask", "codebook")  # without `starts`, counting the bits before a row gives its start
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        dtype, per_row, scale = _check_params(params)
+    form: tuple[Any, Any, Any]
+    """Dtype, values per row (None: any number; RUN) and scale dtype."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.form = _check_params(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        dtype, per_row, scale = self.form
         if per_row == RUN:
             run: dict[str, tuple[str, tuple[int, ...]]] = {
-                "data": (dtype, (params.get("count", 0),)),
+                "data": (dtype, (self.params.get("count", 0),)),
                 "mask": ("u8", (-(-spec.elements // 8),)),
             }
-            if bits := params.get("bits"):
-                indices = ("u8", (_indices(bits).words(params.get("count", 0)),))
+            if bits := self.params.get("bits"):
+                indices = ("u8", (_indices(bits).words(self.params.get("count", 0)),))
                 return {"data": indices, "mask": run["mask"], "codebook": (dtype, (1 << bits,))}
             return run if scale == "none" else {**run, "scale": (scale, (*spec.shape[:1], 1))}
         if len(spec.shape) != 2:
             raise CodecError("a bitmask needs a matrix", found=f"shape {list(spec.shape)}", code="shape")
         rows, columns = spec.shape
-        shape = (int(params.get("count", 0)),) if per_row is None else (rows, per_row)
+        shape = (int(self.params.get("count", 0)),) if per_row is None else (rows, per_row)
         parts: dict[str, tuple[str, tuple[int, ...]]] = {
             "data": (dtype, shape),
             "mask": ("u8", (rows, -(-columns // 8))),
@@ -80,26 +89,26 @@ class Bitmask(Codec):
         if per_row is None:
             parts["starts"] = ("i64", (rows, 1))
         if scale != "none":
-            parts["scale"] = (scale, (1 if params.get("scales") == "all" else rows, 1))
+            parts["scale"] = (scale, (1 if self.params.get("scales") == "all" else rows, 1))
         return parts
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        dtype, _, scale = _check_params(params)
+    def value_dtype(self, spec: TensorSpec) -> str:
+        dtype, _, scale = self.form
         return dtype if scale == "none" else "f32"
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        _, per_row, scale = _check_params(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        _, per_row, scale = self.form
         if per_row == RUN:
-            _decode_run(parts, spec, params, region, out)
+            _decode_run(parts, spec, self.params, region, out)
             return
         rows = region[0]
         mask = np.unpackbits(parts["mask"][rows], axis=1, count=spec.shape[1], bitorder="little").view(bool)
         counts = mask.sum(axis=1)
         if per_row is None:
-            values = self._between(parts, params, rows, counts)
+            values = self._between(parts, self.params, rows, counts)
         else:
             _check(bool((counts == per_row).all()), f"{per_row} values per row", f"{counts.min()} to {counts.max()}")
             values = parts["data"][rows].reshape(-1)
@@ -109,13 +118,14 @@ class Bitmask(Codec):
             return
         with np.errstate(all="ignore"):
             out[mask] = values.astype(np.float32)
-            out *= parts["scale"][slice(0, 1) if params.get("scales") == "all" else rows].astype(np.float32)
+            out *= parts["scale"][slice(0, 1) if self.params.get("scales") == "all" else rows].astype(np.float32)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        decode_all(self, parts, spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        decode_all(self, parts, spec)
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        complete = {"kept": RUN, "dtype": "f16", **params}
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        complete = {"kept": RUN, "dtype": "f16", **options}
         _, per_row, scale = _check_params(complete)
         encodable = (
             complete["dtype"] in BITMASK_SCALES[1:]
@@ -126,40 +136,38 @@ class Bitmask(Codec):
             raise CodecError(
                 "the encoder supports kept=run, with floats without a scale or i8 with one",
                 code=ErrorCode.PARAMS,
-                expected="such as bitmask:sparsity=0.5", found=repr(dict(params))[:120],
+                expected="such as bitmask:sparsity=0.5", found=repr(dict(options))[:120],
             )  # fmt: skip
         return complete
 
-    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
         """Count the values after pruning."""
-        return {**params, "count": sum(int(np.count_nonzero(_prune(panel, params))) for panel in panels())}
+        return {**self.params, "count": sum(int(np.count_nonzero(_prune(panel, self.params))) for panel in panels())}
 
-    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(BIT_COUNTS[arrays["mask"]].sum(dtype=np.int64))}
+    def params_of_panel(self, arrays: Mapping[str, np.ndarray]) -> Params:
+        return {**self.params, "count": int(BIT_COUNTS[arrays["mask"]].sum(dtype=np.int64))}
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Use whole mask bytes, so that panels concatenate."""
-        if params.get("bits"):  # one codebook per tensor
+        if self.params.get("bits"):  # one codebook per tensor
             return (None,) * len(spec.shape)
-        grain = self.grain(spec, params)
+        grain = self.grain(spec)
         return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        values = _prune(panel, params)
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        values = _prune(panel, self.params)
         mask = values.reshape(-1) != 0
         nonzero, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")
-        if bits := params.get("bits"):
+        if bits := self.params.get("bits"):
             check_finite(panel, nonzero)
             book = codebook(nonzero[:, None].astype(np.float32), 1 << bits, FITS[0]).astype(nonzero.dtype)
             codes = nearest(book[:, 0].astype(np.float32), nonzero.astype(np.float32))
             return {"data": _indices(bits).pack(codes), "mask": packed, "codebook": book[:, 0]}
-        if params["dtype"] != "i8":
+        if self.params["dtype"] != "i8":
             return {"data": nonzero, "mask": packed}
         rows = values.reshape(panel.shape[0] if panel.ndim else 1, dtypes.count(panel.shape[1:]))
         check_finite(panel, np.abs(rows).max(axis=1, initial=0))
-        scale = step_of(np.abs(rows).max(axis=1, initial=0).astype(np.float64) / 127, params["scale"])
+        scale = step_of(np.abs(rows).max(axis=1, initial=0).astype(np.float64) / 127, self.params["scale"])
         codes = np.rint(rows / scale.astype(np.float32)[:, None]).astype(np.int8)
         return {"data": codes.reshape(-1)[mask], "mask": packed, "scale": scale[:, None]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from attrs import frozen
@@ -56,18 +56,28 @@ class Boxes(Codec):
 
     unsliced_parts = ("mask", "data", "codebook")  # counting the bits before a row gives the start of its codes
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return _Form.of(params, spec.shape).parts()
+    checked: Mapping[str, Any]
+    """The checked parameters."""
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        _Form.of(params, spec.shape)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.checked = _check_params(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        return _Form.of(self.checked, spec.shape).parts()
+
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        _Form.of(self.checked, spec.shape)
         return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        form, target = _Form.of(params, spec.shape), out.reshape(-1)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        form, target = _Form.of(self.checked, spec.shape), out.reshape(-1)
         if not target.size:
             return
         inner = dtypes.count(spec.shape[1:])
@@ -90,13 +100,13 @@ class Boxes(Codec):
                 panel[bits] = grids.values(form.codes(parts["data"], start, start + len(places)), places)
                 start += len(places)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        if _Form.of(params, spec.shape).count is not None:
-            decode_all(self, parts, spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        if _Form.of(self.checked, spec.shape).count is not None:
+            decode_all(self, parts, spec)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the layout of integers in boxes; None with a mask or a codebook."""
-        form = _Form.of(params, spec.shape)
+        form = _Form.of(self.checked, spec.shape)
         if not form.numbers or not spec.shape:
             return None
         packed, no_offset = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
@@ -107,9 +117,9 @@ class Boxes(Codec):
             offset_dtype=None if no_offset else packed if form.offset_dtype == "packed" else form.offset_dtype,
         )  # fmt: skip
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
-        form, layout = _Form.of(params, spec.shape), self.code_layout(spec, params)
+        form, layout = _Form.of(self.checked, spec.shape), self.code_layout(spec)
         if layout is None or not spec.elements:
             return None
         sizes = tuple(part.stop - part.start for part in region)
@@ -137,13 +147,8 @@ class _Form:
     count: int | None
 
     @classmethod
-    def of(cls, params: Mapping[str, Any], shape: Shape) -> _Form:
-        """Parse parameters, with defaults; CodecError if they are invalid or do not divide the shape."""
-        if unknown := [name for name in params if name not in _CHECKS]:
-            raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
-        checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
-        if "bits" not in checked:
-            raise refuse("bits", "an integer from 1 to 8", None)
+    def of(cls, checked: Mapping[str, Any], shape: Shape) -> _Form:
+        """Apply checked parameters, with defaults, to a shape; CodecError if they do not divide it."""
         form = cls(shape=shape, **{**_DEFAULTS, "grid": (1,) * len(shape), **checked})
         for boxes in (form.grid, form.books):
             if boxes is not None and (len(boxes) != len(shape) or any(size % n for size, n in zip(shape, boxes))):
@@ -251,6 +256,16 @@ def _by_row(form: _Form, grid: Array, rows: slice) -> Array:
     step = form.shape[0] // form.grid[0]
     first = rows.start % step
     return np.repeat(grid, step, axis=0)[first : first + rows.stop - rows.start]
+
+
+def _check_params(params: Params) -> dict[str, Any]:
+    """Return the parameters; CodecError if one is invalid."""
+    if unknown := [name for name in params if name not in _CHECKS]:
+        raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
+    checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
+    if "bits" not in checked:
+        raise refuse("bits", "an integer from 1 to 8", None)
+    return checked
 
 
 def _sizes(name: str, value: Any) -> Shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,8 +25,17 @@ class Float8(Codec):
     Sources: uqff-formats, section 4; DeepSeek, compressed-tensors and ModelOpt checkpoints.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        element, scale, block = _check_params(params)
+    form: tuple[str, str, tuple[int, int] | None]
+    """Element, scale dtype and block."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.form = _check_params(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        element, scale, block = self.form
         if block is None:
             return {"data": (element, spec.shape), "scale": (scale, ())}
         if len(spec.shape) < 2:
@@ -34,32 +43,31 @@ class Float8(Codec):
         grid = (-(-size // step) if step else 1 for size, step in zip(spec.shape[-2:], block))
         return {"data": (element, spec.shape), "scale": (scale, (*spec.shape[:-2], *grid))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (1,) * len(spec.shape)
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        block = _check_params(params)[2]
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        block = self.form[2]
         if block is None:
             return (None,) * len(spec.shape)  # one scale per tensor
         return (*(1,) * (len(spec.shape) - 2), block[0] or None, None)
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        text = params.get("block")
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        text = options.get("block")
         if isinstance(text, str):
             rows, _, columns = text.partition("x")
             sizes = [int(size) if size.isdecimal() else -1 for size in (rows, columns)]
-            params = {**params, "block": sizes}
-        _check_params(params)
-        return params
+            options = {**options, "block": sizes}
+        _check_params(options)
+        return options
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Map the largest magnitude of each block to the largest value of the dtype; round to nearest, ties to even.
 
         Scales are rounded up to their dtype, so that no value is clipped.
         """
-        element, scale_dtype, block = _check_params(params)
+        element, scale_dtype, block = self.form
         values = float8_table(element)
         most = values[np.isfinite(values)].max()
         if block is None:
@@ -77,8 +85,8 @@ class Float8(Codec):
         data = np.clip(panel / steps, -most, most).astype(dtypes.to_numpy(element))
         return {"data": data, "scale": scale}
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        element, _, block = _check_params(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        element, _, block = self.form
         table, codes = float8_table(element), parts["data"][region].view(np.uint8)
         with np.errstate(all="ignore"):
             if block is None:

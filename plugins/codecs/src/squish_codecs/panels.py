@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -49,41 +49,50 @@ class Panels(Codec):
     Source: docs/codecs/panels.md; native/panels.h of squish-cpu.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        scheme = panel_scheme(params)
+    scheme: Scheme
+    """The equivalent `affine` scheme."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.scheme = panel_scheme(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        scheme = self.scheme
         parts = scheme.parts(spec.shape)
         panels, columns = -(-dtypes.count(spec.shape[:-1]) // ROWS), spec.shape[-1]
         cells = (panels, columns // scheme.group_size, ROWS)
         return {role: (dtype, (panels, columns * ROWS // 2) if role == "data" else cells)
                 for role, (dtype, _) in parts.items()}  # fmt: skip
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        group = panel_scheme(params).group_size
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        group = self.scheme.group_size
         if len(spec.shape) < 2:
             return (group,)
         aligned = len(spec.shape) == 2 or spec.shape[-2] % ROWS == 0
         return (*(1 for _ in spec.shape[:-2]), ROWS if aligned else 1, group)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        scheme = panel_scheme(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        scheme = self.scheme
         decode.decode_affine(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return affine_layout(panel_scheme(params), spec.shape)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return affine_layout(self.scheme, spec.shape)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        scheme, shape = panel_scheme(params), tuple(part.stop - part.start for part in region)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        scheme, shape = self.scheme, tuple(part.stop - part.start for part in region)
         return repack.affine_codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
 
-    def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        scheme = panel_scheme(params)
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, Array], Exactness] | None:
+        scheme = self.scheme
         parts = repack.affine_parts(scheme, codes)
         if parts is None:
             return None
         return {role: _side_by_side(scheme, role, part) for role, part in parts.items()}, Exactness("values", "f32")
 
-    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        return Exactness("values", "f32") if repack.affine_holds(panel_scheme(params), codes) else None
+    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
+        return Exactness("values", "f32") if repack.affine_holds(self.scheme, codes) else None
 
 
 def panel_scheme(params: Mapping[str, Any]) -> Scheme:

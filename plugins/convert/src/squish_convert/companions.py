@@ -123,7 +123,7 @@ def _tensor(child: File, spec: TensorSpec) -> OutgoingTensor:
     if child.registry.missing(encoding) is None:
         with computing(TensorError, "checking parts", file=child.name, tensor=spec.name):
             bound = child.bind(spec, encoding)
-            bound.codec.check_parts(bound.parts, bound.spec, bound.params)
+            bound.codec.check_parts(bound.parts, bound.spec)
     return OutgoingTensor(_bare(spec), _streams(child, spec.name, encoding))
 
 

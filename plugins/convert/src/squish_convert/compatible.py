@@ -16,27 +16,27 @@ from squish_core.plugins.registry import Registry
 
 def needs_activations(codec: CodecSpec, registry: Registry) -> bool:
     """Whether encoding with a codec, or a codec it wraps, needs activation statistics."""
-    own = registry.codec(codec).needs_activations(codec.params)
+    own = registry.codec_type(codec.id).needs_activations(codec.params)
     return own or (codec.inner is not None and needs_activations(codec.inner, registry))
 
 
 def without_statistics(codec: CodecSpec, registry: Registry) -> CodecSpec:
     """The codec without the search by activation statistics."""
-    hidden = registry.codec(codec.id).encoder_only_params
+    hidden = registry.codec_type(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden or value != "activations"}
     return evolve(codec, params=params, inner=codec.inner and without_statistics(codec.inner, registry))
 
 
 def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
     """The codec without the parameters that only its encoder needs."""
-    hidden = registry.codec(codec.id).encoder_only_params
+    hidden = registry.codec_type(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden}
     return evolve(codec, params=params, inner=codec.inner and without_encoder_params(codec.inner, registry))
 
 
 def free_to_encode(answer: Encoding, requested: CodecSpec, registry: Registry) -> Encoding:
     """The target's encoding, without what it would state of codes that the encoder has yet to compute."""
-    stated = set(registry.codec(answer.codec.id).data_params) - requested.params.keys()
+    stated = set(registry.codec_type(answer.codec.id).data_params) - requested.params.keys()
     params = {key: value for key, value in answer.codec.params.items() if key not in stated}
     return evolve(answer, codec=evolve(answer.codec, params=params))
 
@@ -45,7 +45,7 @@ def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Regis
     """The target's codec with the encoder parameters of the requested one; TensorError if they differ in codec."""
     hidden = {
         key: requested.params[key]
-        for key in registry.codec(requested.id).encoder_only_params
+        for key in registry.codec_type(requested.id).encoder_only_params
         if key in requested.params
     }
     if hidden and answer.id != requested.id:
@@ -79,7 +79,7 @@ def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, regis
     """
     if requested.id == target.id or requested.inner or target.inner:
         return False
-    own, other = (registry.codec(codec).code_layout(spec, codec.params) for codec in (requested, target))
+    own, other = (registry.codec(codec).code_layout(spec) for codec in (requested, target))
     if own is None or other is None or own.table is not None or other.table is not None:
         return False
     facts = [(layout.bits, layout.group_sizes(spec.shape), layout.run, layout.scale_dtype) for layout in (own, other)]
@@ -105,9 +105,10 @@ def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     )  # fmt: skip
 
 
-def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> Encoder:
+def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> type[Encoder]:
     """The encoder for a tensor; for a dense vector the codec itself: NumPy casts it faster than a library is loaded."""
-    return registry.codec(codec) if codec.id == "dense" and len(spec.shape) < 2 else registry.encoder(codec)
+    is_vector = codec.id == "dense" and len(spec.shape) < 2
+    return registry.codec_type(codec.id) if is_vector else registry.encoder_type(codec)
 
 
 def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:

@@ -52,4 +52,4 @@ def check_copy(file: File, step: Step) -> None:
     if not step.is_computed and file.registry.missing(step.origin) is None:
         with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
             bound = file.bind(file.index.tensors[step.name], step.origin)
-            bound.codec.check_parts(bound.parts, bound.spec, bound.params)
+            bound.codec.check_parts(bound.parts, bound.spec)

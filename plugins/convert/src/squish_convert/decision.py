@@ -272,9 +272,7 @@ class Decision:
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
-                return self._make_step(
-                    spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound(answer.codec.params)
-                )
+                return self._make_step(spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound)
             exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
             if exactness is not None:
                 return self._make_step(spec, "repack", encoding, answer, exactness)
@@ -303,7 +301,7 @@ class Decision:
         answer = self.container.accepts(spec, encoding, self.options)
         if not isinstance(answer, Refusal) or self.registry.missing(encoding):
             return answer
-        layout = self.registry.codec(encoding.codec).code_layout(spec, encoding.codec.params)
+        layout = self.registry.codec(encoding.codec).code_layout(spec)
         return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
 
     def _answer_examined(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -312,7 +310,7 @@ class Decision:
         if not self.container.tells_symmetric(self.options) or self.registry.missing(encoding):
             return answer
         bound = self.file.bind(spec, encoding)
-        codec = bound.codec.examine(bound.parts, spec, encoding.codec)
+        codec = bound.codec.examine(bound.parts, spec)
         if codec == encoding.codec:
             return answer
         examined = self._answer(spec, evolve(encoding, codec=codec))
@@ -327,9 +325,10 @@ class Decision:
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if requested.inner is not None:
-            inner = self.registry.codec(requested.inner.id).params_for(spec, requested.inner.params)
+            inner = self.registry.codec_type(requested.inner.id).params_for(spec, requested.inner.params)
             requested = evolve(requested, inner=evolve(requested.inner, params=inner))
-        codec = self.registry.codec(requested)
+        elif self.registry.codec_type(requested.id).wraps:
+            self.registry.codec(requested)  # which says that it must wrap another one
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
                 "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
@@ -342,10 +341,12 @@ class Decision:
                 error.message += f"; {reason}"
             raise
         self._check_activations(spec, requested)
-        params = complete_params(codec, self.file, spec, origin, params, overflow)
-        dtype = params["dtype"] if requested.id == "dense" else codec.value_dtype(spec, params)
+        codec = self.registry.codec(evolve(requested, params=params))
+        params = complete_params(codec, self.file, spec, origin, overflow)
+        codec = codec.from_params(params, codec.inner)
+        dtype = params["dtype"] if requested.id == "dense" else codec.value_dtype(spec)
         target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
-        parts = {role: _part(*declaration) for role, declaration in codec.parts(target_spec, params).items()}
+        parts = {role: _part(*declaration) for role, declaration in codec.parts(target_spec).items()}
         # A dense tensor's dtype belongs to the tensor, not to the codec.
         full_codec = DENSE if requested.id == "dense" else evolve(requested, params=params)
         stored_codec = without_encoder_params(full_codec, self.registry)
@@ -362,7 +363,7 @@ class Decision:
             )
         if same_encoding(answer, origin, self.registry):
             return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
-        exactness = codec.error_bound(params)
+        exactness = codec.error_bound
         if requested.id == "dense":
             exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
         if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
@@ -380,11 +381,11 @@ class Decision:
         """
         wrapper: CodecSpec | None = origin.codec
         while wrapper is not None and wrapper.inner is not None:
-            params = self.registry.codec(wrapper).lossless_params(wrapper.params)
+            params = self.registry.codec(wrapper).lossless_params
             if params is not None:
                 outer = CodecSpec(wrapper.id, params, inner=codec)
                 stored = without_encoder_params(outer, self.registry)
-                declarations = self.registry.codec(stored).parts(evolve(spec, encodings=()), params)
+                declarations = self.registry.codec(stored).parts(evolve(spec, encodings=()))
                 parts = {role: _part(*declaration) for role, declaration in declarations.items()}
                 wrapped = self._answer(spec, Encoding(codec=stored, parts=parts))
                 if not isinstance(wrapped, Refusal) and wrapped.codec.id == wrapper.id:

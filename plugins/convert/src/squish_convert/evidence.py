@@ -78,7 +78,7 @@ def repack_exactness(
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
     panels = CodePanels(file, spec, origin, target, memory=0 if first_only else ALL_PANELS)
     for codes, panel in map(panels.read, islice(panels.regions(), 1 if first_only else None)):
-        exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
+        exactness = None if codes is None else sink.holds(codes, panel)
         if exactness is None:
             return None
         if exactness != SAME_BYTES:
@@ -86,21 +86,19 @@ def repack_exactness(
     return worst
 
 
-def complete_params(
-    codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
-) -> Params:
+def complete_params(codec: Codec, file: File, spec: TensorSpec, origin: Encoding, overflow: str) -> Params:
     """The parameters, completed from the values (`Codec.fit_params`).
 
     If the codec refuses the values, the error names the first bad one.
     """
     import numpy as np
 
-    read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
+    read = partial(values_of, file, spec, origin, codec.value_dtype(spec))
     limit = float(np.finfo(np.float32).max) / 2  # clipped limits are adjacent float32 values
     clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
     for panels_of in (read, clipped) if overflow == SATURATE else (read,):
         try:
-            return codec.fit_params(panels_of, spec, params)
+            return codec.fit_params(panels_of, spec)
         except CodecError as error:
             if error.code != ErrorCode.RANGE:
                 raise

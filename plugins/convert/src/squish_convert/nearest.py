@@ -99,5 +99,5 @@ def _table_bits(spec: TensorSpec, codec: CodecSpec, registry: Registry) -> int:
     """The bits of codes that stand for floats of a table; 0 if they are integers, or the codec does not say."""
     if codec.id not in registry.codecs:
         return 0
-    layout = registry.codec(codec).code_layout(spec, codec.params)
+    layout = registry.codec(codec).code_layout(spec)
     return layout.bits if layout is not None and layout.table is not None else 0

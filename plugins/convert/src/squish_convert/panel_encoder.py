@@ -40,9 +40,9 @@ def reader_of(
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:
         parts = {role: array[...] for role, array in arrays.items()}
-        encoder = encoder_for(file.registry, origin.codec, bound.spec)
+        encoder = encoder_for(file.registry, origin.codec, bound.spec).from_params(origin.codec.params)
         if isinstance(encoder, MeasuringEncoder):
-            fill = encoder.decoder(bound.codec, parts, bound.spec, bound.params)
+            fill = encoder.decoder(bound.codec, parts, bound.spec)
     if fill is None:
         return bound.read
 
@@ -71,15 +71,16 @@ class PanelEncoder:
         self, file: File, name: str, target: TensorSpec, origin: Encoding, activations: np.ndarray | None
     ) -> None:
         registry, self._target, spec = file.registry, target, _typed(target.encodings[0].codec, target.dtype)
-        self._spec, self._codec, self._params = spec, registry.codec(spec), spec.params
-        self._encoder = encoder_for(registry, spec, target)
+        self._spec, self._codec, self._dense = spec, registry.codec(spec), spec.id == "dense"
+        params = {"dtype": target.dtype, **spec.params} if self._dense else spec.params
+        self._encoder = encoder_for(registry, spec, target).from_params(params, self._codec.inner)
         self._metrics = self._encoder if isinstance(self._encoder, MeasuringEncoder) else None
-        self._activations, self._dense = activations, spec.id == "dense"
-        own = self._codec.value_dtype(target, spec.params)
-        source = registry.codec(origin.codec).value_dtype(file[name].spec, origin.codec.params)
+        self._activations = activations
+        own = self._codec.value_dtype(target)
+        source = registry.codec(origin.codec).value_dtype(file[name].spec)
         self._keeps_dtype = self._dense or source == own
         self.reader = partial(reader_of, file, name, origin, own)
-        self.grain = self._codec.encode_grain(target, spec.params)
+        self.grain = self._codec.encode_grain(target)
         self.blocks = self.grain
         if not self._dense and self.grain and self.grain[-1] == 1:
             self.blocks = (*self.grain[:-1], None)  # panels are whole rows, so a scale may cover a row
@@ -94,13 +95,12 @@ class PanelEncoder:
         """Encode a region's values, or some of its rows; statistics of a stack are of each of its tensors."""
         import numpy as np
 
-        params = {"dtype": self._target.dtype, **self._params} if self._dense else self._params
         panel, activations = self.panel(values), self._activations
         if activations is None or activations.ndim == 1:
             columns = None if activations is None else activations[region[-1]]
-            return self._encoder.encode(panel, params, activations=columns)
+            return self._encoder.encode(panel, activations=columns)
         members = [
-            self._encoder.encode(member[None], params, activations=activations[number, region[-1]])
+            self._encoder.encode(member[None], activations=activations[number, region[-1]])
             for number, member in zip(range(region[0].start, region[0].stop), panel)
         ]
         return {role: np.concatenate([parts[role] for parts in members]) for role in members[0]}
@@ -134,7 +134,7 @@ class PanelEncoder:
         """The encoder's own error sums; None if it has none, or one is not finite."""
         if self._metrics is None:
             return None
-        sums = self._metrics.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
+        sums = self._metrics.compare(bound.codec, values, bound.parts, bound.spec)  # type: ignore[arg-type]
         return sums if sums and all(map(isfinite, sums)) else None
 
     def codes(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> Codes | None:
@@ -144,8 +144,10 @@ class PanelEncoder:
     def _bound(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> BoundEncoding:
         """An encoded panel as an encoding, its parts in their declared shapes."""
         spec = evolve(self._target, shape=shape)
-        params = self._codec.params_of_panel(encoded, self._params)
-        declared = self._codec.parts(spec, params)
+        codec = self._codec
+        if (params := codec.params_of_panel(encoded)) is not codec.params:
+            codec = codec.from_params(params, codec.inner)
+        declared = codec.parts(spec)
         parts: Any = {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}
         encoding = Encoding(codec=evolve(self._spec, params=params))
-        return BoundEncoding(self._codec, spec, encoding, parts)
+        return BoundEncoding(codec, spec, encoding, parts)

@@ -147,13 +147,13 @@ class _Packing:
     """Codes as the target of a step stores them."""
 
     def __init__(self, file: File, step: Step) -> None:
-        self._step, self._params = step, step.spec.encodings[0].codec.params
+        self._step = step
         self._codec = file.registry.codec(step.spec.encodings[0].codec)
-        self.grain = self._codec.encode_grain(step.spec, self._params)
+        self.grain = self._codec.encode_grain(step.spec)
 
     def parts(self, codes: Codes | None, panel: TensorSpec) -> Parts:
         """The parts of one panel; CodecError (code `replan`) if its codes do not fit as planned."""
-        result = None if codes is None else self._codec.from_codes(codes, panel, self._params)
+        result = None if codes is None else self._codec.from_codes(codes, panel)
         planned = self._step.action == "encode" or (result and result[1] in (SAME_BYTES, self._step.exactness))
         if result is None or not planned:
             raise CodecError(
@@ -172,7 +172,7 @@ class CodePanels:
     def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, memory: int = 0) -> None:
         bound = file.bind(spec, origin)
         self._spec, self._bound = spec, bound.in_memory(memory)
-        grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
+        grain = file.registry.codec(target.codec).encode_grain(spec)
         self._grain = _common_grain(self._bound.grain, grain)
 
     def regions(self) -> Iterator[Region]:

@@ -157,7 +157,7 @@ class PanelTable:
         encoding = spec.encodings[0]
 
         def lengths(region: Region) -> dict[str, int]:
-            declared = codec.parts(evolve(spec, shape=sizes(region)), step.codec.params)
+            declared = codec.parts(evolve(spec, shape=sizes(region)))
             return {role: dtypes.nbytes(*declaration) for role, declaration in declared.items()}
 
         by_panel = [lengths(region) for region in self.regions]

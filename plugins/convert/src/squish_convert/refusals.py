@@ -107,7 +107,7 @@ def described(file: File, spec: TensorSpec) -> str:
     if isinstance(file, MappedFile):
         spec = index.tensors[file.sources(spec.name)[0]]
     codec = spec.encodings[0].codec
-    layout = file.registry.codec(codec).code_layout(spec, codec.params) if codec.id in file.registry.codecs else None
+    layout = file.registry.codec(codec).code_layout(spec) if codec.id in file.registry.codecs else None
     if layout is None or not (codec.params or codec.inner):
         return spec.dtype if codec.id == "dense" else codec.id
     method = index.version if index.version[:1].isalpha() else codec.id

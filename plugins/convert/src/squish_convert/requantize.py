@@ -17,8 +17,8 @@ def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
     lossless = getattr(registry.codecs[codec.id].info, "lossless", False)
     instance = registry.codec(codec)
     if codec.inner is None:
-        return not lossless or instance.error_bound(codec.params).error is not None
-    lossless = lossless or instance.lossless_params(codec.params) == codec.params
+        return not lossless or instance.error_bound.error is not None
+    lossless = lossless or instance.lossless_params == codec.params
     return not lossless or is_lossy(codec.inner, registry)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core.codecs.allocator import ModelFacts
-from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.formats.base import Container
@@ -220,7 +219,7 @@ def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
             raise UsageError(
                 f"{codec.id} cannot be combined with another encoding", found=str(spec), code=ErrorCode.PARAMS
             )
-    if type(registry.codec(spec.id)).wrap is Codec.wrap:
+    if not registry.codec_type(spec.id).wraps:
         raise UsageError(
             f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
         )

@@ -97,7 +97,7 @@ class CpuBackend(Backend):
         assert codec is not None
         example = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            reordered = codec.column_permuted(example, encoding.codec.params)
+            reordered = codec.column_permuted(example)
             layout = layout_of(reordered or encoding.codec, example)
             if self.activations == "int8":
                 layout.check_int8()
@@ -127,12 +127,12 @@ class CpuBackend(Backend):
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
         spec, codec, parts, columns = bound.spec, bound.codec, bound.parts, None
-        reordered = codec.column_permuted(spec, bound.params)
+        reordered = codec.column_permuted(spec)
         if reordered is not None:
-            codec, parts, columns = codec.permute_columns(parts, spec, bound.params)
+            codec, parts, columns = codec.permute_columns(parts, spec)
         codec_spec = reordered or bound.encoding.codec
         arrays_by_role = {role: _contiguous(role, parts[role], shape, spec)
-                  for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}  # fmt: skip
+                  for role, (_, shape) in codec.parts(spec).items()}  # fmt: skip
         layout = layout_of(codec_spec, spec)
         weights, arrays = weights_of(layout, arrays_by_role)
         products, count, in_panels = weights, threads(self.threads), self.repack or layout.in_panels

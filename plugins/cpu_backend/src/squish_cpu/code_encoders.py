@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
 
-from squish_core.api import Params, dtypes
+from squish_core.api import dtypes
 
 from . import library as native
 from .layouts.base import TYPES, Array
@@ -27,23 +27,26 @@ class AffineEncoder(EncoderMetrics, Affine):
     def __init__(self) -> None:
         library()
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
-        scheme = Scheme.of(params)
-        return encode_compiled(scheme, panel) or super().encode(panel, params, activations=activations)
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
+        return encode_compiled(self.scheme, panel) or super().encode(panel, activations=activations)
 
 
 class SquizdInt4Encoder(EncoderMetrics, SquizdInt4):
     """SQUIZD INT4 with the compiled affine encoder."""
 
+    encoder_type = AffineEncoder
+
     def __init__(self) -> None:
-        self.affine = AffineEncoder()
+        library()
 
 
 class SquizdInt2Encoder(EncoderMetrics, SquizdInt2):
     """SQUIZD INT2 with the compiled affine encoder."""
 
+    encoder_type = AffineEncoder
+
     def __init__(self) -> None:
-        self.affine = AffineEncoder()
+        library()
 
 
 class TcaTbeEncoder(TcaTbe):
@@ -53,14 +56,14 @@ class TcaTbeEncoder(TcaTbe):
         library()
         super().__init__()
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
         """Encode to the parts of `TcaTbe`; `high` and `full` are views of larger arrays."""
         bits = np.ascontiguousarray(panel.astype(dtypes.to_numpy("bf16"), copy=False)).view(np.uint16)
         rows, columns = (prod(panel.shape[:-1]), panel.shape[-1]) if panel.ndim else (1, 1)
         planes = np.empty((3, rows, -(-columns // 64)), np.uint64)
         high, others = np.empty(bits.size, np.uint8), np.empty(bits.size, np.uint16)
         places = (array.ctypes.data for array in (planes, high, others))
-        count = library().encode_triple(bits.ctypes.data, rows, columns, params["base_exponent"], *places)
+        count = library().encode_triple(bits.ctypes.data, rows, columns, self.params["base_exponent"], *places)
         parts = {f"plane{number}": plane for number, plane in enumerate(planes)}
         return {**parts, "high": high[:count], "full": others[: bits.size - count]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from squish_core.api import BLOCK_TYPES, CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
+from squish_core.api import BLOCK_TYPES, CodecError, Dense, Encoder, ErrorCode, Params, TensorSpec, dtypes, full
 
 from .layouts.base import DENSE, GGML, GGML_FIRST, IQ4_NL, IQ4_XS, Array
 from .library import library, threads
@@ -18,58 +18,58 @@ KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {"iq4_
 """Block type -> its number in native/weights.h."""
 
 
-class GgmlEncoder(EncoderMetrics):
+class GgmlEncoder(EncoderMetrics, Encoder):
     """Encodes Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL IQ4_XS Q2_K Q3_K Q4_K Q5_K Q6_K from float32, like `ggml_quantize_chunk`.
 
     With `search=activations` (all but Q8_0), the squared activations are the importance matrix. Bytes are equal if
     ggml's own arithmetic is defined: scales fit float16, and values are below 2**22 steps.
     """
 
-    id = ""
-
     def __init__(self) -> None:
         library()
 
-    @property
-    def name(self) -> str:
-        """The block type named by the codec id."""
-        return self.id.removeprefix("ggml.")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        with_activations = {"search": "activations"}
-        if params and (self.name not in WITH_ACTIVATIONS or params not in (with_activations, {"search": "none"})):
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        with_activations, takes_search = {"search": "activations"}, _block_name(cls.id) in WITH_ACTIVATIONS
+        if options and (not takes_search or options not in (with_activations, {"search": "none"})):
             raise CodecError(
-                f"invalid {self.id} parameters", found=", ".join(f"{key}={params[key]}" for key in params),
-                expected="search=none or search=activations" if self.name in WITH_ACTIVATIONS else "none",
+                f"invalid {cls.id} parameters", found=", ".join(f"{key}={options[key]}" for key in options),
+                expected="search=none or search=activations" if takes_search else "none",
                 code=ErrorCode.PARAMS,
             )  # fmt: skip
-        return params if params == with_activations else {}
+        return options if options == with_activations else {}
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
         """Encode to the part `data`, u8 [..., blocks per row * bytes].
 
         `activations`, f32 [columns], is required for `search=activations`.
         """
-        block = BLOCK_TYPES[self.name]
+        name = _block_name(self.id)
+        block = BLOCK_TYPES[name]
         elements, nbytes = block.elements, block.nbytes
         if not panel.ndim or panel.shape[-1] % elements:
             raise CodecError(
-                f"rows do not divide into {self.name.upper()} blocks", code="shape",
+                f"rows do not divide into {name.upper()} blocks", code="shape",
                 expected=f"a last dimension that is a multiple of {elements}", found=f"shape {list(panel.shape)}",
             )  # fmt: skip
         values = np.require(panel, np.float32, ["C", "A"])
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
-        importance = _importance(panel, activations) if params.get("search") == "activations" else None
+        importance = _importance(panel, activations) if self.params.get("search") == "activations" else None
         weights = None if importance is None else importance.ctypes.data
         sizes = (panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads())
-        if not library().encode(KINDS[self.name], values.ctypes.data, weights, *sizes):
+        if not library().encode(KINDS[name], values.ctypes.data, weights, *sizes):
             raise CodecError(
                 "cannot encode non-finite values", expected="finite values",
                 found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
                 hint="Keep this tensor unquantized, or fix its values first.",
             )  # fmt: skip
         return {"data": out}
+
+
+def _block_name(codec: str) -> str:
+    """Return the block type that a codec id names."""
+    return codec.removeprefix("ggml.")
 
 
 def _importance(panel: Array, activations: Array | None) -> Array:
@@ -92,13 +92,13 @@ class DenseEncoder(EncoderMetrics, Dense):
     def __init__(self) -> None:
         library()
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
         source = dtypes.from_numpy(panel.dtype)
-        target = params.get("dtype", source)
+        target = self.params.get("dtype", source)
         if source == target or not {source, target} <= DENSE.keys() or not panel.size:
-            return super().encode(panel, params, activations=activations)
+            return super().encode(panel, activations=activations)
         values = np.require(np.atleast_1d(panel), requirements=["C", "A"])
-        decode = self.decoder(self, {"data": values}, TensorSpec(name="", shape=values.shape, dtype=source), {})
+        decode = self.decoder(Dense(), {"data": values}, TensorSpec(name="", shape=values.shape, dtype=source))
         assert decode is not None
         out = np.empty(values.shape, dtypes.to_numpy(target))
         decode(full(values.shape), out)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, CodecSpec, Decoder, Params, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Decoder, Region, TensorSpec, dtypes
 
 from .backend import CpuBackend, Handle, weights_of
 from .layouts import layout_of
@@ -19,11 +19,11 @@ class EncoderMetrics:
     """The `compare` and `decoder` of encoders, for every codec with a compiled decoder."""
 
     def compare(
-        self, codec: Codec, values: Array, parts: Mapping[str, Array], spec: TensorSpec, params: Params
+        self, codec: Codec, values: Array, parts: Mapping[str, Array], spec: TensorSpec
     ) -> tuple[float, float, float, float] | None:
         """See `MeasuringEncoder.compare`; also None without a compiled decoder or for non-finite results."""
-        own, source = codec.value_dtype(spec, params), dtypes.from_numpy(values.dtype)
-        layout = _layout(codec, spec, params)
+        own, source = codec.value_dtype(spec), dtypes.from_numpy(values.dtype)
+        layout = _layout(codec, spec)
         if layout is None or source not in DENSE:
             return None
         values = np.require(values, requirements=["C", "A"])
@@ -36,9 +36,9 @@ class EncoderMetrics:
         _, error, power, norm = sums.sum(axis=0).tolist()
         return float(sums[:, 0].max()), error, power, norm
 
-    def decoder(self, codec: Codec, parts: Mapping[str, Array], spec: TensorSpec, params: Params) -> Decoder | None:
+    def decoder(self, codec: Codec, parts: Mapping[str, Array], spec: TensorSpec) -> Decoder | None:
         """See `MeasuringEncoder.decoder`; None without a compiled decoder."""
-        layout = _layout(codec, spec, params)
+        layout = _layout(codec, spec)
         if layout is None:
             return None
         weights, arrays = weights_of(layout, parts)
@@ -53,10 +53,10 @@ def _fill(handle: Handle, region: Region, out: Array) -> None:
     CpuBackend().dense(handle, region=region, dtype=dtypes.from_numpy(out.dtype), out=out)
 
 
-def _layout(codec: Codec, spec: TensorSpec, params: Params) -> Layout | None:
-    if codec.value_dtype(spec, params) not in DENSE or codec.column_permuted(spec, params) is not None:
+def _layout(codec: Codec, spec: TensorSpec) -> Layout | None:
+    if codec.value_dtype(spec) not in DENSE or codec.column_permuted(spec) is not None:
         return None
     try:
-        return layout_of(CodecSpec(codec.id, params), spec)
+        return layout_of(codec.specification, spec)
     except CodecError:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from attrs import evolve
 from squish_codecs.api import mx_params
@@ -77,13 +79,18 @@ class GgmlBlocks(Codec):
 
     encoder_only_params = ("search",)  # an option of other plugins' encoders
 
-    @property
-    def block(self) -> Block:
+    @classmethod
+    def block_type(cls) -> Block:
         """The block type named by the codec id."""
-        name = self.id.removeprefix("ggml.")
+        name = cls.id.removeprefix("ggml.")
         return BLOCKS.get(name) or LONG_TAIL[name]
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    @cached_property
+    def block(self) -> Block:
+        """The block type named by the codec id."""
+        return self.block_type()
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         block = self.block
         if not spec.shape or spec.shape[-1] % block.elements:
             raise CodecError(
@@ -93,24 +100,22 @@ class GgmlBlocks(Codec):
             )  # fmt: skip
         return {"data": ("u8", (*spec.shape[:-1], spec.shape[-1] // block.elements * block.nbytes))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (*(1,) * (len(spec.shape) - 1), self.block.elements)
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Whole rows where error weights depend on the row."""
-        grain = self.grain(spec, params)
-        return (*grain[:-1], None) if self.needs_activations(params) and self.block.name in BY_ROW else grain
+        grain = self.grain(spec)
+        return (*grain[:-1], None) if self.needs_activations(self.params) and self.block.name in BY_ROW else grain
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         block, columns, width = self.block, region[-1], out.shape[-1]
         first, last = columns.start // block.elements, columns.stop // block.elements
         data = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
         rows = out.size // max(width, 1)
         block.decode(data.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         block, is_external = self.block, self.block.name in libggml.NAMES
         if block.encode is None and not is_external:
             raise self._cannot_encode()
@@ -120,28 +125,31 @@ class GgmlBlocks(Codec):
         if block.encode is not None:
             block.encode(values, out)
         else:
-            libggml.encode(block.name, values, activations if params else None, out.reshape(len(values), -1))
+            libggml.encode(block.name, values, activations if self.params else None, out.reshape(len(values), -1))
         return {"data": out.reshape(*panel.shape[:-1], blocks * block.nbytes)}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if self.block.name in libggml.NAMES:
-            self.parts(spec, params)
-            return libggml.check_params(self.block.name, params)
-        if self.block.encode is None:
-            raise self._cannot_encode()
-        if params:
-            raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
-        self.parts(spec, params)
-        return params
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        block, codec = cls.block_type(), cls.from_params({})
+        if block.name in libggml.NAMES:
+            codec.parts(spec)
+            return libggml.check_params(block.name, options)
+        if block.encode is None:
+            raise cls._cannot_encode()
+        if options:
+            raise CodecError(f"{cls.id} takes no parameters", found=", ".join(options), code=ErrorCode.PARAMS)
+        codec.parts(spec)
+        return options
 
-    def needs_activations(self, params: Params) -> bool:
-        return params.get("search") == "activations"
+    @classmethod
+    def needs_activations(cls, options: Params) -> bool:
+        return options.get("search") == "activations"
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         repacker = _CODES.get(self.id)
         return repacker.layout(self.id, spec.shape) if repacker else None
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         repacker = _CODES.get(self.id)
         if repacker is None:
             return None
@@ -149,20 +157,19 @@ class GgmlBlocks(Codec):
         blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
         return repacker.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         repacker = _REPACKERS.get(self.id)
         data = repacker.blocks(self.id, codes) if repacker else None
         return None if data is None else ({"data": data}, Exactness("values", "f32"))
 
-    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
         repacker = _REPACKERS.get(self.id)
         return Exactness("values", "f32") if repacker and repacker.holds(self.id, codes) else None
 
-    def _cannot_encode(self) -> CodecError:
+    @classmethod
+    def _cannot_encode(cls) -> CodecError:
         others = (*(name for name, block in BLOCKS.items() if block.encode), *COMPILED, *libggml.NAMES)
         hint = f"Types with an encoder: {', '.join(others)}."
-        if self.block.name in COMPILED:
+        if cls.block_type().name in COMPILED:
             hint = f"Run `{install_command('squish-cpu')}`."
-        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
+        return CodecError(f"{cls.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)

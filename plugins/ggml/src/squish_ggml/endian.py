@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from attrs import frozen
@@ -24,34 +24,28 @@ PAIRS: dict[str, tuple[int, ...]] = {
 class BigEndian(Wrapper):
     """Wraps a block codec: the same blocks with byte-swapped two-byte fields."""
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        if not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS:
+    inner: GgmlBlocks
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        if inner is not None and (not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS):
             raise CodecError(f"{inner.id} is not supported in big-endian files", code="byteorder")
-        return _Bound(inner)
+        return super().from_params(params, inner)
 
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.inner.parts(spec)
 
-class _Bound(Codec):
-    """`BigEndian` around one block codec; neither has parameters."""
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.inner.grain(spec)
 
-    id = "ggml.big_endian"
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.inner.decode(self._swapped(parts), spec, region=region, out=out)
 
-    def __init__(self, inner: GgmlBlocks) -> None:
-        self.inner = inner
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return self.inner.code_layout(spec)
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return self.inner.parts(spec, params)
-
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return self.inner.grain(spec, params)
-
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.inner.decode(self._swapped(parts), spec, params, region=region, out=out)
-
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return self.inner.code_layout(spec, params)
-
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return self.inner.codes(self._swapped(parts), spec, params, region)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        return self.inner.codes(self._swapped(parts), spec, region)
 
     def _swapped(self, parts: Parts) -> Parts:
         return {"data": _SwappedPart(parts["data"], self.inner.block)}

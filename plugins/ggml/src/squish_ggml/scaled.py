@@ -31,18 +31,18 @@ class ScaledNvfp4(GgmlBlocks):
     Source: llama.cpp's converter and loader, which keep the scale in a tensor `NAME.scale`, f32 [1] or [experts].
     """
 
-    @property
-    def block(self) -> Block:
+    @classmethod
+    def block_type(cls) -> Block:
         return BLOCKS["nvfp4"]
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {**super().parts(spec, params), SCALE: ("f32", spec.shape[:-2])}
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**super().parts(spec), SCALE: ("f32", spec.shape[:-2])}
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Whole matrices, each with one global scale."""
         return (*(1 for _ in spec.shape[:-2]), *(None for _ in spec.shape[-2:]))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         """Multiply both scales first and round once, as `mx` does."""
         blocks = self._blocks(parts, region)
         groups = self.block.elements // GROUP
@@ -55,39 +55,36 @@ class ScaledNvfp4(GgmlBlocks):
         with np.errstate(all="ignore"):
             values *= steps[..., None]
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         lead, matrix = panel.shape[:-2], (1, *panel.shape)[-2:]
         matrices = np.ascontiguousarray(panel, np.float32).reshape(dtypes.count(lead), *matrix)
         data = np.empty((len(matrices), matrix[0], matrix[1] // self.block.elements * self.block.nbytes), np.uint8)
         scales = np.empty(len(matrices), np.float32)
         spec, region = TensorSpec(name="", shape=matrix, dtype="f32"), tuple(slice(0, size) for size in matrix)
+        codec = Mx.from_params(_MX)
         for number, values in enumerate(matrices):
-            parts: Any = Mx().encode(values, _MX)
-            codes = Mx().codes(parts, spec, _MX, region)
+            parts: Any = codec.encode(values)
+            codes = codec.codes(parts, spec, region)
             assert codes is not None
             unscaled, scale = split_global_scale(codes)
             data[number], scales[number] = float4.blocks(NVFP4, unscaled), scale
         return {"data": data.reshape(*panel.shape[:-1], data.shape[-1]), SCALE: scales.reshape(lead)}
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout:
         return evolve(float4.layout(NVFP4, spec.shape), global_scale="multiply")
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         blocks = self._blocks(parts, region)
         codes = float4.codes(NVFP4, blocks.reshape(*blocks.shape[:-2], -1))
-        layout = self.code_layout(spec, params)
+        layout = self.code_layout(spec)
         factor = parts[SCALE][region[:-2]]
         return codes and evolve(codes, layout=layout, global_scale=factor)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         scale, data = _multiplier(codes), float4.blocks(NVFP4, split_global_scale(codes)[0])
         return None if data is None or scale is None else ({"data": data, SCALE: scale[0]}, scale[1])
 
-    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
         scale = _multiplier(codes)
         return scale[1] if scale is not None and float4.holds(NVFP4, split_global_scale(codes)[0]) else None
 

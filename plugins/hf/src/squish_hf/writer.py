@@ -21,7 +21,6 @@ from squish_core.api import (
     FormatError,
     Options,
     OutgoingTensor,
-    Params,
     Part,
     Refusal,
     SquishError,
@@ -90,7 +89,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if method not in INTEGER_METHODS:
         return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
-        layout = Affine().code_layout(spec, codec.inner.params)
+        layout = Affine.from_params(codec.inner.params).code_layout(spec)
         # The data decide whether groups are in activation order.
         if layout and _same(codec.inner, _codec(method, layout)):
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
@@ -117,7 +116,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         codes = f"its {layout.bits}-bit codes{condition}"
         return _dense_only("its codes", codes, lambda other: accepts_codes(spec, layout, {METHOD: other}))
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
-        encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
+        encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx.from_params(floats), spec))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
     if method not in INTEGER_METHODS:
         return None
@@ -129,7 +128,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         return Refusal(why=_no_width(method, layout.bits), code="bits")
     codec = _codec(method, layout)
     try:
-        return Encoding(codec=codec, parts=_parts(Affine(), spec, codec.params))
+        return Encoding(codec=codec, parts=_parts(Affine.from_params(codec.params), spec))
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
 
@@ -141,8 +140,8 @@ def _dense_only(what: str, codes: str, answer: Callable[[str], Encoding | Refusa
     return Refusal(why=f"hf without a method stores only dense tensors, not {what}{choice}")
 
 
-def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
-    return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in codec.parts(spec, params).items()}
+def _parts(codec: Codec, spec: TensorSpec) -> dict[str, Part]:
+    return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in codec.parts(spec).items()}
 
 
 def default_encoding(method: str, width: str | None) -> Encoding | Refusal:

@@ -57,12 +57,12 @@ class Metal(Backend):
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return self._offer(encoding, "stream", "the stored bytes, by a custom Metal kernel", layout.nbytes)
-        form = forms.form_of(codec, encoding.codec.params, spec)
+        form = forms.form_of(codec, spec)
         if form is not None:
             return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
-        exact = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
+        exact = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec))
         return self._offer(encoding, "fold", f"{_decoding(encoding)}an array of {dtype}", size, exact=exact)
 
     def load(self, chain: Chain, bound: BoundEncoding) -> _Loaded:
@@ -72,7 +72,7 @@ class Metal(Backend):
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(layout, encoding, parts, spec), spec.shape))
-        form = forms.form_of(codec, encoding.codec.params, spec)
+        form = forms.form_of(codec, spec)
         if form is None:
             return _Loaded(spec, DenseWeight(_decode_folded(bound)))
         return _Loaded(spec, Quantized(transcode.pack(form, bound)))
@@ -127,7 +127,7 @@ def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
     """Return the dtype of decoded values: their own if MLX supports it; f16 for quantized tensors on a GPU."""
     if encoding.codec.id != "dense":
         return "f16" if device.has_gpu() else "f32"
-    dtype = codec.value_dtype(spec, encoding.codec.params)
+    dtype = codec.value_dtype(spec)
     return dtype if dtype in FLOATS else "f32"
 
 

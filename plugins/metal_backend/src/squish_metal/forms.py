@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from squish_codecs.api import mx_layout
 
-from squish_core.api import Codec, CodecError, CodeLayout, Params, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodeLayout, TensorSpec, dtypes
 
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 """Bits and group sizes of MLX's affine mode (1-bit codes use 2 bits, 7-bit codes 8)."""
@@ -32,12 +32,12 @@ class Form:
         return f"mx.quantized_matmul, mode {self.mode}, {self.bits} bits, groups of {self.group_size}{down}"
 
 
-def form_of(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
+def form_of(codec: Codec, spec: TensorSpec) -> Form | None:
     """Return the form for a codec's codes; None if there is none, and for vectors and empty tensors."""
     if len(spec.shape) < 2 or not spec.elements:
         return None
     try:
-        layout = codec.code_layout(spec, params)
+        layout = codec.code_layout(spec)
     except CodecError:
         return None  # parameters do not divide the shape
     if layout is None:

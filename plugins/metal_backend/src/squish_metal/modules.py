@@ -34,7 +34,7 @@ def packed(file: File, name: str) -> Packed | None:
     """
     tensor = file[name]
     bound = tensor.bound
-    form = form_of(bound.codec, bound.params, tensor.spec)
+    form = form_of(bound.codec, tensor.spec)
     return None if form is None or form.transposed else pack(form, bound)
 
 

@@ -96,7 +96,7 @@ def probe() -> TextureUnits | str:
 
 def decode(units: TextureUnits, bound: BoundEncoding) -> np.ndarray:
     """Decode a tensor of the codec `astc` to float32; CodecError for an invalid block."""
-    shape, params = bound.spec.shape, bound.params
+    shape, params = bound.spec.shape, bound.codec.params
     rows, columns = dtypes.count(shape[:-1]), shape[-1] if shape else 1
     x, y = map(int, params["footprint"].split("x"))
     values = np.empty((rows, columns), np.float32)

@@ -101,7 +101,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
         biases = require_part(parts, BIASES, ("f32", "f16", "bf16"))
         codec = CodecSpec("affine", affine_params(mode, scales.dtype, biases.dtype))
         fields = {"data": ("weight", words), "scale": ("scales", scales), "offset": ("biases", biases)}
-        return build_tensor(layer + WEIGHT, shape, codec, Affine(), fields)
+        return build_tensor(layer + WEIGHT, shape, codec, Affine, fields)
     if BIASES in parts:
         raise FormatError(f"unexpected biases: {mode.name} has none", part="biases", code=ErrorCode.CONTRADICTION)
     scales, params = require_part(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
@@ -109,7 +109,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
     data = view_part(words, element, shape) if element else view_part(words, "u8", (*lead, 4 * width))
     scale = view_part(scales, params.get("scale_dtype", "f8_e8m0"), scales.shape)
     fields = {"data": ("weight", data), "scale": ("scales", scale)}
-    return build_tensor(layer + WEIGHT, shape, CodecSpec("mx", params), Mx(), fields)
+    return build_tensor(layer + WEIGHT, shape, CodecSpec("mx", params), Mx, fields)
 
 
 def codec_of(mode: Mode) -> CodecSpec:

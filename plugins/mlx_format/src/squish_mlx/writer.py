@@ -11,6 +11,7 @@ from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
+    Codec,
     CodecSpec,
     CodeLayout,
     Encoding,
@@ -79,10 +80,13 @@ def _refusal(spec: TensorSpec) -> Refusal | None:
     return None
 
 
+_CODECS: dict[str, type[Codec]] = {"affine": Affine, "mx": Mx}
+
+
 def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     """Return the parts of a codec, or a refusal if they do not divide the shape."""
     try:
-        declared = {"affine": Affine(), "mx": Mx()}[codec.id].parts(spec, codec.params)
+        declared = _CODECS[codec.id].from_params(codec.params).parts(spec)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
     parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}

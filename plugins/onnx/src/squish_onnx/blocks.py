@@ -16,7 +16,6 @@ from squish_core.api import (
     Codes,
     ErrorCode,
     Exactness,
-    Params,
     Parts,
     Region,
     TensorSpec,
@@ -50,19 +49,20 @@ class Blocks(Codec):
     Sources: onnx, DequantizeLinear; onnxruntime, MatMulNBits.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return _Form.of(params, spec.shape).parts()
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        return _Form.of(self.params, spec.shape).parts()
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        form = _Form.of(params, spec.shape)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        form = _Form.of(self.params, spec.shape)
         first = max(form.block, 1) if form.axis == 0 else 1
         return (first, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        form = _Form.of(params, spec.shape)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        form = _Form.of(self.params, spec.shape)
         if not out.size:
             return
         rows = region[0] if region else slice(0, 1)
@@ -81,11 +81,11 @@ class Blocks(Codec):
                     out -= offset.astype(np.float32)
             out *= scale.astype(np.float32)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        _Form.of(params, spec.shape).order(parts)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        _Form.of(self.params, spec.shape).order(parts)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        form = _Form.of(params, spec.shape)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        form = _Form.of(self.params, spec.shape)
         if form.dtype not in INTEGERS or dtypes.bits(form.dtype) > 8 or not spec.shape:
             return None
         bits = dtypes.bits(form.dtype)
@@ -95,8 +95,8 @@ class Blocks(Codec):
             offset_kind="zero_point" if own else "none", offset_dtype=own or None,
         )  # fmt: skip
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        form, layout = _Form.of(params, spec.shape), self.code_layout(spec, params)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        form, layout = _Form.of(self.params, spec.shape), self.code_layout(spec)
         if layout is None or not spec.elements or form.order(parts) is not None:
             return None
         sizes = tuple(part.stop - part.start for part in region)

@@ -198,9 +198,9 @@ def build(name: str, record: Record | CodedRecord | ApartRecord) -> DenseFields 
 def _quantized(weight: CodedWeight, records: Mapping[str, Record]) -> TensorSpec:
     """The spec of a weight whose codes, scales and offsets are initializers."""
     spec = TensorSpec(name=weight.name, shape=weight.shape, dtype="f32", encodings=())
-    codec = Affine() if weight.codec == "affine" else Blocks()
+    codec = (Affine if weight.codec == "affine" else Blocks).from_params(weight.params)
     parts = {}
-    for role, (dtype, shape) in codec.parts(spec, weight.params).items():
+    for role, (dtype, shape) in codec.parts(spec).items():
         tensor, file, offset = records[role]
         segments = (Segment(file, offset, tensor.nbytes),) if file >= 0 else ()
         parts[role] = Part(dtype=dtype, shape=shape, segments=segments, data=tensor.values if file < 0 else None)

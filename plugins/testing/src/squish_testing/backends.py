@@ -202,7 +202,7 @@ class BackendSuite(Suite):
             values = repeat_rows(values, rows)
         dtype = codec_spec.params["dtype"] if codec_spec.id == "dense" else "f32"
         spec = TensorSpec(name=case, shape=values.shape, dtype=dtype)
-        parts = self.registry.codec(codec_spec.id).encode(values, codec_spec.params)
+        parts = self.registry.codec(codec_spec).encode(values)
         file, source = memory_file(self.registry, {case: (spec, codec_spec, parts)})
         return file[case], source
 

@@ -59,7 +59,7 @@ class AcceptsCodes(Suite):
             return
         codec = self.registry.codec(answer.codec)
         with typed_errors_only(f"{case}: parts() of {answer.codec}"):
-            declared = codec.parts(TensorSpec(name="w", shape=shape, dtype="f32"), answer.codec.params)
+            declared = codec.parts(TensorSpec(name="w", shape=shape, dtype="f32"))
         expected = {role: (dtype, tuple(size)) for role, (dtype, size) in declared.items()}
         actual = {role: (part.dtype, tuple(part.shape)) for role, part in answer.parts.items()}
         assert actual == expected, f"{case}: parts are {actual}, {answer.codec} declares {expected}"

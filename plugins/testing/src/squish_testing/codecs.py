@@ -43,15 +43,15 @@ class CodecSuite(Suite):
 
     def test_parts_match_the_declaration(self, case: str) -> None:
         """`encode` gives the roles, dtypes and shapes that `parts` declares."""
-        codec, spec, params, parts, _ = self._encoded(case)
-        layout = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec, params).items()}
+        codec, spec, parts, _ = self._encoded(case)
+        layout = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec).items()}
         actual = {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in parts.items()}
         assert actual == layout, f"{case}: encode() gives {actual}, parts() declares {layout}"
 
     def test_grain_has_a_step_or_none_per_axis(self, case: str) -> None:
         """`grain` has the tensor's rank, and every step is positive."""
-        codec, spec, params, *_ = self._encoded(case)
-        grain = codec.grain(spec, params)
+        codec, spec, *_ = self._encoded(case)
+        grain = codec.grain(spec)
         assert len(grain) == len(spec.shape), f"{case}: grain {grain} has {len(grain)} axes, shape is {spec.shape}"
         assert all(step is None or step > 0 for step in grain), f"{case}: grain {grain} has a step below 1"
 
@@ -59,10 +59,10 @@ class CodecSuite(Suite):
         """The error of decoded values is within `error_bound`."""
         import numpy as np
 
-        codec, spec, params, parts, values = self._encoded(case)
+        codec, spec, parts, values = self._encoded(case)
         if values is None:
             pytest.skip("this case has stored parts, not values")
-        actual, bound = _decode(codec, spec, params, parts), codec.error_bound(params)
+        actual, bound = _decode(codec, spec, parts), codec.error_bound
         if self.entry().info.lossless or bound.kind != "bounded":  # type: ignore[union-attr]
             dtype = dtypes.to_numpy(bound.dtype) if bound.dtype else actual.dtype
             expected = values.astype(actual.dtype).astype(dtype)
@@ -81,11 +81,11 @@ class CodecSuite(Suite):
         """Encoding panel by panel in storage order gives the same parts as encoding at once."""
         import numpy as np
 
-        codec, spec, params, parts, values = self._encoded(case)
+        codec, spec, parts, values = self._encoded(case)
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
-        regions = stored_panels(spec.shape, codec.encode_grain(spec, params), 4, budget=1)
-        panels = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
+        regions = stored_panels(spec.shape, codec.encode_grain(spec), 4, budget=1)
+        panels = [codec.encode(np.ascontiguousarray(values[region])) for region in regions]
         for role, part in parts.items():
             data = b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in panels)
             message = f"{case}: {len(panels)} panels give other bytes for {role!r} than one call ({len(data)} bytes)"
@@ -93,25 +93,25 @@ class CodecSuite(Suite):
 
     def test_a_region_equals_the_slice_of_the_whole(self, case: str) -> None:
         """Decoding a region, aligned to the grain or not, equals slicing the decoded tensor."""
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
 
         def decode(key: Any) -> np.ndarray:
             region, rest = normalize(key, spec.shape)
-            return read_region(codec, parts, spec, params, region)[rest]
+            return read_region(codec, parts, spec, region)[rest]
 
-        assert_regions_equal(spec.shape, _decode(codec, spec, params, parts), decode, case)
+        assert_regions_equal(spec.shape, _decode(codec, spec, parts), decode, case)
 
     def test_decode_fills_all_of_out(self, case: str) -> None:
         """Decoding overwrites every byte of `out`."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
-        dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
+        codec, spec, parts, _ = self._encoded(case)
+        dtype = dtypes.to_numpy(codec.value_dtype(spec))
         results = []
         for fill in (0x00, 0xA5):
             out = np.frombuffer(bytearray([fill]) * (spec.elements * dtype.itemsize), dtype).reshape(spec.shape)
             if spec.elements:
-                codec.decode(parts, spec, params, region=full(spec.shape), out=out)
+                codec.decode(parts, spec, region=full(spec.shape), out=out)
             results.append(out.tobytes())
         changed = sum(a != b for a, b in zip(*results))
         assert not changed, f"{case}: decode() leaves {changed} of {len(results[0])} bytes of `out` as they were"
@@ -120,28 +120,28 @@ class CodecSuite(Suite):
         """Parts at odd addresses in read-only memory decode to the same values."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
+        codec, spec, parts, _ = self._encoded(case)
         unaligned = {}
         for role, part in parts.items():
             raw = memoryview(b"\0" + part.tobytes())[1:]
             unaligned[role] = np.frombuffer(raw, part.dtype).reshape(part.shape) if part.size else part
         with typed_errors_only(f"{case}: decoding {len(unaligned)} read-only parts"):
-            actual, expected = (_decode(codec, spec, params, arrays) for arrays in (unaligned, parts))
+            actual, expected = (_decode(codec, spec, arrays) for arrays in (unaligned, parts))
         same = actual.tobytes() == expected.tobytes()
         assert same, f"{case}: {_different(actual, expected)} values differ if the parts are unaligned"
 
     def test_stored_arrays_decode_as_arrays_in_memory(self, case: str) -> None:
         """Parts read lazily from a file decode to the same values."""
-        codec, spec, params, parts, _ = self._encoded(case)
-        tensor = self._tensor(spec, params, parts)
-        actual, expected = tensor.numpy(), _decode(codec, spec, params, parts)
+        codec, spec, parts, _ = self._encoded(case)
+        tensor = self._tensor(codec, spec, parts)
+        actual, expected = tensor.numpy(), _decode(codec, spec, parts)
         same = actual.tobytes() == expected.tobytes()
         assert same, f"{case}: {_different(actual, expected)} values differ if the parts are read from a file"
 
     def test_codes_are_in_the_declared_layout(self, case: str) -> None:
         """`code_layout` predicts the layout of the codes without data."""
-        codec, spec, params, parts, _ = self._encoded(case)
-        layout, codes = codec.code_layout(spec, params), codec.codes(parts, spec, params, full(spec.shape))
+        codec, spec, parts, _ = self._encoded(case)
+        layout, codes = codec.code_layout(spec), codec.codes(parts, spec, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
         bits = codes.layout.bits
@@ -154,8 +154,8 @@ class CodecSuite(Suite):
         """`codes` times scales gives the decoded values, and `from_codes` restores the stored parts."""
         import numpy as np
 
-        codec, spec, params, parts, _ = self._encoded(case)
-        codes = codec.codes(parts, spec, params, full(spec.shape))
+        codec, spec, parts, _ = self._encoded(case)
+        codes = codec.codes(parts, spec, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
         layout = codes.layout
@@ -164,36 +164,36 @@ class CodecSuite(Suite):
         low, high = layout.low, layout.high
         first, last = (int(codes.values.min()), int(codes.values.max())) if codes.values.size else (low, high)
         assert low <= first <= last <= high, f"{case}: codes {first} to {last}, {layout.bits} bits hold {low} to {high}"
-        values = _decode(codec, spec, params, parts)
+        values = _decode(codec, spec, parts)
         largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
         np.testing.assert_allclose(
             dequantized(codes), values, rtol=1e-5, atol=1e-6 * largest,
             err_msg=f"{case}: codes times scales differ from the decoded values",
         )  # fmt: skip
-        result = codec.from_codes(codes, spec, params)
-        answer, expected = codec.holds(codes, spec, params), None if result is None else result[1]
+        result = codec.from_codes(codes, spec)
+        answer, expected = codec.holds(codes, spec), None if result is None else result[1]
         assert answer == expected, f"{case}: holds() says {answer}, from_codes() gives {expected}"
         if result is not None and result[1].kind == "bytes":
             assert set(result[0]) == set(parts), f"{case}: from_codes() gives {set(result[0])}, encode() {set(parts)}"
             differing = [role for role, part in result[0].items() if part.tobytes() != parts[role].tobytes()]
             assert not differing, f"{case}: from_codes() claims equal bytes but changes {differing}"
 
-    def _encoded(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
-        """Codec, spec, params, parts, and the encoded values (None for a case with stored parts)."""
+    def _encoded(self, case: str) -> tuple[Codec, TensorSpec, dict[str, Any], Any]:
+        """Codec, spec, parts, and the encoded values (None for a case with stored parts)."""
         import numpy as np
 
         spec, params, sample = cases_of(type(self))[case]
-        codec = self.registry.codec(self.codec)
+        codec = self.registry.codec(CodecSpec(self.codec, params))
         if isinstance(sample, Mapping):
-            return codec, spec, params, dict(sample), None
-        arrays = codec.encode(np.ascontiguousarray(sample), params)
-        layout = codec.parts(spec, params)
+            return codec, spec, dict(sample), None
+        arrays = codec.encode(np.ascontiguousarray(sample))
+        layout = codec.parts(spec)
         # `encode` sees a panel, not the tensor: flat parts come out flat whatever rank is declared.
         parts = {role: part.reshape(layout[role][1]) if role in layout else part for role, part in arrays.items()}
-        return codec, spec, params, parts, sample
+        return codec, spec, parts, sample
 
-    def _tensor(self, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, np.ndarray]) -> Tensor:
-        file, _ = memory_file(self.registry, {spec.name: (spec, CodecSpec(self.codec, params), parts)})
+    def _tensor(self, codec: Codec, spec: TensorSpec, parts: Mapping[str, np.ndarray]) -> Tensor:
+        file, _ = memory_file(self.registry, {spec.name: (spec, codec.specification, parts)})
         return file[spec.name]
 
 
@@ -238,24 +238,18 @@ def dequantized(codes: Codes) -> np.ndarray:
     return values
 
 
-def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, Any]) -> np.ndarray:
-    values = read_region(codec, parts, spec, params, full(spec.shape))
+def _decode(codec: Codec, spec: TensorSpec, parts: Mapping[str, Any]) -> np.ndarray:
+    values = read_region(codec, parts, spec, full(spec.shape))
     expected = sizes(full(spec.shape))
     assert values.shape == expected, f"decoding gives shape {values.shape}, the tensor has {expected}"
     return values
 
 
 def read_region(
-    codec: Codec,
-    parts: Mapping[str, Any],
-    spec: TensorSpec,
-    params: Mapping[str, Any],
-    region: Region,
-    out: np.ndarray | None = None,
+    codec: Codec, parts: Mapping[str, Any], spec: TensorSpec, region: Region, out: np.ndarray | None = None
 ) -> np.ndarray:
     """Decode a region of parts in memory."""
-    encoding = Encoding(codec=CodecSpec(codec.id, params))
-    return BoundEncoding(codec, spec, encoding, parts).read(region, out)
+    return BoundEncoding(codec, spec, Encoding(codec=codec.specification), parts).read(region, out)
 
 
 def _different(one: np.ndarray, other: np.ndarray) -> int:

@@ -154,7 +154,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
         for name, spec in index.tensors.items():
             for encoding in spec.encodings:
                 if self.registry.missing(encoding) is None:
-                    layout = self.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
+                    layout = self.registry.codec(encoding.codec).parts(spec)
                     actual = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
                     expected = {role: (dtype, tuple(shape)) for role, (dtype, shape) in layout.items()}
                     assert actual == expected, f"{name}: parts are {actual}, {encoding.codec} declares {expected}"

@@ -156,7 +156,7 @@ def memory_file(
     """
     blob, specs = b"\0", {}  # data at an odd offset: unaligned parts are valid
     for name, (spec, codec, arrays) in tensors.items():
-        layout = registry.codec(codec).parts(spec, codec.params)
+        layout = registry.codec(codec).parts(spec)
         parts = {}
         for role, (dtype, shape) in layout.items():
             raw = arrays[role].tobytes()

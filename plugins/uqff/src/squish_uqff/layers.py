@@ -110,7 +110,7 @@ def _hqq(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
     roles = {"data": ("weight", parts["weight"]), "scale": ("weight.scales", parts["scales"]),
              "zero": ("weight.zeros", parts["zeros"])}  # fmt: skip
     spec = _spec(name, shape, CodecSpec("hqq", params), {role: part for role, (_, part) in roles.items()})
-    for role, expected in Hqq().parts(spec, params).items():
+    for role, expected in Hqq.from_params(params).parts(spec).items():
         field, part = roles[role]
         if (part.dtype, part.shape) != expected:
             raise refuse(field, _named(*expected), _named(part.dtype, part.shape), "shape")

@@ -24,7 +24,7 @@ def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | 
     reader = _FORMS.get(encoding.codec.id)
     if reader:
         return reader(encoding, spec)
-    layout = codec.code_layout(spec, encoding.codec.params)
+    layout = codec.code_layout(spec)
     if layout is None or layout.table is not None:
         return None
     offset = encoding.parts.get("offset")

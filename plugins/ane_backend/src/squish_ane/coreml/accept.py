@@ -104,7 +104,7 @@ def _refusal(spec: TensorSpec) -> Refusal | None:
 
 
 def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
-    layouts = _CODECS[codec.id][1].parts(spec, codec.params)
+    layouts = _CODECS[codec.id][1].from_params(codec.params).parts(spec)
     return Encoding(
         codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in layouts.items()}
     )
@@ -167,7 +167,7 @@ def _sign_and_offset(layout: CodeLayout) -> tuple[bool, str]:
 
 
 def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
-    layout = Affine().code_layout(spec, encoding.codec.params)
+    layout = Affine.from_params(encoding.codec.params).code_layout(spec)
     return _integers(spec, layout, target) if layout else "Core ML does not support these codes"
 
 
@@ -191,11 +191,11 @@ def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | s
     return CodecSpec("palette", {**params, "axis": "flat", "codebook_dtype": dtype})
 
 
-_CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
-    "affine": (Scheme.of, Affine()),
-    "palette": (Tables.of, Palette()),
-    "bitmask": (dict, Bitmask()),
-    "boxes": (dict, Boxes()),
+_CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], type[Codec]]] = {
+    "affine": (Scheme.of, Affine),
+    "palette": (Tables.of, Palette),
+    "bitmask": (dict, Bitmask),
+    "boxes": (dict, Boxes),
 }
 _ORDER = ("axis", "word", "order", "group_size")  # Core ML has one order and no scales
 

@@ -18,7 +18,6 @@ from squish_core.api import (
     File,
     FormatError,
     LimitError,
-    Params,
     Sink,
     TensorSpec,
     atomic_folder,
@@ -31,7 +30,7 @@ PIECE = 1 << 20
 class Archive(Codec):
     """A zip of an .mlpackage folder in one part `archive`; only Core ML can run it."""
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         raise CodecError("a whole model is not a tensor", tensor=spec.name, code=ErrorCode.WHOLE)
 
 

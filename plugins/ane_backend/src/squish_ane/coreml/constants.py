@@ -94,7 +94,7 @@ def in_boxes(
     spec = TensorSpec(name=operation.name, shape=shape, dtype="f32")
     return Constant(
         shape=shape, dtype=result_dtype(operation), codec=CodecSpec("boxes", params), values=values,
-        shapes=Boxes().parts(spec, params),
+        shapes=Boxes.from_params(params).parts(spec),
     )  # fmt: skip
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Self
 
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecSpec, CodeLayout, Codes, Exactness, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecSpec, CodeLayout, Codes, Exactness, Params, Parts, Region, TensorSpec
 
 from . import decode, encode, repack
 from .layout import affine_layout
@@ -16,7 +15,6 @@ from .middle import has_middle_zeros
 from .scheme import Scheme
 
 Array = np.ndarray
-Params = Mapping[str, Any]
 
 
 class Affine(Codec):
@@ -55,59 +53,70 @@ class Affine(Codec):
     encoder_only_params = ("search",)
     data_params = ("symmetric",)
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return Scheme.of(params).parts(spec.shape)
+    scheme: Scheme
+    """The checked parameters."""
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return _checked_scheme(spec, params).grain(spec.shape)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.scheme = Scheme.of(params)
+        return codec
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return _checked_scheme(spec, params).grain(spec.shape, encoding=True)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.scheme.parts(spec.shape)
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        scheme = _checked_scheme(spec, params)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self._fitting(spec).grain(spec.shape)
+
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self._fitting(spec).grain(spec.shape, encoding=True)
+
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        scheme = cls.from_params(options)._fitting(spec)
         encode.check_encodable(scheme)
         return scheme.params()
 
-    def canonical(self, params: Params) -> Params:
+    @property
+    def canonical(self) -> Params:
         """Without `symmetric`, which is about the data, not about their layout."""
-        return evolve(Scheme.of(params), symmetric=False).params()
+        return evolve(self.scheme, symmetric=False).params()
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         """Half a step of the group's scale, plus rounding; depends on the scales."""
         return Exactness("bounded")
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        decode.decode_affine(Scheme.of(params), parts, spec.shape, region, out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        decode.decode_affine(self.scheme, parts, spec.shape, region, out)
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
-        return encode.encode(Scheme.of(params), panel, activations)
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
+        return encode.encode(self.scheme, panel, activations)
 
-    def needs_activations(self, params: Params) -> bool:
-        return Scheme.of(params).search == "activations"
+    @classmethod
+    def needs_activations(cls, options: Params) -> bool:
+        return Scheme.of(options).search == "activations"
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return affine_layout(_checked_scheme(spec, params), spec.shape)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return affine_layout(self._fitting(spec), spec.shape)
 
-    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
+    def examine(self, parts: Parts, spec: TensorSpec) -> CodecSpec:
         """Adds `symmetric` if all zero points are the middle of the codes, or biases say so."""
-        if not has_middle_zeros(_checked_scheme(spec, codec.params), parts, spec.shape):
-            return codec
-        return evolve(codec, params={**codec.params, "symmetric": True})
+        if not has_middle_zeros(self._fitting(spec), parts, spec.shape):
+            return self.specification
+        return CodecSpec(self.id, {**self.params, "symmetric": True})
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return repack.affine_codes(Scheme.of(params), parts, spec.shape, region)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        return repack.affine_codes(self.scheme, parts, spec.shape, region)
 
-    def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        parts = repack.affine_parts(Scheme.of(params), codes)
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, Array], Exactness] | None:
+        parts = repack.affine_parts(self.scheme, codes)
         return None if parts is None else (parts, Exactness("values", "f32"))
 
-    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        return Exactness("values", "f32") if repack.affine_holds(Scheme.of(params), codes) else None
+    def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
+        return Exactness("values", "f32") if repack.affine_holds(self.scheme, codes) else None
 
-
-def _checked_scheme(spec: TensorSpec, params: Params) -> Scheme:
-    """Return the scheme; CodecError if it does not divide the shape."""
-    scheme = Scheme.of(params)
-    scheme.parts(spec.shape)
-    return scheme
+    def _fitting(self, spec: TensorSpec) -> Scheme:
+        """Return the scheme; CodecError if it does not divide the shape."""
+        self.scheme.parts(spec.shape)
+        return self.scheme

@@ -145,9 +145,9 @@ def _outlier(panels: Iterable[Array], most: float) -> str:
 def _option(spec: TensorSpec, codec: CodecSpec) -> Option | None:
     """Return the size of a tensor in an encoding; None if its shape does not fit."""
     try:
-        implementation = CODECS[codec.id]()
-        params = implementation.params_for(spec, codec.params)
-        layouts = implementation.parts(spec, params).values()
+        codec_type = CODECS[codec.id]
+        params = codec_type.params_for(spec, codec.params)
+        layouts = codec_type.from_params(params).parts(spec).values()
         return Option(CodecSpec(codec.id, params), 8 * sum(dtypes.nbytes(*part) for part in layouts))
     except (SquishError, KeyError):
         return None
@@ -162,10 +162,10 @@ def _measure_errors(spec: TensorSpec, options: list[Option], values: PanelReader
         energy += float(np.square(rows, dtype=np.float64).sum())
         part = evolve(spec, shape=rows.shape, dtype="f32")
         for index, option in enumerate(options):
-            codec = CODECS[option.codec.id]()
-            parts = cast(Parts, codec.encode(np.ascontiguousarray(rows), option.codec.params))
+            codec = CODECS[option.codec.id].from_params(option.codec.params)
+            parts = cast(Parts, codec.encode(np.ascontiguousarray(rows)))
             out = np.empty(rows.shape, np.float32)
-            codec.decode(parts, part, option.codec.params, region=full(rows.shape), out=out)
+            codec.decode(parts, part, region=full(rows.shape), out=out)
             errors[index] += float(np.square(out - rows, dtype=np.float64).sum())
     scale = spec.elements / (energy or 1.0)
     return [evolve(option, error=scale * error) for option, error in zip(options, errors)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -30,6 +30,30 @@ HQQ_PACKINGS = {
 }  # fmt: skip
 
 
+class Form(NamedTuple):
+    """The checked parameters."""
+
+    bits: int
+    group_size: int
+    axis: int
+    scale_dtype: str
+
+    @property
+    def packing(self) -> Packing:
+        """The packing of codes in words."""
+        return HQQ_PACKINGS[self.bits]
+
+    def matrix(self, elements: int) -> tuple[int, int]:
+        """Return the shape of the code matrix; CodecError if the groups do not divide the tensor."""
+        if elements % self.group_size or not elements:
+            raise CodecError(
+                "the groups do not divide the tensor", expected=f"a multiple of {self.group_size} elements",
+                found=elements, code="group_size",
+            )  # fmt: skip
+        lines = elements // self.group_size
+        return (self.group_size, lines) if self.axis == 0 else (lines, self.group_size)
+
+
 class Hqq(Codec):
     """`(q - zero) * scale` in float32, over a matrix of groups: each column with `axis` 0, each row with 1.
 
@@ -39,10 +63,19 @@ class Hqq(Codec):
     Source: uqff-formats, section 4.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        rows, columns = _matrix(spec, params)
-        packing = HQQ_PACKINGS[params["bits"]]
-        grid, dtype = (1, columns) if params["axis"] == 0 else (rows, 1), params.get("scale_dtype", "f32")
+    form: Form
+    """The checked parameters."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.form = _check_params(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        rows, columns = self.form.matrix(spec.elements)
+        packing, dtype = self.form.packing, self.form.scale_dtype
+        grid = (1, columns) if self.form.axis == 0 else (rows, 1)
         if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
                 "the rows of codes do not fill whole bytes", code="shape",
@@ -54,17 +87,17 @@ class Hqq(Codec):
             "zero": (dtype, grid),
         }
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         if not spec.shape:
             return ()
-        columns = _matrix(spec, params)[1]
+        columns = self.form.matrix(spec.elements)[1]
         inner = dtypes.count(spec.shape[1:])
         return (max(1, columns // math.gcd(columns, inner)), *(None for _ in spec.shape[1:]))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        rows, columns = _matrix(spec, params)
-        packing, by_row = HQQ_PACKINGS[params["bits"]], params["axis"] == 1
-        mask = (1 << params["bits"]) - 1
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        rows, columns = self.form.matrix(spec.elements)
+        packing, by_row = self.form.packing, self.form.axis == 1
+        mask = (1 << self.form.bits) - 1
         inner = dtypes.count(spec.shape[1:])
         first, last = (
             (0, rows) if not region else (region[0].start * inner // columns, region[0].stop * inner // columns)
@@ -85,11 +118,12 @@ class Hqq(Codec):
                 np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
                 values *= scale[groups]
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (None,) * len(spec.shape)  # a group spans the whole tensor
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        complete = {"group_size": 64, "axis": 0, **params}
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        complete = {"group_size": 64, "axis": 0, **options}
         unknown = sorted(set(complete) - {"bits", "group_size", "axis"})
         if unknown:
             raise CodecError(
@@ -98,17 +132,15 @@ class Hqq(Codec):
                 found=", ".join(unknown),
                 code=ErrorCode.PARAMS,
             )
-        self.parts(spec, complete)
+        cls.from_params(complete).parts(spec)
         return complete
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        rows, columns = _matrix(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)
-        matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
-        codes, scale, zero = quantize(matrix.T if by_row else matrix, params["bits"])
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        rows, columns = self.form.matrix(panel.size)
+        matrix, by_row = panel.reshape(rows, columns), self.form.axis == 1
+        codes, scale, zero = quantize(matrix.T if by_row else matrix, self.form.bits)
         grid = (rows, 1) if by_row else (1, columns)
-        words = _pack(codes.T if by_row else codes, HQQ_PACKINGS[params["bits"]])
+        words = _pack(codes.T if by_row else codes, self.form.packing)
         return {"data": words, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}
 
 
@@ -122,8 +154,8 @@ def _pack(codes: np.ndarray, packing: Packing) -> np.ndarray:
     return words
 
 
-def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
-    """Return the shape of the code matrix; CodecError if the parameters are invalid or do not divide the tensor."""
+def _check_params(params: Params) -> Form:
+    """Return the parameters; CodecError if one is invalid."""
     bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
     dtype = params.get("scale_dtype", SCALE_DTYPES[0])
     for name, value, legal, expected in (
@@ -137,10 +169,5 @@ def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
                 f"invalid HQQ {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
                 hint="For example hqq:bits=4,group_size=64,axis=0.",
             )  # fmt: skip
-    elements = spec.elements
-    if elements % size or not elements:
-        raise CodecError(
-            "the groups do not divide the tensor", expected=f"a multiple of {size} elements",
-            found=elements, code="group_size",
-        )  # fmt: skip
-    return (size, elements // size) if axis == 0 else (elements // size, size)
+    values: Any = (bits, size, axis, dtype)
+    return Form(*values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from attrs import evolve
@@ -64,8 +64,17 @@ class Mx(Codec):
 
     encoder_only_params = ("scaling",)
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        element, block, scale, factor, _ = _check_params(params)
+    form: Form
+    """The complete parameters."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.form = _check_params(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        element, block, scale, factor, _ = self.form
         if not spec.shape or spec.shape[-1] % block:
             raise CodecError(
                 "the blocks do not divide the rows", code="shape",
@@ -76,11 +85,11 @@ class Mx(Codec):
         parts["scale"] = (scale, (*lead, last // block))
         return parts if factor == "none" else {**parts, "global_scale": ("f32", ())}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (*(1 for _ in spec.shape[1:]), _check_params(params).block_size)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return (*(1 for _ in spec.shape[1:]), self.form.block_size)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        element, block, _, factor, _ = _check_params(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        element, block, _, factor, _ = self.form
         table = _pairs() if element == "f4_e2m1" else float8_table(element)
         width = table.ndim  # elements per byte
         *lead, last = region
@@ -94,17 +103,15 @@ class Mx(Codec):
                 scale = scale * global_scale if factor == "multiply" else scale / global_scale
             blocks *= scale[..., None]
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        if _check_params(params).global_scale == "none":
-            return self.grain(spec, params)
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        if self.form.global_scale == "none":
+            return self.grain(spec)
         return (None,) * len(spec.shape)  # one global scale per tensor
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Round to the nearest codes, ties to even, saturating. `scaling` chooses power-of-two scales; f8_e4m3 scales
         are the block's maximum over the largest element, and a global scale maps the largest scale to 448."""
-        element, block, dtype, factor, scaling = _check_params(params)
+        element, block, dtype, factor, scaling = self.form
         blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
         largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs avoids -0
         if not np.isfinite(largest).all():
@@ -120,8 +127,9 @@ class Mx(Codec):
             levels = np.where(steps[..., None] > 0, blocks / steps[..., None], np.float32(0)).reshape(panel.shape)
         return {"data": _nearest(levels, element, away=scaling == "saturating"), **scales}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        form = _check_params(params)
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        form = _check_params(options)
         element, _, dtype, factor, scaling = form
         if dtype == "f8_e8m0" and factor != "none":
             raise CodecError("a global scale needs f8_e4m3 scales", found=factor, code=ErrorCode.PARAMS)
@@ -129,19 +137,19 @@ class Mx(Codec):
             raise CodecError(
                 "this scaling needs f4_e2m1 with f8_e8m0 scales", found=f"{element}, {dtype}", code=ErrorCode.PARAMS
             )
-        self.parts(spec, params)
+        cls.from_params(options).parts(spec)
         return form.non_defaults()
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the layout of the floats; None for float8 with a global scale, which other formats lack."""
-        element, block, scale, factor, _ = _check_params(params)
+        element, block, scale, factor, _ = self.form
         layout = mx_layout(len(spec.shape), element, block, scale)
         if factor == "none":
             return layout
         return evolve(layout, global_scale=factor) if layout.bits == 4 else None
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        layout, block = self.code_layout(spec, params), _check_params(params).block_size
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        layout, block = self.code_layout(spec), self.form.block_size
         if layout is None:
             return None
         *lead, last = region
@@ -155,11 +163,9 @@ class Mx(Codec):
         factor = np.asarray(parts["global_scale"][...], np.float32)
         return evolve(codes, layout=layout, global_scale=factor)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Store floats of the same dtype, block size and scale dtype; without a global scale it is 1."""
-        element, block, dtype, factor, _ = _check_params(params)
+        element, block, dtype, factor, _ = self.form
         if codes.layout.global_scale not in (None, factor):
             return None
         codes, global_scale = split_global_scale(codes)
@@ -175,8 +181,9 @@ class Mx(Codec):
                 return None
         return parts, Exactness("values", "f32")
 
-    def canonical(self, params: Params) -> Params:
-        return _check_params(params).non_defaults()
+    @property
+    def canonical(self) -> Params:
+        return self.form.non_defaults()
 
 
 def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import lcm
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from attrs import evolve
@@ -65,46 +65,58 @@ class Palette(Codec):
 
     unsliced_parts = ("codebook", "scale_codebook")  # any row may use any entry
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return Tables.of(params).parts(spec.shape)
+    tables: Tables
+    """The checked parameters."""
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        tables = _checked_tables(spec, params)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.tables = Tables.of(params)
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.tables.parts(spec.shape)
+
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        tables = self._fitting(spec)
         indices = tables.indices.grain(tables.index_shape(spec.shape))
         wide = [step if axis != tables.place(spec.shape) else step and step * tables.vector
                 for axis, step in enumerate(indices)]  # fmt: skip
         scales = tables.scheme.grain(spec.shape) if tables.scaled else (1,) * len(wide)
         return tuple(None if a is None or b is None else lcm(a, b) for a, b in zip(wide, scales))
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return one panel for a fitted codebook, which covers the whole tensor."""
-        tables = _checked_tables(spec, params)
+        tables = self._fitting(spec)
         if tables.table is None:
             return (None,) * len(spec.shape)
         return tables.scheme.grain(spec.shape, encoding=True)
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        tables = _checked_tables(spec, params)
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        tables = cls.from_params(options)._fitting(spec)
         fitted = tables.table is None and not tables.scaled and tables.codebook_dtype in FLOATS
         scaled = tables.table is not None and tables.scaled and not tables.nested and tables.scheme.offset == "none"
         if not fitted and not scaled:
             raise CodecError(
                 "the encoder supports a constant table with a scale, or float codebooks without one",
                 expected="table=nf4,scale_dtype=f32 or codebook_dtype=f16",
-                found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
+                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.PARAMS,
                 hint="Other palettes can be read.",
             )  # fmt: skip
         return tables.params()
 
-    def canonical(self, params: Params) -> Params:
-        return Tables.of(params).params()
+    @property
+    def canonical(self) -> Params:
+        return self.tables.params()
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         """Half the widest gap of the table times the group's scale; depends on the scales."""
         return Exactness("bounded")
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        tables = Tables.of(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        tables = self.tables
         step, vector_axis = tables.vector, tables.place(spec.shape)
         cut = tuple(
             slice(part.start // step, part.stop // step) if axis == vector_axis else part
@@ -121,8 +133,8 @@ class Palette(Codec):
             with np.errstate(all="ignore"):
                 _scale(tables, parts, spec.shape, region, out)
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
-        tables = Tables.of(params)
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
+        tables = self.tables
         if tables.table is None:
             return _fit_codebooks(tables, panel)
         scheme, table = tables.scheme, tables.entries
@@ -137,24 +149,24 @@ class Palette(Codec):
         codes = codes.reshape(-1)[: values.size].reshape(values.shape)
         return {"data": scheme.packing.pack(codes), "scale": scale}
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the layout of indices into one table; None for vectors or several codebooks."""
-        tables = _checked_tables(spec, params)
+        tables = self._fitting(spec)
         if tables.vector > 1 or tables.codebook_size:
             return None
         table = STORED_TABLE if tables.table is None else tuple(tables.constant.tolist())
         return evolve(affine_layout(tables.scheme, spec.shape), table=table)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        tables, layout = Tables.of(params), self.code_layout(spec, params)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        tables, layout = self.tables, self.code_layout(spec)
         if layout is None:
             return None
         scaled = {**parts, "scale": tables.scales(parts, spec.shape)}
         indices = repack.affine_codes(tables.scheme, scaled, spec.shape, region)
         return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])
 
-    def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        tables = Tables.of(params)
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, Array], Exactness] | None:
+        tables = self.tables
         if codes.table is None or codes.layout.bits > tables.scheme.bits or tables.vector > 1 or tables.codebook_size:
             return None
         if (
@@ -173,6 +185,11 @@ class Palette(Codec):
         if not tables.scaled and not (parts.pop("scale") == 1).all():
             return None
         return {**parts, **book}, Exactness("values", "f32")
+
+    def _fitting(self, spec: TensorSpec) -> Tables:
+        """Return the tables; CodecError if they do not divide the shape."""
+        self.tables.parts(spec.shape)
+        return self.tables
 
 
 def _fit_codebooks(tables: Tables, panel: Array) -> dict[str, Array]:
@@ -223,13 +240,6 @@ def _cells(values: Array, ranked: Array, count: int) -> Array:
     steps = values - np.float32(ranked[0])
     steps *= np.float32(count / width)
     return np.clip(steps, 0, count - 1, out=steps).astype(np.int16)
-
-
-def _checked_tables(spec: TensorSpec, params: Params) -> Tables:
-    """Return the tables; CodecError if they do not divide the shape."""
-    tables = Tables.of(params)
-    tables.parts(spec.shape)
-    return tables
 
 
 def _codebooks(tables: Tables, parts: Parts) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,65 +41,71 @@ class Packed(Codec):
 
     encoder_only_params = ("search", "scale_dtype")
     unsliced_parts = ("table",)  # one entry may cover all rows
-    affine = Affine()
+    encoder_type: type[Affine] = Affine
+    """The codec that encodes."""
+    affine: Affine
+    """The equivalent affine codec."""
+    encoder: Affine
+    """The same with the parameters of the encoder."""
 
-    def scheme(self, params: Params) -> dict[str, Any]:
-        """Return the equivalent affine parameters."""
-        return {**_FORMS[self.id], "group_size": params.get("group_size", 0)}
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.affine = Affine.from_params(_affine(cls.id, params))
+        codec.encoder = cls.encoder_type.from_params(_affine(cls.id, params, *cls.encoder_only_params))
+        return codec
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        layouts = self.affine.parts(spec, self.scheme(params))
-        pairs = layouts["scale"][1][0] if "group_size" in params else 1
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        layouts = self.affine.parts(spec)
+        pairs = layouts["scale"][1][0] if "group_size" in self.params else 1
         return {"codes": layouts["data"], "table": ("u32", (pairs, 4))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return self.affine.grain(spec, self.scheme(params))
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.affine.grain(spec)
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return self.affine.encode_grain(spec, self.scheme(params))
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.affine.encode_grain(spec)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.affine.decode(_columns(parts), spec, self.scheme(params), region=region, out=out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.affine.decode(_columns(parts), spec, region=region, out=out)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
         columns = _columns(parts)
         for start in range(0, parts["table"].shape[0], _ENTRIES):
             for role in ("scale", "offset"):
                 columns[role][start : start + _ENTRIES]
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        parts = self.affine.encode(panel, self._encoding(params), activations=activations)
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        parts = self.encoder.encode(panel, activations=activations)
         return {"codes": parts["data"], "table": _table(parts)}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        size = params.get("group_size", 64)
-        if set(params) - {"group_size", *self.encoder_only_params} or type(size) is not int or size < 1:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        size = options.get("group_size", 64)
+        if set(options) - {"group_size", *cls.encoder_only_params} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} accepts group_size (1 or more), {' and '.join(self.encoder_only_params)}",
+                f"{cls.id} accepts group_size (1 or more), {' and '.join(cls.encoder_only_params)}",
                 code=ErrorCode.PARAMS,
-                found=", ".join(f"{key}={value}" for key, value in params.items()),
+                found=", ".join(f"{key}={value}" for key, value in options.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
         size = -(-elements // -(-elements // size))  # readers derive the size from the number of pairs
-        params = {**params, "group_size": size}
-        self.affine.params_for(spec, self._encoding(params))
-        return params
+        options = {**options, "group_size": size}
+        Affine.params_for(spec, _affine(cls.id, options, *cls.encoder_only_params))
+        return options
 
-    def needs_activations(self, params: Params) -> bool:
-        return params.get("search") == "activations"
+    @classmethod
+    def needs_activations(cls, options: Params) -> bool:
+        return options.get("search") == "activations"
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return self.affine.code_layout(spec, self.scheme(params))
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return self.affine.code_layout(spec)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return self.affine.codes(_columns(parts), spec, self.scheme(params), region)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        return self.affine.codes(_columns(parts), spec, region)
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        repacked = self.affine.from_codes(codes, spec, self.scheme(params))
+    def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        repacked = self.affine.from_codes(codes, spec)
         if repacked is None:
             return None
         table = _table(repacked[0])
@@ -111,8 +117,11 @@ class Packed(Codec):
             )  # fmt: skip
         return {"codes": repacked[0]["data"], "table": table}, repacked[1]
 
-    def _encoding(self, params: Params) -> dict[str, Any]:
-        return self.scheme(params) | {name: params[name] for name in self.encoder_only_params if name in params}
+
+def _affine(name: str, params: Params, *more: str) -> dict[str, Any]:
+    """Return the equivalent affine parameters, with `more` of the codec's own."""
+    own = {key: params[key] for key in more if key in params}
+    return {**_FORMS[name], "group_size": params.get("group_size", 0), **own}
 
 
 class SquizdInt4(Packed):

@@ -32,31 +32,33 @@ class TcaTbe(Codec):
     def __init__(self) -> None:
         self._before: WeakKeyDictionary[object, np.ndarray] = WeakKeyDictionary()
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = rows_and_columns(spec.shape)
-        planes = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64))))
-        return {**planes, "high": ("u8", (params["n_high"],)), "full": ("u16", (rows * columns - params["n_high"],))}
+        planes, count = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64)))), self.params["n_high"]
+        return {**planes, "high": ("u8", (count,)), "full": ("u16", (rows * columns - count,))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         rank = len(spec.shape)
         return (1, *(None,) * (rank - 1)) if rank > 1 else (None,) * rank  # one axis is one row
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+    def value_dtype(self, spec: TensorSpec) -> str:
         return "bf16"
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("values", "bf16")
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if spec.dtype != "bf16":
             raise CodecError(
                 "tca_tbe only stores bf16", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
             )
-        if params:
-            raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
-        return params
+        if options:
+            raise CodecError("tca_tbe takes no parameters", found=", ".join(options), code=ErrorCode.PARAMS)
+        return options
 
-    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
         counts = np.zeros(256, np.int64)
         for panel in panels():
             counts += np.bincount(_exponents(_bits(panel)).reshape(-1), minlength=256)
@@ -65,11 +67,9 @@ class TcaTbe(Codec):
         base = int(covered.argmax())
         return {"base_exponent": base, "n_high": int(covered[base])}
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         bits = _bits(panel).reshape(rows_and_columns(panel.shape))
-        code = _exponents(bits).astype(np.int16) - params["base_exponent"]
+        code = _exponents(bits).astype(np.int16) - self.params["base_exponent"]
         short = (code >= 1) & (code <= 7)
         code = np.where(short, code, 0).astype(np.uint8)
         padded = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 64), np.uint8)
@@ -81,17 +81,17 @@ class TcaTbe(Codec):
         high = bits[short]
         return {**planes, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         rows, columns = rows_and_columns(spec.shape)
         start, stop, _ = rows_of(region, spec.shape)
         before = self._counts_before(parts, rows)
-        if int(before[-1]) != params["n_high"]:
+        if int(before[-1]) != self.params["n_high"]:
             raise CodecError(
-                "the bitmaps do not match the number of values [P5]", expected=params["n_high"],
+                "the bitmaps do not match the number of values [P5]", expected=self.params["n_high"],
                 found=int(before[-1]), code="P5",
             )  # fmt: skip
         # Shifted exponents of the seven codes; elements with code 0 are overwritten.
-        table = np.arange(8, dtype=np.uint16) + params["base_exponent"] << 7
+        table = np.arange(8, dtype=np.uint16) + self.params["base_exponent"] << 7
         bits = out.reshape(stop - start, columns).view(np.uint16)
         step = max(1, _PANEL // max(columns, 1))
         for low in range(start, stop, step):
@@ -105,8 +105,8 @@ class TcaTbe(Codec):
             panel[coded] |= (short & 0x80) << 8 | (short & 0x7F)
             panel.reshape(-1)[np.flatnonzero(~coded)] = parts["full"][low * columns - first : high * columns - last]
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        decode_all(self, parts, spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        decode_all(self, parts, spec)
 
     def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:
         """Return the number of coded elements before each row, cached per open tensor."""

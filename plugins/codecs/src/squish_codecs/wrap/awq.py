@@ -11,11 +11,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, full
+from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, full
 
 from ..affine.codec import Affine
 from ..affine.scheme import Shape
-from .base import Wrapper, Wrapping, rows_and_columns, rows_of
+from .base import Corrected, rows_and_columns, rows_of
 
 Array = np.ndarray
 STEPS = 20
@@ -25,7 +25,7 @@ ROWS = 512
 FACTOR = "factor"
 
 
-class Awq(Wrapper):
+class Awq(Corrected):
     """Activation-aware scaling around another codec.
 
     Values are the inner codec's, divided per column by the part `factor` f32 [columns], in float32. Encoding needs
@@ -33,53 +33,48 @@ class Awq(Wrapper):
     Source: AWQ (2023), section 3.2.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
-
-
-class _Bound(Wrapping):
-    """`Awq` around one codec."""
-
-    id = "awq"
     added_part: ClassVar[str] = FACTOR
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return {**self.inner.parts(spec, self.own), FACTOR: ("f32", spec.shape[-1:])}
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        return {**self.inner.parts(spec), FACTOR: ("f32", spec.shape[-1:])}
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+    def value_dtype(self, spec: TensorSpec) -> str:
         return "f32"
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return one panel: the factors depend on the whole matrix."""
         return (None,) * len(spec.shape)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        self.inner.decode(parts, spec, self.own, region=region, out=out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
+        self.inner.decode(parts, spec, region=region, out=out)
         columns = rows_of(region, spec.shape)[2]
         with np.errstate(all="ignore"):
             out /= parts[FACTOR][...][columns]
 
-    def needs_activations(self, params: Params) -> bool:
+    @classmethod
+    def needs_activations(cls, options: Params) -> bool:
         return True
 
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
         if activations is None:
             raise CodecError("awq needs activation statistics", found="none", code=ErrorCode.ENCODE)
         activations = np.asarray(activations, np.float32)
         matrix = panel.reshape(rows_and_columns(panel.shape))
-        inner_params = {key: value for key, value in self.own.items() if key != "search"}
+        inner_params = {key: value for key, value in self.inner.params.items() if key != "search"}
         factors = scales(matrix[:: max(1, -(-len(matrix) // ROWS))], activations, inner_params)
-        parts = self.inner.encode(panel * factors, self.own, activations=activations / factors)
+        parts = self.inner.encode(panel * factors, activations=activations / factors)
         return {**parts, FACTOR: factors}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if params:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        if options:
             raise CodecError("awq takes no parameters except the inner codec's", code=ErrorCode.PARAMS)
         if not spec.shape:
             raise CodecError("awq needs at least one axis", found="shape []", code="shape")
-        return params
+        return options
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
 
@@ -103,10 +98,11 @@ def scales(weight: Array, activations: Array, params: Mapping[str, Any]) -> Arra
     best, best_factors = np.inf, np.ones_like(magnitudes)
     if not weight.size:
         return best_factors
+    codec = Affine.from_params(params)
     for step in range(STEPS):
         factors = magnitudes ** np.float32(step / STEPS)
         factors /= np.sqrt(factors.max() * factors.min())
-        error = (_round_trip(weight * factors, params) / factors - weight) * magnitudes
+        error = (_round_trip(weight * factors, codec) / factors - weight) * magnitudes
         loss = float(np.square(error, dtype=np.float64).sum())
         if loss < best:
             best, best_factors = loss, factors
@@ -122,9 +118,9 @@ def apply(weight: Array, before: Array, factors: Array) -> tuple[Array, Array]:
     return np.asarray(weight * factors, np.float32), np.asarray(before / down, np.float32)
 
 
-def _round_trip(weight: Array, params: Mapping[str, Any]) -> Array:
-    codec, spec = Affine(), TensorSpec(name="", shape=weight.shape, dtype="f32")
+def _round_trip(weight: Array, codec: Affine) -> Array:
+    spec = TensorSpec(name="", shape=weight.shape, dtype="f32")
     out = np.empty(weight.shape, np.float32)
-    parts = cast(Parts, codec.encode(np.ascontiguousarray(weight), params))
-    codec.decode(parts, spec, params, region=full(weight.shape), out=out)
+    parts = cast(Parts, codec.encode(np.ascontiguousarray(weight)))
+    codec.decode(parts, spec, region=full(weight.shape), out=out)
     return out

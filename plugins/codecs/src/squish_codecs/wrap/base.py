@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec
 
@@ -11,39 +11,45 @@ from ..affine.scheme import Shape
 
 
 class Wrapper(Codec):
-    """A codec around another one, bound by `wrap`; raises CodecError on its own."""
+    """A codec around another one, which decodes to the same region of the same tensor."""
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        raise CodecError(
-            f"{self.id} needs an inner codec", code=ErrorCode.PARAMS,
-            expected=f"the inner codec in brackets, such as {self.id}(int4)",
-        )  # fmt: skip
+    wraps = True
+    inner: Codec
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        if inner is None:
+            raise CodecError(
+                f"{cls.id} needs an inner codec", code=ErrorCode.PARAMS,
+                expected=f"the inner codec in brackets, such as {cls.id}(int4)",
+            )  # fmt: skip
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = inner.unsliced_parts
+        return codec
 
 
-class Wrapping(Codec):
-    """A wrapper bound to its inner codec `inner` with the parameters `own`."""
+class Corrected(Wrapper):
+    """Changes the inner codec's values by a part of its own."""
 
     added_part: ClassVar[str]
     """The added part, which every region reads completely."""
 
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.unsliced_parts = (*inner.unsliced_parts, self.added_part)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = (*codec.unsliced_parts, cls.added_part)
+        return codec
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return the inner codec's grain over complete inner axes, so that a region is a run of rows."""
-        grain = self.inner.grain(spec, self.own)
+        grain = self.inner.grain(spec)
         return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, spec, self.own)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, spec)
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(spec, self.own)
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return self.inner.value_dtype(spec)
 
 
 def rows_and_columns(shape: Shape) -> tuple[int, int]:

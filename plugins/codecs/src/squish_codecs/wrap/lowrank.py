@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Par
 from ..affine.encode import check_finite
 from ..affine.scheme import Shape
 from ..checks import choice, integer
-from .base import Wrapper, Wrapping, rows_and_columns, rows_of
+from .base import Corrected, rows_and_columns, rows_of
 
 LEFT, RIGHT = "left", "right"
 
 
-class LowRank(Wrapper):
+class LowRank(Corrected):
     """Low-rank correction of another codec.
 
     `inner + left @ right` in float32: parts `left` [rows, rank] and `right` [rank, columns] over the matrix (leading
@@ -24,63 +24,63 @@ class LowRank(Wrapper):
     codec's error. Sources: MiLo; LQER.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
-
-
-class _Bound(Wrapping):
-    """`LowRank` around one codec."""
-
-    id = "lowrank"
     added_part: ClassVar[str] = RIGHT
+    rank: int
+    factor_dtype: str
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        rank = _RANK("rank", params.get("rank", 0))
-        dtype = _DTYPE("factor_dtype", params.get("factor_dtype", "f32"))
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.rank = _RANK("rank", params.get("rank", 0))
+        codec.factor_dtype = _DTYPE("factor_dtype", params.get("factor_dtype", "f32"))
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        rank, dtype = self.rank, self.factor_dtype
         rows, columns = rows_and_columns(spec.shape)
         factors: dict[str, tuple[str, Shape]] = {LEFT: (dtype, (rows, rank)), RIGHT: (dtype, (rank, columns))}
-        return {**self.inner.parts(spec, self.own), **factors}
+        return {**self.inner.parts(spec), **factors}
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return one panel: the correction depends on the whole matrix."""
         return (None,) * len(spec.shape)
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.inner.decode(parts, spec, self.own, region=region, out=out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.inner.decode(parts, spec, region=region, out=out)
         start, stop, columns = rows_of(region, spec.shape)
         left = parts[LEFT][start:stop].astype(np.float32)
         right = parts[RIGHT][...].astype(np.float32)[:, columns]
         with np.errstate(all="ignore"):
             out.reshape(stop - start, right.shape[1])[...] += left @ right
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        parts = self.inner.encode(panel, self.own, activations=activations)
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        parts = self.inner.encode(panel, activations=activations)
         spec = TensorSpec(name="", shape=panel.shape, dtype="f32")
         approximation = np.empty(panel.shape, np.float32)
-        self.inner.decode(cast(Parts, parts), spec, self.own, region=full(panel.shape), out=approximation)
+        self.inner.decode(cast(Parts, parts), spec, region=full(panel.shape), out=approximation)
         residual = (panel - approximation).reshape(rows_and_columns(panel.shape))
         check_finite(panel, residual)
-        dtype = dtypes.to_numpy(params.get("factor_dtype", "f32"))
-        left, right = _factors(residual, params["rank"])
+        dtype = dtypes.to_numpy(self.factor_dtype)
+        left, right = _factors(residual, self.rank)
         return {**parts, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if not {"rank"} <= set(params) <= {"rank", "factor_dtype"}:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        if not {"rank"} <= set(options) <= {"rank", "factor_dtype"}:
             raise CodecError(
                 "invalid lowrank parameters", expected="rank, optionally factor_dtype",
-                found=", ".join(params) or "no parameters",
+                found=", ".join(options) or "no parameters",
                 code=ErrorCode.PARAMS, hint="For example lowrank:rank=8(int4).",
             )  # fmt: skip
         most = min(rows_and_columns(spec.shape))
-        if not 0 < _RANK("rank", params.get("rank", 0)) <= most:
-            raise CodecError("rank out of range", expected=f"1 to {most}", found=params.get("rank"), code="rank")
-        self.parts(spec, params)
-        return params
+        if not 0 < _RANK("rank", options.get("rank", 0)) <= most:
+            raise CodecError("rank out of range", expected=f"1 to {most}", found=options.get("rank"), code="rank")
+        _DTYPE("factor_dtype", options.get("factor_dtype", "f32"))
+        return options
 
 
 _RANK = integer(0, 1 << 20)

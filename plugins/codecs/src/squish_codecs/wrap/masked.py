@@ -9,7 +9,6 @@ import numpy as np
 from attrs import evolve
 
 from squish_core.api import (
-    Codec,
     CodecError,
     CodeLayout,
     Codes,
@@ -21,12 +20,12 @@ from squish_core.api import (
     TensorSpec,
 )
 
-from .base import Wrapper, Wrapping, rows_and_columns, rows_of
+from .base import Corrected, rows_and_columns, rows_of
 
 ROLE = "mask"
 
 
-class Masked(Wrapper):
+class Masked(Corrected):
     """Block sparsity over another codec.
 
     Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), smaller at the edges. Part `mask` u8:
@@ -34,49 +33,43 @@ class Masked(Wrapper):
     each row of tiles, least energy first; by default only all-zero tiles.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
-
-
-class _Bound(Wrapping):
-    """`Masked` around one codec."""
-
-    id = "masked"
     added_part: ClassVar[str] = ROLE
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        down, across = self._tiles(spec.shape, params)
-        return {**self.inner.parts(spec, self.own), ROLE: ("u8", (-(-down * across // 8),))}
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        down, across = self._tiles(spec.shape)
+        return {**self.inner.parts(spec), ROLE: ("u8", (-(-down * across // 8),))}
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Use whole mask bytes, so that panels concatenate."""
-        grain = self.inner.encode_grain(spec, self.own)
+        grain = self.inner.encode_grain(spec)
         if len(grain) != 2 or grain[0] is None:
             return (None,) * len(grain)
-        across = max(self._tiles(spec.shape, params)[1], 1)
-        return (lcm(grain[0], params["block_size"] * (8 // gcd(8, across))), None)
+        across = max(self._tiles(spec.shape)[1], 1)
+        return (lcm(grain[0], self.params["block_size"] * (8 // gcd(8, across))), None)
 
-    def error_bound(self, params: Params) -> Exactness:
-        return Exactness("bounded") if "sparsity" in params else self.inner.error_bound(self.own)
+    @property
+    def error_bound(self) -> Exactness:
+        return Exactness("bounded") if "sparsity" in self.params else self.inner.error_bound
 
-    def lossless_params(self, params: Params) -> Params:
-        return {"block_size": params["block_size"]}
+    @property
+    def lossless_params(self) -> Params:
+        return {"block_size": self.params["block_size"]}
 
-    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float:
+    def zero_share(self, parts: Parts, spec: TensorSpec) -> float:
         """Return the fraction of elements in zeroed tiles."""
-        (rows, columns), side = rows_and_columns(spec.shape), params["block_size"]
-        down, across = self._tiles(spec.shape, params)
+        (rows, columns), side = rows_and_columns(spec.shape), self.params["block_size"]
+        down, across = self._tiles(spec.shape)
         pruned = np.unpackbits(np.asarray(parts[ROLE]), count=down * across, bitorder="little") == 0
         heights = np.minimum(side, rows - side * np.arange(down))
         widths = np.minimum(side, columns - side * np.arange(across))
         zeros = int(heights @ pruned.reshape(down, across) @ widths)
         return zeros / spec.elements if spec.elements else 0.0
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.inner.decode(parts, spec, self.own, region=region, out=out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.inner.decode(parts, spec, region=region, out=out)
         if not out.size:
             return
-        side, across = params["block_size"], self._tiles(spec.shape, params)[1]
+        side, across = self.params["block_size"], self._tiles(spec.shape)[1]
         start, stop, columns = rows_of(region, spec.shape)
         keep = _kept(parts, start // side, -(-stop // side), across)
         matrix = out.reshape(stop - start, -1)
@@ -86,22 +79,22 @@ class _Bound(Wrapping):
             zeroed = np.repeat(keep[row] == 0, side)[columns]
             rows[:, zeroed] = 0
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the inner layout with groups that lie within tiles; None if no scale of it can be 0."""
-        layout = self.inner.code_layout(spec, self.own)
+        layout = self.inner.code_layout(spec)
         if layout is None or layout.table is not None or layout.global_scale or layout.scale_dtype == "f8_e8m0":
             return None
         columns = layout.group_sizes(spec.shape)[-1:]
-        group = (*(1 for _ in spec.shape[1:]), *(gcd(size, params["block_size"]) for size in columns))
+        group = (*(1 for _ in spec.shape[1:]), *(gcd(size, self.params["block_size"]) for size in columns))
         return evolve(layout, group=group, run=0)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         """Return the inner codes; scales and offsets are 0 in masked tiles."""
-        layout = self.code_layout(spec, params)
-        codes = None if layout is None else self.inner.codes(parts, spec, self.own, region)
+        layout = self.code_layout(spec)
+        codes = None if layout is None else self.inner.codes(parts, spec, region)
         if codes is None or layout is None or not spec.shape:
             return None
-        side, across = params["block_size"], self._tiles(spec.shape, params)[1]
+        side, across = self.params["block_size"], self._tiles(spec.shape)[1]
         start, stop, columns = rows_of(region, spec.shape)
         cell = gcd(layout.group[-1], columns.start, codes.group[-1])
         lead = codes.shape[:-1]
@@ -120,39 +113,38 @@ class _Bound(Wrapping):
             unpack=lambda: codes.values, pack=lambda: codes.words,
         )  # fmt: skip
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        side = params["block_size"]
-        down, across = self._tiles(panel.shape, params)
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        side = self.params["block_size"]
+        down, across = self._tiles(panel.shape)
         matrix = panel.reshape(rows_and_columns(panel.shape))
-        if "sparsity" in params:
+        if "sparsity" in self.params:
             energy = _energy(matrix, side, down, across)
-            count = round(params["sparsity"] * across)
+            count = round(self.params["sparsity"] * across)
             keep = np.ones((down, across), np.uint8)
             np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
         else:
             keep = _nonzero(matrix, side, down, across)
         return {
-            **self.inner.encode(panel, self.own, activations=activations),
+            **self.inner.encode(panel, activations=activations),
             ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
         }
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        side, share = params.get("block_size", 0), params.get("sparsity", -1)
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        side, share = options.get("block_size", 0), options.get("sparsity", -1)
         legal = type(side) is int and side > 0 and type(share) in (int, float) and 0 <= share <= 1
-        if not legal or len(params) > 2:
+        if not legal or len(options) > 2:
             raise CodecError(
                 "invalid masked parameters", code=ErrorCode.PARAMS,
                 expected="block_size of 1 or more, optionally sparsity from 0 to 1",
-                found=", ".join(f"{key}={value}" for key, value in params.items()) or "no parameters",
+                found=", ".join(f"{key}={value}" for key, value in options.items()) or "no parameters",
                 hint="For example masked:block_size=16,sparsity=0.5(int4).",
             )  # fmt: skip
-        return params
+        return options
 
-    def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
-        rows, columns = rows_and_columns(shape)
-        return -(-rows // params["block_size"]), -(-columns // params["block_size"])
+    def _tiles(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        (rows, columns), side = rows_and_columns(shape), self.params["block_size"]
+        return -(-rows // side), -(-columns // side)
 
 
 def _kept(parts: Parts, first: int, last: int, across: int) -> np.ndarray:

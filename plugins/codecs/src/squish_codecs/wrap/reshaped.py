@@ -7,7 +7,7 @@ from math import lcm
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import CodecError, ErrorCode, Exactness, Parts, Region, TensorSpec, dtypes
 
 from ..affine.scheme import Shape
 from .base import Wrapper
@@ -20,62 +20,49 @@ class Reshaped(Wrapper):
     whose blocks are matrices and whose names give shapes (a convolution [out, in, 3, 3] in a block [out, 9 * in]).
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
+        return self.inner.parts(self._inner_spec(spec))
 
-
-class _Bound(Codec):
-    """`Reshaped` around one codec."""
-
-    id = "reshaped"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.unsliced_parts = inner.unsliced_parts
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return self.inner.parts(_inner_spec(spec, params), self.own)
-
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return steps of the first axis that are multiples of the inner codec's first axis grain."""
-        inner_spec, rank = _inner_spec(spec, params), len(spec.shape)
-        step = (self.inner.grain(inner_spec, self.own) or (None,))[0]
+        inner_spec, rank = self._inner_spec(spec), len(spec.shape)
+        step = (self.inner.grain(inner_spec) or (None,))[0]
         inner = dtypes.count(spec.shape[1:])
         if not rank or not inner or step is None:
             return (None,) * rank
         rows = lcm(step * dtypes.count(inner_spec.shape[1:]), inner) // inner
         return (rows if rows < spec.shape[0] else None, *(None,) * (rank - 1))
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(_inner_spec(spec, params), self.own)
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return self.inner.value_dtype(self._inner_spec(spec))
 
-    def error_bound(self, params: Params) -> Exactness:
-        return self.inner.error_bound(self.own)
+    @property
+    def error_bound(self) -> Exactness:
+        return self.inner.error_bound
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, _inner_spec(spec, params), self.own)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, self._inner_spec(spec))
 
-    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
-        return self.inner.zero_share(parts, _inner_spec(spec, params), self.own)
+    def zero_share(self, parts: Parts, spec: TensorSpec) -> float | None:
+        return self.inner.zero_share(parts, self._inner_spec(spec))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         if not out.size:
             return
-        inner_spec = _inner_spec(spec, params)
+        inner_spec = self._inner_spec(spec)
         inner, row = dtypes.count(spec.shape[1:]), dtypes.count(inner_spec.shape[1:])
         rows = slice(region[0].start * inner // row, region[0].stop * inner // row) if region else slice(0, 1)
         within = (rows, *(slice(0, size) for size in inner_spec.shape[1:]))
         sizes = tuple(part.stop - part.start for part in within)
-        self.inner.decode(parts, inner_spec, self.own, region=within, out=out.reshape(sizes))
+        self.inner.decode(parts, inner_spec, region=within, out=out.reshape(sizes))
 
-
-def _inner_spec(spec: TensorSpec, params: Params) -> TensorSpec:
-    """Return the spec the inner codec stores."""
-    shape = params.get("shape")
-    legal = isinstance(shape, (list, tuple)) and all(type(size) is int and size >= 0 for size in shape)
-    if not shape or not legal or set(params) != {"shape"} or dtypes.count(shape) != spec.elements:
-        raise CodecError(
-            "reshaped needs a valid shape", expected=f"a shape of {spec.elements} elements",
-            found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
-        )  # fmt: skip
-    return evolve(spec, shape=tuple(shape))
+    def _inner_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec the inner codec stores."""
+        shape = self.params.get("shape")
+        legal = isinstance(shape, (list, tuple)) and all(type(size) is int and size >= 0 for size in shape)
+        if not shape or not legal or set(self.params) != {"shape"} or dtypes.count(shape) != spec.elements:
+            raise CodecError(
+                "reshaped needs a valid shape", expected=f"a shape of {spec.elements} elements",
+                found=repr(dict(self.params))[:120], code=ErrorCode.PARAMS,
+            )  # fmt: skip
+        return evolve(spec, shape=tuple(shape))

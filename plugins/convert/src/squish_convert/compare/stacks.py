@@ -64,7 +64,7 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
         parts[role] = row_part
     spec = TensorSpec(name=name, shape=stack.shape[1:], dtype=stack.dtype)
     with guarded(CodecError, "declaring a row's parts", file=file.name, tensor=stack.name):
-        layout = file.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
+        layout = file.registry.codec(encoding.codec).parts(spec)
     if layout != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         return None
     return Row(stack.name, number, Tensor(file, evolve(spec, encodings=(evolve(encoding, parts=parts),))))

@@ -204,7 +204,7 @@ class Rows:
             ]
             bound = [self.file.registry.codec(encoding.codec) for encoding in sliced]
             narrow = evolve(spec, shape=shape)
-            if not all(_is_readable(codec, narrow, encoding) for codec, encoding in zip(bound, sliced)):
+            if not all(_is_readable(codec, narrow) for codec in bound):
                 raise
         return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
 
@@ -233,13 +233,13 @@ class Rows:
     def _shapes(self, spec: TensorSpec, encoding: Encoding, shape: tuple[int, ...]) -> Shapes:
         with guarded(CodecError, "declaring parts", file=self.file.name, tensor=spec.name):
             codec = self.file.registry.codec(encoding.codec)
-            return codec.parts(evolve(spec, shape=shape), encoding.codec.params)
+            return codec.parts(evolve(spec, shape=shape))
 
 
-def _is_readable(codec: Codec, spec: TensorSpec, encoding: Encoding) -> bool:
+def _is_readable(codec: Codec, spec: TensorSpec) -> bool:
     """Whether a slice begins and ends at blocks of rows."""
     try:
-        codec.grain(spec, encoding.codec.params)
+        codec.grain(spec)
     except SquishError:
         return False
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from attrs import evolve
@@ -35,31 +35,30 @@ class ActOrder(Codec):
     Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        if not isinstance(inner, Affine):
-            raise CodecError("activation order requires affine codes", found=inner.id, code="wrap")
-        return _Bound(inner, params)
-
-
-class _Bound(Codec):
-    """`ActOrder` around affine codes."""
-
-    id = "hf.act_order"
+    wraps = True
+    inner: Affine
     unsliced_parts = (ROLE,)
+    scheme: Scheme
+    """The checked parameters of the codes."""
 
-    def __init__(self, inner: Affine, params: Params) -> None:
-        self.inner, self.own, self.scheme = inner, params, Scheme.of(params)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        if inner is not None and not isinstance(inner, Affine):
+            raise CodecError("activation order requires affine codes", found=inner.id, code="wrap")
+        codec = super().from_params(params, inner)
+        codec.scheme = codec.inner.scheme
+        return codec
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {**self.inner.parts(spec, self.own), ROLE: ("i32", spec.shape[-1:])}
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**self.inner.parts(spec), ROLE: ("i32", spec.shape[-1:])}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (*self.inner.grain(spec, self.own)[:-1], None)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return (*self.inner.grain(spec)[:-1], None)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         order = self._order(parts, spec)
         if order is None:
-            self.inner.decode(parts, spec, self.own, region=region, out=out)
+            self.inner.decode(parts, spec, region=region, out=out)
             return
         words, scale, offset = read_affine(self.scheme, parts, region)
         codes = unpack_codes(self.scheme, words, out.shape, self.scheme.upright.pack_axis)
@@ -73,10 +72,10 @@ class _Bound(Codec):
                     panel -= offset[low : low + step][..., order]
                 panel *= scale[low : low + step][..., order]
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
         self._order(parts, spec)
 
-    def doubts(self, parts: Parts, spec: TensorSpec, params: Params) -> Iterator[str]:
+    def doubts(self, parts: Parts, spec: TensorSpec) -> Iterator[str]:
         """Groups of different sizes: GPTQ gives each group as many columns, in whatever order."""
         order = self._order(parts, spec)
         if order is not None:
@@ -88,26 +87,26 @@ class _Bound(Codec):
                     f"not {size} each: engines that read it and engines that do not compute different values"
                 )
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the layout of groups in order, which may not match the data."""
-        return self.inner.code_layout(spec, self.own)
+        return self.inner.code_layout(spec)
 
-    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
-        return evolve(codec, inner=codec.inner and self.inner.examine(parts, spec, codec.inner))
+    def examine(self, parts: Parts, spec: TensorSpec) -> CodecSpec:
+        return evolve(self.specification, inner=self.inner.examine(parts, spec))
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:
             raise CodecError(
                 "its groups are in activation order, which the target cannot store", part=ROLE, code="act-order",
                 hint="Encode it again with --encode, or write the same method.",
             )  # fmt: skip
-        return self.inner.codes(parts, spec, self.own, region)
+        return self.inner.codes(parts, spec, region)
 
-    def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        return CodecSpec("affine", self.own) if len(spec.shape) == 2 else None
+    def column_permuted(self, spec: TensorSpec) -> CodecSpec | None:
+        return CodecSpec("affine", self.inner.params) if len(spec.shape) == 2 else None
 
     def permute_columns(
-        self, parts: Parts, spec: TensorSpec, params: Params
+        self, parts: Parts, spec: TensorSpec
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
         """Permute columns so that groups are contiguous; CodecError if groups differ in size."""
         order = self._order(parts, spec)

@@ -60,9 +60,7 @@ def build_gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
         "data": ("qweight", codes), "scale": ("scales", scales),
         "offset": ("qzeros", require_part(parts, ".qzeros", ("i32",), rank=2)),
     }  # fmt: skip
-    return build_tensor(
-        f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields, _extras(parts)
-    )
+    return build_tensor(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine, fields, _extras(parts))
 
 
 def _gemv(layer: str, parts: StoredParts, group: int) -> TensorSpec:
@@ -75,7 +73,7 @@ def _gemv(layer: str, parts: StoredParts, group: int) -> TensorSpec:
         "offset": ("qzeros", zeros),
     }  # fmt: skip
     spec = CodecSpec("hf.awq_gemv", params)
-    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqGemv(), fields, _extras(parts))
+    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqGemv, fields, _extras(parts))
 
 
 def _fast(zeros: str, layer: str, parts: StoredParts, group: int) -> TensorSpec:
@@ -90,7 +88,7 @@ def _fast(zeros: str, layer: str, parts: StoredParts, group: int) -> TensorSpec:
         "offset": (zeros, offset),
     }  # fmt: skip
     spec = CodecSpec("hf.awq_fast", params)
-    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqFast(), fields, _extras(parts))
+    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqFast, fields, _extras(parts))
 
 
 def _extras(parts: StoredParts) -> dict[str, Part]:

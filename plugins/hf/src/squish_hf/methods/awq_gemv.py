@@ -25,8 +25,8 @@ class AwqGemv(Codec):
     Source: autoawq 0.2.9, WQLinear_GEMV.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        padded, groups = params["padded"], _groups(spec, params)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        padded, groups = self.params["padded"], _groups(spec, self.params)
         if 8 * padded < groups:
             raise CodecError("too few zero points", expected=f"{groups} per row", found=8 * padded, code="shape")
         rows, columns = spec.shape
@@ -35,13 +35,12 @@ class AwqGemv(Codec):
             "offset": ("i32", (rows, padded)),
         }  # fmt: skip
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (1, params["group_size"])
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return (1, self.params["group_size"])
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        scheme = Scheme.of(
-            {"bits": 4, "group_size": params["group_size"], "word": "i32", "offset": "zero_point", "scale_dtype": "f16"}
-        )
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        size = self.params["group_size"]
+        scheme = Scheme.of({"bits": 4, "group_size": size, "word": "i32", "offset": "zero_point", "scale_dtype": "f16"})
         decode_affine(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
 
 
@@ -53,8 +52,8 @@ class AwqFast(Codec):
     Source: autoawq 0.2.9, WQLinear_GEMVFast; gptqmodel 7.7, pack_intweight.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        padded, groups = params["padded"], _groups(spec, params)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        padded, groups = self.params["padded"], _groups(spec, self.params)
         if 8 * padded < groups:
             raise CodecError("too few scales", expected=f"{groups} per column", found=8 * padded, code="shape")
         rows, columns = spec.shape
@@ -67,11 +66,11 @@ class AwqFast(Codec):
         grid = ("f16", (8 * padded, rows))
         return {"data": ("i16", (rows // ROWS, columns)), "scale": grid, "offset": grid}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (ROWS, math.lcm(TILE, params["group_size"]))
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return (ROWS, math.lcm(TILE, self.params["group_size"]))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        (rows, columns), size = region, params["group_size"]
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        (rows, columns), size = region, self.params["group_size"]
         words = parts["data"][rows.start // ROWS : rows.stop // ROWS, columns].view(np.uint16)
         lanes = (words[..., None] >> LANES & 15).astype(np.uint8)
         tiles = lanes.reshape(len(words), -1, ROWS, TILE).swapaxes(1, 2)

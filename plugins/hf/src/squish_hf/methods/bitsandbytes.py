@@ -16,7 +16,6 @@ from squish_core.api import (
     CodecSpec,
     ErrorCode,
     FormatError,
-    Params,
     Part,
     Region,
     TensorSpec,
@@ -49,15 +48,15 @@ class EightBit(Codec):
     Source: bitsandbytes 0.50, int8_vectorwise_dequant.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         if len(spec.shape) != 2:
             raise CodecError("int8 rows require a matrix", found=f"shape {list(spec.shape)}", code="shape")
         return {"data": ("i8", spec.shape), "scale": ("f32", spec.shape[:1])}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (1, 1)
 
-    def decode(self, parts: Arrays, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Arrays, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             np.multiply(parts["data"][region], parts["scale"][region[0]][:, None], out=out)
             out *= np.float32(1 / 127)
@@ -106,7 +105,7 @@ def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
         offset_part = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
         fields["scale_offset"] = ("nested_offset", offset_part)
     extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("palette", params), Palette, fields, extras)
 
 
 def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str, Any]:
@@ -143,5 +142,5 @@ def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))
     fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
     return build_tensor(
-        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, other_parts(parts, "weight", "SCB")
+        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit, fields, other_parts(parts, "weight", "SCB")
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Self
 
 import numpy as np
 from attrs import evolve
@@ -42,46 +43,45 @@ class ColumnScales(Codec):
     `SupportsActivationPreScaling`.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
+    wraps = True
+    inner: Codec
 
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = codec.inner.unsliced_parts
+        return codec
 
-class _Bound(Codec):
-    """`ColumnScales` around one codec."""
-
-    id = ID
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own, self.unsliced_parts = inner, params, inner.unsliced_parts
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        dtype = params.get("scale_dtype", "f32")
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        dtype = self.params.get("scale_dtype", "f32")
         if dtype not in FLOATS or not spec.shape:
             raise CodecError(
                 "invalid scales of columns", expected=f"{' or '.join(FLOATS)}, and a tensor with columns",
                 found=f"{dtype!r:.40} for shape {list(spec.shape)}", code=ErrorCode.PARAMS,
             )  # fmt: skip
-        return {**self.inner.parts(spec, self.own), ROLE: (dtype, spec.shape[-1:])}
+        return {**self.inner.parts(spec), ROLE: (dtype, spec.shape[-1:])}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return self.inner.grain(spec, self.own)
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.inner.grain(spec)
 
-    def canonical(self, params: Params) -> Params:
-        return {key: value for key, value in params.items() if (key, value) != ("scale_dtype", "f32")}
+    @property
+    def canonical(self) -> Params:
+        return {key: value for key, value in self.params.items() if (key, value) != ("scale_dtype", "f32")}
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, spec, self.own)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, spec)
 
-    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
-        return self.inner.zero_share(parts, spec, self.own)
+    def zero_share(self, parts: Parts, spec: TensorSpec) -> float | None:
+        return self.inner.zero_share(parts, spec)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        dtype = self.inner.value_dtype(spec, self.own)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        dtype = self.inner.value_dtype(spec)
         values = out if dtype == "f32" else np.empty(out.shape, dtypes.to_numpy(dtype))
-        self.inner.decode(parts, spec, self.own, region=region, out=values)
+        self.inner.decode(parts, spec, region=region, out=values)
         with np.errstate(all="ignore"):
             np.multiply(values, parts[ROLE][region[-1]].astype(np.float32), out=out, dtype=np.float32)
 

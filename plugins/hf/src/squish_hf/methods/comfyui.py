@@ -137,7 +137,7 @@ def _int8(layer: str, parts: StoredParts, scale: Part, field: str, settings: Map
     extras = other_parts(parts, "weight", field)
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
     if not rotated:
-        return build_tensor(name, shape, spec, Affine(), fields, extras)
+        return build_tensor(name, shape, spec, Affine, fields, extras)
     group = settings.get("convrot_groupsize", nested.get("convrot_groupsize", GROUP))
-    codec = ConvRot().wrap(Affine(), params)
-    return build_tensor(name, shape, CodecSpec("hf.convrot", {"group_size": group}, spec), codec, fields, extras)
+    rotation = CodecSpec("hf.convrot", {"group_size": group}, spec)
+    return build_tensor(name, shape, rotation, (ConvRot, Affine), fields, extras)

@@ -87,10 +87,10 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
     suffixes = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
     extras = other_parts(parts, *suffixes)
     if ".weight_g_idx" not in parts:
-        return build_tensor(name, shape, spec, Affine(), fields, extras)
+        return build_tensor(name, shape, spec, Affine, fields, extras)
     fields["g_idx"] = ("weight_g_idx", require_part(parts, ".weight_g_idx", ("i32",), rank=1))
-    wrapped = ActOrder().wrap(Affine(), params)
-    return build_tensor(name, shape, CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
+    codec = CodecSpec("hf.act_order", {}, spec)
+    return build_tensor(name, shape, codec, (ActOrder, Affine), fields, extras)
 
 
 def unpacked(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
@@ -115,7 +115,7 @@ def unpacked(layer: str, parts: StoredParts, weights: Weights, files: Checkpoint
     if zero is not None:
         fields["offset"] = ("weight_zero_point", zero)
     extras = other_parts(parts, "weight", "weight_scale", *(["weight_zero_point"] if zero is not None else []))
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine, fields, extras)
 
 
 def nvfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
@@ -125,7 +125,7 @@ def nvfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     fields["global_scale"] = ("weight_global_scale", whole)
     extras = other_parts(parts, "weight_packed", "weight_scale", "weight_global_scale")
-    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx", NVFP4), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx", NVFP4), Mx, fields, extras)
 
 
 def mxfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
@@ -133,7 +133,7 @@ def mxfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     codes, scale = require_part(parts, ".weight_packed", ("u8",)), exponents(parts)
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     extras = other_parts(parts, "weight_packed", "weight_scale")
-    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx"), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx"), Mx, fields, extras)
 
 
 def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
@@ -141,9 +141,7 @@ def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     codes = require_part(parts, ".weight", FLOAT8_DTYPES[:2])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     spec = CodecSpec("mx", {"element": codes.dtype})
-    return build_tensor(
-        f"{layer}.weight", codes.shape, spec, Mx(), fields, other_parts(parts, "weight", "weight_scale")
-    )
+    return build_tensor(f"{layer}.weight", codes.shape, spec, Mx, fields, other_parts(parts, "weight", "weight_scale"))
 
 
 def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:

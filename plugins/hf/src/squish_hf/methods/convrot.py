@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import lcm
+from typing import Self
 
 import numpy as np
 
@@ -20,43 +21,43 @@ class ConvRot(Codec):
     Source: comfy_kitchen, tensor/int8_utils.py and `dequantize_int8_convrot_weight`.
     """
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
+    wraps = True
+    inner: Codec
+    group: int
 
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = codec.inner.unsliced_parts
+        codec.group = _group(params)
+        return codec
 
-class _Bound(Codec):
-    """`ConvRot` around one codec."""
-
-    id = "hf.convrot"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own, self.unsliced_parts = inner, params, inner.unsliced_parts
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        group = _group(params)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        group = self.group
         if not spec.shape or spec.shape[-1] % group:
             raise CodecError(
                 "the rotation does not divide the columns", expected=f"a multiple of {group}",
                 found=f"shape {list(spec.shape)}", code="shape",
             )  # fmt: skip
-        return self.inner.parts(spec, self.own)
+        return self.inner.parts(spec)
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        *lead, last = self.inner.grain(spec, self.own)
-        return (*lead, None if last is None else lcm(last, _group(params)))
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        *lead, last = self.inner.grain(spec)
+        return (*lead, None if last is None else lcm(last, self.group))
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+    def value_dtype(self, spec: TensorSpec) -> str:
         return "f32"
 
-    def error_bound(self, params: Params) -> Exactness:
+    @property
+    def error_bound(self) -> Exactness:
         return Exactness("bounded")
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, spec, self.own)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, spec)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.inner.decode(parts, spec, self.own, region=region, out=out)
-        group = _group(params)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.inner.decode(parts, spec, region=region, out=out)
+        group = self.group
         with np.errstate(all="ignore"):
             out[...] = rotated(out.reshape(-1, group)).reshape(out.shape)
 

@@ -83,7 +83,7 @@ _EXPONENTS = ("weight_scale", "u8")
 def form_of(codec: CodecSpec, method: str) -> Form | None:
     """Return how a method stores a codec's matrix; None if it cannot."""
     if codec.id == "mx":
-        return _microscaled(Mx().canonical(codec.params), method)
+        return _microscaled(Mx.from_params(codec.params).canonical, method)
     return _float8(codec.params, method) if codec.id == "float8" else None
 
 
@@ -141,7 +141,7 @@ LEGAL = {
 def accepts_experts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Accept MXFP4 experts in gpt-oss's layout, or refuse."""
     codec = encoding.codec
-    if codec.id != "mx" or Mx().canonical(codec.params) != MXFP4 or len(spec.shape) != 3:
+    if codec.id != "mx" or Mx.from_params(codec.params).canonical != MXFP4 or len(spec.shape) != 3:
         return Refusal(why=f"gpt-oss holds MXFP4 of [experts, out, in], not {codec} of {list(spec.shape)}")
     return Encoding(codec=codec, parts=bare_parts(encoding.parts))
 
@@ -151,10 +151,10 @@ def accepts_layer(spec: TensorSpec, encoding: Encoding, method: str) -> Encoding
     codec = encoding.codec
     if len(spec.shape) == 2 and form_of(codec, method):
         return Encoding(codec=codec, parts=bare_parts(encoding.parts))
-    lacks_global_scale = codec.id == "mx" and Mx().canonical(codec.params) == NVFP4
+    lacks_global_scale = codec.id == "mx" and Mx.from_params(codec.params).canonical == NVFP4
     if len(spec.shape) == 2 and method in GLOBAL_SCALE and lacks_global_scale:
         params = {**codec.params, "global_scale": GLOBAL_SCALE[method]}
-        arrays = Mx().parts(spec, params)
+        arrays = Mx.from_params(params).parts(spec)
         parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in arrays.items()}
         return Encoding(codec=CodecSpec("mx", params), parts=parts)
     return Refusal(why=f"{method} has matrices of {LEGAL[method]}, not {codec} of {list(spec.shape)}")

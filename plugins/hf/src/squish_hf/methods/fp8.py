@@ -98,9 +98,9 @@ def _microscaled(
 ) -> TensorSpec:  # fmt: skip
     """Read power-of-two scales per 32 elements: MXFP8, and DeepSeek-V4's experts with two float4 per byte."""
     fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), suffixes, stored)}
-    params = Mx().canonical({"element": element})
+    params = Mx.from_params({"element": element}).canonical
     extras = other_parts(parts, *(field for field, _ in fields.values()))
-    return build_tensor(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
+    return build_tensor(name, shape, CodecSpec("mx", params), Mx, fields, extras)
 
 
 def float8(
@@ -122,7 +122,7 @@ def float8(
     name = base.lstrip(".")
     fields = {"data": (name, weight), "scale": (field, scale)}
     return build_tensor(
-        layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, other_parts(parts, name, field)
+        layer + base, weight.shape, CodecSpec("float8", params), Float8, fields, other_parts(parts, name, field)
     )
 
 

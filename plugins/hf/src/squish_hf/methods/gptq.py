@@ -131,11 +131,10 @@ def build_layer(
     if ".g_idx" not in parts:
         if declared.get("desc_act", bool, False):
             require_part(parts, ".g_idx", ("i32",))
-        return build_tensor(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
+        return build_tensor(f"{layer}.weight", (rows, columns), spec, Affine, fields, extras)
     fields["g_idx"] = ("g_idx", require_part(parts, ".g_idx", ("i32",), rank=1))
-    wrapped = ActOrder().wrap(Affine(), inner)
     return build_tensor(
-        f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras
+        f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), (ActOrder, Affine), fields, extras
     )
 
 

@@ -61,7 +61,7 @@ def _make(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
         "zero": ("zero", require_part(parts, ".zero", (scale.dtype,), rank=2)),
     }  # fmt: skip
     extras = other_parts(parts, "W_q", "scale", "zero")
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("hqq", params), Hqq(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("hqq", params), Hqq, fields, extras)
 
 
 @frozen

@@ -113,7 +113,7 @@ def _microscaled(
     *lead, width = codes.shape or (0,)
     shape = (*lead, width if "element" in params else 2 * width)
     extras = other_parts(parts, *(name for name, _ in fields.values()))
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("mx", params), Mx, fields, extras)
 
 
 def _fp8(layer: str, parts: StoredParts) -> TensorSpec:
@@ -165,7 +165,7 @@ def _integers(layer: str, parts: StoredParts, codes: Part, params: dict[str, Any
     shape = (pack * codes.shape[0], codes.shape[1])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale)}
     extras = other_parts(parts, "weight", "weight_scale")
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine, fields, extras)
 
 
 ALGORITHMS: dict[str, Callable[[str, StoredParts], TensorSpec]] = {

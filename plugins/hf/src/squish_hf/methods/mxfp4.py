@@ -34,4 +34,4 @@ def _make(layer: str, parts: StoredParts) -> TensorSpec:
         "data": ("_blocks", view_part(blocks, "u8", (*lead, 16 * count))),
         "scale": ("_scales", view_part(scales, "f8_e8m0", scales.shape)),
     }  # fmt: skip
-    return build_tensor(layer, (*lead, 32 * count), CodecSpec("mx"), Mx(), fields)
+    return build_tensor(layer, (*lead, 32 * count), CodecSpec("mx"), Mx, fields)

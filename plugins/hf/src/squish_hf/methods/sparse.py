@@ -46,7 +46,7 @@ def read_sparse(layer: str, parts: StoredParts, form: str, files: CheckpointFile
     elif dtype not in ("f32", "f16", "bf16"):
         require_part(parts, ".weight_scale", BITMASK_SCALES[1:])
     extras = other_parts(parts, *(prefix.lstrip(".") + field for field in FIELDS[1:]), "weight_scale")
-    return build_tensor(f"{layer}.weight", shape, CodecSpec("bitmask", params), Bitmask(), fields, extras, dtype=dtype)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("bitmask", params), Bitmask, fields, extras, dtype=dtype)
 
 
 def _column(part: Part) -> Part:

@@ -8,7 +8,7 @@ from typing import Any
 from squish_codecs.api import FLOAT8_DTYPES, Affine, Float8
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
+from squish_core.api import Codec, CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import other_parts
@@ -60,7 +60,7 @@ def _integers(layer: str, parts: StoredParts, data: Any) -> TensorSpec:
     if f".{ZEROS}" in parts:
         params.update(offset="zero_point", offset_dtype="i8")
         fields["offset"] = (ZEROS, require_part(parts, f".{ZEROS}", ("i8",), rank=2))
-    return _built(layer, codes.shape, CodecSpec("affine", params), Affine(), fields, parts)
+    return _built(layer, codes.shape, CodecSpec("affine", params), Affine, fields, parts)
 
 
 def _float8(layer: str, parts: StoredParts, data: Any) -> TensorSpec:
@@ -75,11 +75,11 @@ def _float8(layer: str, parts: StoredParts, data: Any) -> TensorSpec:
     else:
         params["block"] = [step if step != size else 0 for step, size in zip(block, codes.shape)]
     fields = {"data": (CODES, codes), "scale": (SCALE, scale)}
-    return _built(layer, codes.shape, CodecSpec("float8", params), Float8(), fields, parts)
+    return _built(layer, codes.shape, CodecSpec("float8", params), Float8, fields, parts)
 
 
 def _built(
-    layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: Affine | Float8, fields: dict[str, tuple[str, Part]],
+    layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: type[Codec], fields: dict[str, tuple[str, Part]],
     parts: StoredParts,
 ) -> TensorSpec:  # fmt: skip
     extras = other_parts(parts, *(name for name, _ in fields.values()))

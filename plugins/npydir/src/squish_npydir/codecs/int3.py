@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Self
 
 import numpy as np
 from squish_codecs.api import Affine
@@ -20,23 +20,26 @@ class Int3(Codec):
     "flat" for a scalar. Source: observed behavior of Squish; docs/formats/npydir.md.
     """
 
-    affine = Affine()
+    affine: Affine
+    """The equivalent affine codec."""
 
-    def scheme(self, params: Params) -> dict[str, Any]:
-        """Return the equivalent affine parameters."""
-        return {**params, **CODES}
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.affine = Affine.from_params({**params, **CODES})
+        return codec
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return self.affine.parts(spec, self.scheme(params))
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.affine.parts(spec)
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return self.affine.grain(spec, self.scheme(params))
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.affine.grain(spec)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.affine.decode(parts, spec, self.scheme(params), region=region, out=out)
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.affine.decode(parts, spec, region=region, out=out)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return self.affine.code_layout(spec, self.scheme(params))
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return self.affine.code_layout(spec)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return self.affine.codes(parts, spec, self.scheme(params), region)
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        return self.affine.codes(parts, spec, region)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from squish_codecs.api import Palette
@@ -21,33 +22,42 @@ class Sqint2(Codec):
     Source: observed behavior of Squish; docs/formats/npydir.md.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    palette: Palette
+    """The first term."""
+
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.palette = Palette.from_params(_palette(params))
+        return codec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec)
-        inner = Palette().parts(spec, _palette(params))
+        inner = self.palette.parts(spec)
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {**inner, "meta": ("f64", (META,))}
-        if params["rank"]:
-            arrays |= {"left": ("f16", (rows, params["rank"])), "right": ("f16", (params["rank"], columns))}
-        if params["nonzero"]:
-            count = (params["nonzero"],)
+        if self.params["rank"]:
+            arrays |= {"left": ("f16", (rows, self.params["rank"])), "right": ("f16", (self.params["rank"], columns))}
+        if self.params["nonzero"]:
+            count = (self.params["nonzero"],)
             arrays |= {"rows": ("i32", count), "columns": ("i32", count), "values": ("f16", count)}
         return arrays
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (None,) * len(spec.shape)
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        Palette().decode(parts, spec, _palette(params), region=region, out=out)
-        if params["rank"]:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
+        self.palette.decode(parts, spec, region=region, out=out)
+        if self.params["rank"]:
             out += parts["left"][...].astype(np.float32) @ parts["right"][...].astype(np.float32)
-        if params["nonzero"]:
+        if self.params["nonzero"]:
             np.add.at(out, _places(parts, spec), parts["values"][...].astype(np.float32))
-        if params["left_start"] >= 0:
-            out[...] = _hadamard(out.T).T * _signs(params["left_start"], len(out))[:, None]
-        if params["right_start"] >= 0:
-            out[...] = _hadamard(out) * _signs(params["right_start"], out.shape[1])
+        if self.params["left_start"] >= 0:
+            out[...] = _hadamard(out.T).T * _signs(self.params["left_start"], len(out))[:, None]
+        if self.params["right_start"] >= 0:
+            out[...] = _hadamard(out) * _signs(self.params["right_start"], out.shape[1])
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        if params["nonzero"]:
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        if self.params["nonzero"]:
             _places(parts, spec)
 
 

@@ -50,7 +50,7 @@ def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Fo
         spec = TensorSpec(name=name, shape=shape, dtype=stored.npy.dtype)
         return Encoding(codec=codec, parts={"data": stored.part(spec.dtype, shape)}, label=dialect.label)
     spec = TensorSpec(name=name, shape=shape, dtype="f32")
-    declared = implementation(codec).parts(spec, codec.params)
+    declared = implementation(codec).parts(spec)
     _check_partners(dialect, files, declared)
     for role in dialect.optional:
         if role in files and role not in declared and files[role].npy.nbytes:
@@ -85,8 +85,8 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
 
 def implementation(codec: CodecSpec) -> Codec:
     """Return the codec of an encoding of this module."""
-    outer: Codec = CODECS[codec.id]()
-    return outer if codec.inner is None else outer.wrap(implementation(codec.inner), codec.inner.params)
+    inner = None if codec.inner is None else implementation(codec.inner)
+    return CODECS[codec.id].from_params(codec.params, inner)
 
 
 CODECS: dict[str, type[Codec]] = {

@@ -84,12 +84,13 @@ def write(file: File, spec: TensorSpec, temporary: Path) -> dict[str, Path]:
     own, rows = spec.encodings[0], dtypes.count(spec.shape[:-1])
     matrix = evolve(spec, shape=(rows, spec.shape[-1]), encodings=())
     stored = {role: file.array(evolve(part, shape=(rows, part.shape[-1]))) for role, part in own.parts.items()}
-    affine, affine_params = implementation(own.codec), own.codec.params
+    affine = implementation(own.codec)
 
     def codes(region: Region) -> Codes | None:
-        return affine.codes(stored, matrix, affine_params, region)
+        return affine.codes(stored, matrix, region)
 
-    candidates = (panels_params(affine_params["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
+    size, biased = own.codec.params["group_size"], "offset" in own.parts
+    candidates = (panels_params(size, dtype, biased) for dtype in ("f16", "f32"))
     if not any(_write(matrix, params, codes, temporary) for params in candidates):
         raise FormatError(
             "its codes cannot be stored in panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"
@@ -101,14 +102,14 @@ def write(file: File, spec: TensorSpec, temporary: Path) -> dict[str, Path]:
 
 def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | None], temporary: Path) -> bool:
     """Write the parts role by role; returns whether all codes, scales and biases are exact."""
-    codec = Panels()
+    codec = Panels.from_params(params)
     with ExitStack() as stack:
-        outs = {role: stack.enter_context((temporary / role).open("wb")) for role in codec.parts(spec, params)}
-        for role, (dtype, shape) in codec.parts(spec, params).items():
+        outs = {role: stack.enter_context((temporary / role).open("wb")) for role in codec.parts(spec)}
+        for role, (dtype, shape) in codec.parts(spec).items():
             outs[role].write(header(dtype, shape))
-        for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
+        for region in panels(spec.shape, codec.grain(spec), 4, whole_rows=True):
             stored = codes(region)
-            arrays = None if stored is None else codec.from_codes(stored, spec, params)
+            arrays = None if stored is None else codec.from_codes(stored, spec)
             if arrays is None:
                 return False
             for role, part in arrays[0].items():

@@ -137,7 +137,7 @@ def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRec
     encoding = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
     words = parts["data"].shape
     shape = (*words[:-1], words[-1] * 32 // bits) if words else ()
-    declared = Affine().parts(TensorSpec(name=name, shape=shape, dtype="f32"), params)
+    declared = Affine.from_params(params).parts(TensorSpec(name=name, shape=shape, dtype="f32"))
     if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         raise TensorError("the shapes of codes, scales and biases do not match", tensor=name, code="shape")
     return encoding, shape

@@ -56,7 +56,7 @@ def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def _declared(spec: TensorSpec, codec: CodecSpec) -> dict[str, Part]:
-    declared = implementation(codec).parts(spec, codec.params)
+    declared = implementation(codec).parts(spec)
     return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
 
 
@@ -87,7 +87,7 @@ def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Ref
 
 def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
     """Accept AWQ column factors over 4-bit codes with offsets, the only dialect with factors."""
-    layout = Affine().code_layout(spec, inner.params) if inner.id == "affine" else None
+    layout = Affine.from_params(inner.params).code_layout(spec) if inner.id == "affine" else None
     dialect = _affine(spec, layout) if layout else Refusal(why=str(inner))
     if isinstance(dialect, Refusal) or dialect[0] != "int4" or not spec.shape:
         return Refusal(why=f"a npy directory stores awq only around int4, not around {inner}")

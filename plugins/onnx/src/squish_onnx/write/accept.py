@@ -92,7 +92,7 @@ def bare_parts(encoding: Encoding) -> dict[str, Part]:
 
 def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
     """An encoding by the codec `affine`, without data."""
-    parts = Affine().parts(spec, codec.params)
+    parts = Affine.from_params(codec.params).parts(spec)
     return Encoding(codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()})
 
 

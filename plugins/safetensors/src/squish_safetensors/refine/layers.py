@@ -171,8 +171,8 @@ def _layer_tensor(
 
 
 def build_tensor(
-    name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
-    extras: StoredParts | None = None, dtype: str = "f32",
+    name: str, shape: Iterable[int], spec: CodecSpec, codec: type[Codec] | tuple[type[Codec], ...],
+    parts: Mapping[str, tuple[str, Part]], extras: StoredParts | None = None, dtype: str = "f32",
 ) -> TensorSpec:  # fmt: skip
     """Return a tensor with one encoding, after a check of its parts.
 
@@ -184,8 +184,9 @@ def build_tensor(
         Its logical shape.
     spec : CodecSpec
         The codec and its parameters.
-    codec : Codec
-        The codec that `spec` names; it declares dtype and shape of each part.
+    codec : type or tuple of type
+        The class that `spec` names, which declares dtype and shape of each part; of a codec with an inner one both
+        classes, the outer one first.
     parts : mapping of str to tuple
         Role -> name of the stored field, and its part.
     extras : mapping of str to Part, optional
@@ -206,13 +207,13 @@ def build_tensor(
     --------
     >>> from squish_core.codecs.dense import Dense
     >>> part = Part(dtype="f32", shape=(2, 3))
-    >>> build_tensor("up.weight", (2, 3), DENSE, Dense(), {"data": ("weight", part)}).shape
+    >>> build_tensor("up.weight", (2, 3), DENSE, Dense, {"data": ("weight", part)}).shape
     (2, 3)
     """
     logical = check_shape(tuple(shape), _ANY_RANK, tensor=name)
     tensor = TensorSpec(name=name, shape=logical, dtype=dtype)
     try:
-        declared = codec.parts(tensor, spec.params)
+        declared = _bound(spec, *(codec if isinstance(codec, tuple) else (codec,))).parts(tensor)
     except CodecError as error:
         raise FormatError(
             f"does not match the declared quantization: {error.message}", tensor=name, expected=error.expected,
@@ -229,6 +230,10 @@ def build_tensor(
     stored = {role: parts[role][1] for role in declared}
     encodings = (Encoding(codec=spec, parts=stored),)
     return TensorSpec(name=name, shape=logical, dtype=dtype, encodings=encodings, extras=extras or {})
+
+
+def _bound(spec: CodecSpec, codec: type[Codec], *inner: type[Codec]) -> Codec:
+    return codec.from_params(spec.params, None if spec.inner is None else _bound(spec.inner, *inner))
 
 
 def unmatched_override(override: str) -> Problem:

@@ -19,16 +19,16 @@ class F8Q8(Codec):
     Blocks cover the flattened row-major tensor; the last one is padded. Source: uqff-formats, section 4.
     """
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {"data": ("u8", (-(-spec.elements // BLOCK), BLOCK_BYTES))}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         if not spec.shape:
             return ()
         step = BLOCK // math.gcd(BLOCK, dtypes.count(spec.shape[1:]))
         return (step, *(None for _ in spec.shape[1:]))
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         first = region[0].start * dtypes.count(spec.shape[1:]) // BLOCK if region else 0
         blocks = parts["data"][first : first - (-out.size // BLOCK)]
         scale = (float8_table("f8_e4m3") / np.float32(SCALE))[blocks[:, 0]]
@@ -38,9 +38,7 @@ class F8Q8(Codec):
         else:
             out.reshape(-1)[:] = (codes * scale[:, None]).reshape(-1)[: out.size]
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Round the scale to e4m3 first, then the codes with the rounded scale."""
         values = np.ascontiguousarray(panel, np.float32).reshape(-1)
         blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)
@@ -57,7 +55,8 @@ class F8Q8(Codec):
         data[:, 1:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
         return {"data": data}
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if params:
-            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
-        return params
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        if options:
+            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(options), code=ErrorCode.PARAMS)
+        return options

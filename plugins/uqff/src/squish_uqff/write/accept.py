@@ -11,6 +11,7 @@ from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
     BLOCK_TYPES,
+    Codec,
     CodecSpec,
     CodeLayout,
     Encoding,
@@ -85,6 +86,9 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: Version | None) -> Enc
     return _layer(spec, encoding, legacy)
 
 
+_CODECS: dict[str, type[Codec]] = {"affine": Affine, "mx": Mx}
+
+
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: Version | None) -> Encoding | Refusal | None:
     """Accept codes as AFQ (affine with biases) or MXFP4."""
     if refusal := _size_refusal(spec):
@@ -94,7 +98,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: Version | None) 
     if codec is None or isinstance(codec, Refusal):
         return codec
     try:
-        layouts = {"affine": Affine(), "mx": Mx()}[codec.id].parts(spec, codec.params)
+        layouts = _CODECS[codec.id].from_params(codec.params).parts(spec)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
     parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in layouts.items()}

@@ -41,36 +41,38 @@ class _Sparse(Codec):
     encoder_only_params = ("threshold",)
     index_roles: tuple[str, ...] = ()
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        threshold, indices = params.get("threshold", 0), params.get("indices", "u64")
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        threshold, indices = options.get("threshold", 0), options.get("indices", "u64")
         number = type(threshold) in (int, float) and 0 <= threshold < np.inf
-        if not number or indices not in ("u32", "u64") or not params.keys() <= {"threshold", "indices"}:
+        if not number or indices not in ("u32", "u64") or not options.keys() <= {"threshold", "indices"}:
             raise CodecError(
-                f"invalid parameters of {self.id}", expected="threshold=0 or more, indices=u64 or u32",
-                found=repr(dict(params))[:120], code=ErrorCode.PARAMS, hint="Example: sparse_csr:threshold=0.01.",
+                f"invalid parameters of {cls.id}", expected="threshold=0 or more, indices=u64 or u32",
+                found=repr(dict(options))[:120], code=ErrorCode.PARAMS, hint="Example: sparse_csr:threshold=0.01.",
             )  # fmt: skip
-        return {**dict.fromkeys(self.index_roles, indices), "threshold": threshold}
+        return {**dict.fromkeys(cls.index_roles, indices), "threshold": threshold}
 
-    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
         """Count the values to store."""
-        return {**params, "nnz": sum(int(np.count_nonzero(_is_stored(panel, params))) for panel in panels())}
+        return {**self.params, "nnz": sum(int(np.count_nonzero(_is_stored(panel, self.params))) for panel in panels())}
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def encode_grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return the whole tensor: index parts count from its first value."""
         return (None,) * len(spec.shape)
 
-    def error_bound(self, params: Params) -> Exactness:
-        threshold = params.get("threshold", 0)
+    @property
+    def error_bound(self) -> Exactness:
+        threshold = self.params.get("threshold", 0)
         return Exactness("bounded", error=threshold) if threshold else Exactness("values")
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+    def value_dtype(self, spec: TensorSpec) -> str:
         return spec.dtype
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (1,) * len(spec.shape)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        decode_all(self, parts, spec, params)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        decode_all(self, parts, spec)
 
 
 class Csr(_Sparse):
@@ -81,36 +83,35 @@ class Csr(_Sparse):
 
     index_roles = ("indices", "indptr")
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if len(spec.shape) != 2:
             raise CodecError(
                 "sparse_csr requires a matrix", tensor=spec.name, found=f"shape {list(spec.shape)}", code="shape",
                 hint="sparse_coo supports any number of dimensions.",
             )  # fmt: skip
-        return {**super().params_for(spec, params), "ordered": True}
+        return {**super().params_for(spec, options), "ordered": True}
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        entries = params["nnz"]
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        entries = self.params["nnz"]
         return {
-            "values": (spec.dtype, (entries,)), "indices": (params["indices"], (entries,)),
-            "indptr": (params["indptr"], (spec.shape[0] + 1,)),
+            "values": (spec.dtype, (entries,)), "indices": (self.params["indices"], (entries,)),
+            "indptr": (self.params["indptr"], (spec.shape[0] + 1,)),
         }  # fmt: skip
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         rows, columns = region
-        values, places, starts = csr_rows(parts, spec.shape, params, rows)
+        values, places, starts = csr_rows(parts, spec.shape, self.params, rows)
         lines = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
         _fill(out, values, (lines, places), region=(slice(0, rows.stop - rows.start), columns))
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        stored = _is_stored(panel, params)
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        stored = _is_stored(panel, self.params)
         columns = np.nonzero(stored)[1]
         starts = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])
         return {
-            "values": panel[stored], "indices": columns.astype(dtypes.to_numpy(params["indices"])),
-            "indptr": starts.astype(dtypes.to_numpy(params["indptr"])),
+            "values": panel[stored], "indices": columns.astype(dtypes.to_numpy(self.params["indices"])),
+            "indptr": starts.astype(dtypes.to_numpy(self.params["indptr"])),
         }  # fmt: skip
 
 
@@ -123,21 +124,19 @@ class Coo(_Sparse):
     unsliced_parts = ("coords",)
     index_roles = ("coords",)
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        entries = params["nnz"]
-        return {"values": (spec.dtype, (entries,)), "coords": (params["coords"], (len(spec.shape), entries))}
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        entries = self.params["nnz"]
+        return {"values": (spec.dtype, (entries,)), "coords": (self.params["coords"], (len(spec.shape), entries))}
 
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         places = coordinates(parts, spec.shape, region)
         inside = np.flatnonzero(_inside(places, region))
         low, high = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
         _fill(out, _values(parts["values"][low:high]), tuple(line[low:high] for line in places), region=region)
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        stored = _is_stored(panel, params)
-        return {"values": panel[stored], "coords": np.argwhere(stored).T.astype(dtypes.to_numpy(params["coords"]))}
+    def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        stored = _is_stored(panel, self.params)
+        return {"values": panel[stored], "coords": np.argwhere(stored).T.astype(dtypes.to_numpy(self.params["coords"]))}
 
 
 def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) -> tuple[Array, Array, Array]:
@@ -208,7 +207,7 @@ def to_scipy(tensor: Any) -> Any:
             hint=f"Run `{install_command('scipy')}`.",
         ) from None
     bound = tensor.bound
-    encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape
+    encoding, parts, params, shape = bound.encoding, bound.parts, bound.codec.params, tensor.shape
     try:
         if encoding.codec.id == "zt.sparse_csr":
             rows = csr_rows(parts, shape, params, slice(0, shape[0]))

@@ -46,8 +46,9 @@ def stored_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | N
     """Return a layout for codes of other formats: float4 or float8 blocks along rows, or groups."""
     for element, block in product(("f4_e2m1", "f8_e4m3", "f8_e5m2"), (32, 16)):
         stored_params = {"axis": len(spec.shape) - 1, "block_size": block, "dtype": element}
-        if layout == AxisMx().code_layout(spec, stored_params):
-            declared = dict(zip(("data", "scale"), AxisMx().parts(spec, stored_params).values()))
+        stored = AxisMx.from_params(stored_params)
+        if layout == stored.code_layout(spec):
+            declared = dict(zip(("data", "scale"), stored.parts(spec).values()))
             parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
             params = {"element": element, "block_size": block}
             own = {name: value for name, value in params.items() if value not in ("f4_e2m1", 32)}

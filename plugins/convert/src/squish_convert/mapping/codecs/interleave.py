@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import sizes
-from squish_core.model import Exactness, TensorSpec
+from squish_core.model import TensorSpec
 
 from .groups import Groups, Shape, groups_of
 from .stack import member_role
@@ -30,39 +30,25 @@ class Interleave(Wrapping):
     `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces that are stored transposed.
     """
 
-    id = "interleave"
+    groups: Groups
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Whole(inner, params)
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.groups = groups_of(params)
+        codec.unsliced_parts = ()  # the roles are others
+        return codec
 
-
-class Deinterleave(Wrapping):
-    """A wrapping codec; decodes only. `number`: the piece of the wrapped tensor; the others as in `Groups`."""
-
-    id = "deinterleave"
-
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Piece(inner, params)
-
-
-class _Whole(Codec):
-    """`Interleave` bound to the codec of its pieces."""
-
-    id = "interleave"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
         return {
             member_role(number, role): form
-            for number, (codec, piece) in enumerate(self._pieces(spec, params))
-            for role, form in codec.parts(piece, self.own).items()
+            for number, (codec, piece) in enumerate(self._pieces(spec))
+            for role, form in codec.parts(piece).items()
         }
 
-    def grain(self, spec: TensorSpec, params: Params) -> Grain:
-        groups = groups_of(params)
-        grains = [codec.grain(piece, self.own) for codec, piece in self._pieces(spec, params)]
+    def grain(self, spec: TensorSpec) -> Grain:
+        groups = self.groups
+        grains = [codec.grain(piece) for codec, piece in self._pieces(spec)]
         axis, folded = groups.axis, groups.folded
         counts = [_groups_of_grain(grain[axis], 1 if folded else rows) for grain, rows in zip(grains, groups.rows)]
         count = _common(counts)
@@ -70,108 +56,94 @@ class _Whole(Codec):
         others = [_common(values) for values in zip(*rest)]
         return (*others[:axis], None if count is None else count * groups.total, *others[axis:])
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        codec, piece = self._pieces(spec, params)[0]
-        return codec.value_dtype(piece, self.own)
+    def value_dtype(self, spec: TensorSpec) -> str:
+        codec, piece = self._pieces(spec)[0]
+        return codec.value_dtype(piece)
 
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        for number, (codec, piece) in enumerate(self._pieces(spec, params)):
-            codec.check_parts(self._of(parts, codec, piece, number), piece, self.own)
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        for number, (codec, piece) in enumerate(self._pieces(spec)):
+            codec.check_parts(self._of(parts, codec, piece, number), piece)
 
-    def error_bound(self, params: Params) -> Exactness:
-        return self.inner.error_bound(self.own)
-
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         import numpy as np
 
-        groups, arrays = groups_of(params), []
-        for number, (codec, piece) in enumerate(self._pieces(spec, params)):
+        groups, arrays = self.groups, []
+        for number, (codec, piece) in enumerate(self._pieces(spec)):
             own = groups.piece_region(region, number)
             values = np.empty(sizes(own), out.dtype)
-            codec.decode(self._of(parts, codec, piece, number), piece, self.own, region=own, out=values)
+            codec.decode(self._of(parts, codec, piece, number), piece, region=own, out=values)
             arrays.append(values)
         out[...] = groups.merge(arrays)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return None if params.get("transposed") else _row_layout(self._pieces(spec, params)[0], self.own, params)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return None if self.params.get("transposed") else _row_layout(*self._pieces(spec)[0], self.groups)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        groups, pieces = groups_of(params), []
-        for number, (codec, piece) in enumerate(self._pieces(spec, params)):
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        groups, pieces = self.groups, []
+        for number, (codec, piece) in enumerate(self._pieces(spec)):
             own = groups.piece_region(region, number)
-            codes = codec.codes(self._of(parts, codec, piece, number), piece, self.own, own)
+            codes = codec.codes(self._of(parts, codec, piece, number), piece, own)
             if codes is None:
                 return None
             pieces.append(codes)
         return _merged(pieces, groups, sizes(region))
 
     def _of(self, parts: Parts, codec: Codec, piece: TensorSpec, number: int) -> Parts:
-        return {role: parts[member_role(number, role)] for role in codec.parts(piece, self.own)}
+        return {role: parts[member_role(number, role)] for role in codec.parts(piece)}
 
-    def _pieces(self, spec: TensorSpec, params: Params) -> list[tuple[Codec, TensorSpec]]:
+    def _pieces(self, spec: TensorSpec) -> list[tuple[Codec, TensorSpec]]:
         """Codec and spec of each piece."""
-        groups, transposed = groups_of(params), params.get("transposed", ())
+        transposed = self.params.get("transposed", ())
         return [
             (
-                Transpose().wrap(self.inner, self.own) if number in transposed else self.inner,
-                evolve(spec, shape=groups.piece(spec.shape, number)),
+                Transpose.from_params({}, self.inner) if number in transposed else self.inner,
+                evolve(spec, shape=self.groups.piece(spec.shape, number)),
             )
-            for number in range(len(groups.rows))
+            for number in range(len(self.groups.rows))
         ]  # fmt: skip
 
 
-class _Piece(Codec):
-    """`Deinterleave` bound to the codec of the larger tensor."""
+class Deinterleave(Wrapping):
+    """A wrapping codec; decodes only. `number`: the piece of the wrapped tensor; the others as in `Groups`."""
 
-    id = "deinterleave"
+    groups: Groups
 
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.unsliced_parts = inner.unsliced_parts
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.groups = groups_of(params)
+        return codec
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return self.inner.parts(_whole(spec, params), self.own)
+    def wrapped(self, spec: TensorSpec) -> TensorSpec:
+        return evolve(spec, shape=self.groups.whole(spec.shape, self.params["number"]))
 
-    def grain(self, spec: TensorSpec, params: Params) -> Grain:
-        groups = groups_of(params)
-        grain, rows = self.inner.grain(_whole(spec, params), self.own), groups.rows[params["number"]]
+    def grain(self, spec: TensorSpec) -> Grain:
+        groups = self.groups
+        grain, rows = self.inner.grain(self.wrapped(spec)), groups.rows[self.params["number"]]
         count = _groups_of_grain(grain[groups.axis], groups.total)
         before, after = grain[: groups.axis], grain[groups.axis + 1 :]
         if groups.folded:
             return (count, None, *after)
         return (*before, None if count is None else count * rows, *after)
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(_whole(spec, params), self.own)
-
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, _whole(spec, params), self.own)
-
-    def error_bound(self, params: Params) -> Exactness:
-        return self.inner.error_bound(self.own)
-
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         import numpy as np
 
-        groups, number = groups_of(params), params["number"]
+        groups, number = self.groups, self.params["number"]
         whole_groups = groups.whole_region(region, number)
         values = np.empty(sizes(whole_groups), out.dtype)
-        self.inner.decode(parts, _whole(spec, params), self.own, region=whole_groups, out=values)
+        self.inner.decode(parts, self.wrapped(spec), region=whole_groups, out=values)
         out[...] = groups.pick(values, number)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return _row_layout((self.inner, _whole(spec, params)), self.own, params)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        return _row_layout(self.inner, self.wrapped(spec), self.groups)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        groups, number = groups_of(params), params["number"]
-        codes = self.inner.codes(parts, _whole(spec, params), self.own, groups.whole_region(region, number))
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
+        groups, number = self.groups, self.params["number"]
+        codes = self.inner.codes(parts, self.wrapped(spec), groups.whole_region(region, number))
         if codes is None or groups.folded:
             return None
         return _rearranged(codes, sizes(region), lambda array: groups.pick(array, number))
-
-
-def _whole(spec: TensorSpec, params: Params) -> TensorSpec:
-    return evolve(spec, shape=groups_of(params).whole(spec.shape, params["number"]))
 
 
 def _groups_of_grain(grain: int | None, rows: int) -> int | None:
@@ -184,10 +156,9 @@ def _common(grains: Sequence[int | None]) -> int | None:
     return lcm(*steps) if len(steps) == len(grains) else None
 
 
-def _row_layout(wrapped: tuple[Codec, TensorSpec], own: Params, params: Params) -> CodeLayout | None:
+def _row_layout(codec: Codec, spec: TensorSpec, groups: Groups) -> CodeLayout | None:
     """The wrapped codec's layout, if each row has codes of its own."""
-    codec, spec = wrapped
-    layout, groups = codec.code_layout(spec, own), groups_of(params)
+    layout = codec.code_layout(spec)
     if layout is None or layout.run or groups.folded or layout.group[groups.axis] != 1:
         return None
     return layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from attrs import evolve
 
@@ -11,7 +11,7 @@ from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
-from squish_core.model import Exactness, TensorSpec
+from squish_core.model import TensorSpec
 
 from .wrapping import Wrapping
 
@@ -31,63 +31,48 @@ def member_role(number: int, role: str) -> str:
 class Stack(Wrapping):
     """A wrapping codec; decodes only. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
 
-    id = "stack"
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = ()  # the roles are others
+        return codec
 
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        return _Bound(inner, params)
+    def wrapped(self, spec: TensorSpec) -> TensorSpec:
+        """One tensor of the stack; CodecError for a shape without tensors."""
+        if not spec.shape:
+            raise CodecError("a stack needs an axis", code=ErrorCode.PARAMS, expected="at least one axis", found="none")
+        return evolve(spec, shape=spec.shape[1:])
 
-
-class _Bound(Codec):
-    """`Stack` bound to the codec it wraps."""
-
-    id = "stack"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        declared = self.inner.parts(_member(spec), self.own)
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        declared = self.inner.parts(self.wrapped(spec))
         return {member_role(n, role): form for n in range(spec.shape[0]) for role, form in declared.items()}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (1, *self.inner.grain(_member(spec), self.own))
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return (1, *self.inner.grain(self.wrapped(spec)))
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(_member(spec), self.own)
-
-    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
         for number in range(spec.shape[0]):
-            self.inner.check_parts(self._of(parts, spec, number), _member(spec), self.own)
+            self.inner.check_parts(self._of(parts, spec, number), self.wrapped(spec))
 
-    def error_bound(self, params: Params) -> Exactness:
-        return self.inner.error_bound(self.own)
-
-    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         for number, values in zip(range(region[0].start, region[0].stop), out):
             member = self._of(parts, spec, number)
-            self.inner.decode(member, _member(spec), self.own, region=region[1:], out=values)
+            self.inner.decode(member, self.wrapped(spec), region=region[1:], out=values)
 
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        layout = self.inner.code_layout(_member(spec), self.own)
+    def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
+        layout = self.inner.code_layout(self.wrapped(spec))
         return None if layout is None else evolve(layout, group=(1, *layout.group))
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+    def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         members = [
-            self.inner.codes(self._of(parts, spec, number), _member(spec), self.own, region[1:])
+            self.inner.codes(self._of(parts, spec, number), self.wrapped(spec), region[1:])
             for number in range(region[0].start, region[0].stop)
         ]
         return _stacked([codes for codes in members if codes is not None]) if all(members) else None
 
     def _of(self, parts: Parts, spec: TensorSpec, number: int) -> Parts:
         """The parts of one tensor."""
-        return {role: parts[member_role(number, role)] for role in self.inner.parts(_member(spec), self.own)}
-
-
-def _member(spec: TensorSpec) -> TensorSpec:
-    """One tensor of the stack; CodecError for a shape without tensors."""
-    if not spec.shape:
-        raise CodecError("a stack needs an axis", code=ErrorCode.PARAMS, expected="at least one axis", found="none")
-    return evolve(spec, shape=spec.shape[1:])
+        return {role: parts[member_role(number, role)] for role in self.inner.parts(self.wrapped(spec))}
 
 
 def _stacked(members: Sequence[Codes]) -> Codes | None:

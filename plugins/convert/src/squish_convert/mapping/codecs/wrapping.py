@@ -1,19 +1,38 @@
-"""Codecs around other codecs, before `wrap` binds them to one."""
+"""The base of codecs that give a tensor other rows than the codec they wrap."""
 
 from __future__ import annotations
 
-from squish_core.codecs.base import Codec, Params
-from squish_core.codes import ErrorCode
-from squish_core.errors import CodecError
-from squish_core.model import TensorSpec
+from typing import Self
+
+from squish_core.codecs.base import Codec, Params, Parts
+from squish_core.model import Exactness, TensorSpec
 
 
 class Wrapping(Codec):
-    """A codec without the one that it wraps: `wrap` returns a codec that can decode."""
+    """A codec that reads the parts of another one."""
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError(f"{self.id} must wrap another codec", code=ErrorCode.PARAMS, expected=f"{self.id}(CODEC)")
+    wraps = True
+    inner: Codec
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
+    @classmethod
+    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
+        codec = super().from_params(params, inner)
+        codec.unsliced_parts = codec.inner.unsliced_parts
+        return codec
+
+    def wrapped(self, spec: TensorSpec) -> TensorSpec:
+        """The wrapped tensor; CodecError if the parameters do not fit the shape."""
+        return spec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.inner.parts(self.wrapped(spec))
+
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return self.inner.value_dtype(self.wrapped(spec))
+
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, self.wrapped(spec))
+
+    @property
+    def error_bound(self) -> Exactness:
+        return self.inner.error_bound
