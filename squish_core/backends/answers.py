@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from squish_core.backends.chain import Reason
 from squish_core.backends.offers import Offer
 from squish_core.codes import ErrorCode
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
@@ -25,7 +26,7 @@ class Answers:
     """
 
     offers: Sequence[Offer]
-    because: str
+    reason: Reason
     refusals: tuple[Refusal, ...]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
