@@ -106,9 +106,10 @@ def _conversion(word: str, rest: Sequence[str]) -> list[str]:
 
 def _encodings(registry: Registry) -> set[str]:
     """The names that `--encode` takes: ids of codecs and allocators, and short names."""
-    entries = (*registry.codecs.values(), *registry.encoders.values(), *registry.containers.values())
-    aliases = {name for entry in entries for name in entry.info.aliases}
-    return {*registry.codecs, *registry.allocators, *aliases}
+    tables = [entry.info.aliases for entry in registry.codecs.values()]
+    tables += [entry.info.aliases for entry in registry.encoders.values()]
+    tables += [entry.info.aliases for entry in registry.containers.values()]
+    return {*registry.codecs, *registry.allocators, *(name for table in tables for name in table)}
 
 
 def _wrong_option(error: SquishError, argv: Sequence[str]) -> str | None:

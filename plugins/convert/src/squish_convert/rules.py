@@ -240,5 +240,6 @@ def short_names(container: str, registry: Registry) -> list[str]:
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]:
-    entries = (registry.containers[container], *registry.codecs.values(), *registry.encoders.values())
-    return [entry.info.aliases for entry in entries]
+    tables = [registry.containers[container].info.aliases]
+    tables += [entry.info.aliases for entry in registry.codecs.values()]
+    return tables + [entry.info.aliases for entry in registry.encoders.values()]
