@@ -20,8 +20,7 @@ from squish_core.io.local import open_folder
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARATIONS, absent_format, piece_hint
-from squish_core.plugins.catalog import suffixes as known_suffixes
+from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -134,12 +133,12 @@ def _main_file(source: Source, registry: Registry, format_spec: str | None) -> S
         infos = [info for info in infos if info.id in chosen or info.id in bases]
     probe = Probe.of(source)
     of_folders = (signature for info in infos for signature in info.signatures if signature.where == "member")
-    if any(matches(signature, probe) for signature in of_folders) or absent_format(b"", probe.members):
+    if any(matches(signature, probe) for signature in of_folders) or catalog.absent_format(b"", probe.members):
         return source
     from squish_core.plugins.folders import file_of  # rarely needed
 
     suffixes = {suffix for info in infos for suffix in info.suffixes}
-    return file_of(source, suffixes if format_spec else suffixes.union(known_suffixes()))
+    return file_of(source, suffixes if format_spec else suffixes.union(catalog.suffixes()))
 
 
 def _others(folder: Source, index: Index) -> tuple[str, ...]:
@@ -154,7 +153,7 @@ def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec:
     try:
         return read_index(source, registry, limits, format_spec)
     except SquishError as error:
-        hint = piece_hint(source.filename)
+        hint = catalog.piece_hint(source.filename)
         if hint is None:
             raise
         raise UnknownFormatError(
@@ -260,7 +259,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for _, base, place, keys in DECLARATIONS
+        (place, keys[:1]) for _, base, place, keys in catalog.DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}

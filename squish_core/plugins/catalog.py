@@ -125,8 +125,8 @@ def table() -> dict[str, dict[str, Any]]:
     """Kind -> id -> what its plugin declares, as far as hints need it. Read on first use."""
     import json
 
-    declared: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
-    return declared
+    facts: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
+    return facts
 
 
 def format_facts(name: str) -> Mapping[str, Any]:
@@ -143,20 +143,20 @@ def distributions() -> dict[str, str]:
 @cache
 def packages(kind: str) -> dict[str, str]:
     """Id of a kind, or prefix of ids -> the package of this repository that provides it."""
-    known: dict[str, str] = {}
+    providers: dict[str, str] = {}
     for name, facts in table()[kind].items():
         names = (name.partition(".")[0], *facts.get("schemes", ())) if facts["dist"] != "squish-core" else ()
         for each in names:
-            if known.setdefault(each, facts["dist"]) != facts["dist"]:
-                known[name] = facts["dist"]
-    known.pop("*", None)
-    return known
+            if providers.setdefault(each, facts["dist"]) != facts["dist"]:
+                providers[name] = facts["dist"]
+    providers.pop("*", None)
+    return providers
 
 
 def package_for(kind: str, name: str) -> str | None:
     """The package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
-    known = packages(kind) if kind in KINDS else {}
-    return known.get(name) or known.get(name.split(".")[0])
+    providers = packages(kind) if kind in KINDS else {}
+    return providers.get(name) or providers.get(name.split(".")[0])
 
 
 @cache
@@ -174,8 +174,8 @@ def byte_suffixes() -> dict[str, str]:
 @cache
 def short_names(*kinds: str) -> dict[str, str]:
     """Short name for `--encode` that plugins of these kinds declare -> codec."""
-    declared = [facts.get("aliases", {}) for kind in kinds for facts in table()[kind].values()]
-    return {name: codec for aliases in reversed(declared) for name, codec in aliases.items()}
+    tables = [facts.get("aliases", {}) for kind in kinds for facts in table()[kind].values()]
+    return {name: codec for aliases in reversed(tables) for name, codec in aliases.items()}
 
 
 def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str:
@@ -406,11 +406,11 @@ def lookalike(head: bytes, tail: bytes = b"", *, text: bool = False) -> tuple[st
 
 def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
     """Id of the known format that the first bytes or the names in a folder indicate."""
-    known = table()["container"].items()
-    for end, format_id in ((end, format_id) for format_id, facts in known for end in facts.get("members", ())):
+    formats = table()["container"].items()
+    for end, format_id in ((end, name) for name, facts in formats for end in facts.get("members", ())):
         if any(name.endswith(end) for name in members):
             return suffixes().get(end, format_id)
-    heads = [(at, bytes.fromhex(magic), name) for name, facts in known for at, magic in facts.get("heads", ())]
+    heads = [(at, bytes.fromhex(magic), name) for name, facts in formats for at, magic in facts.get("heads", ())]
     return next((name for at, magic, name in (*heads, *HEADS) if head[at : at + len(magic)] == magic), None)
 
 
@@ -446,7 +446,7 @@ def piece_hint(name: str) -> str | None:
     return f"Join its pieces: `cat {pieces} > {shlex.quote(whole)}`."
 
 
-def declared(registry: Any) -> str:
+def catalog_text(registry: Any) -> str:
     """The text of `catalog.json`, from the plugins of this checkout, all of which must be in the registry.
 
     Names keep the order that they have in the file, since hints list them in it; new ones come last.
@@ -503,4 +503,4 @@ if __name__ == "__main__":
 
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python -m squish_core.plugins.catalog --write")
-    TABLE.write_text(declared(squish.Registry("")), "utf-8")
+    TABLE.write_text(catalog_text(squish.Registry("")), "utf-8")

@@ -59,7 +59,7 @@ def test_squish_torch_makes_the_tensors_of_pytorch(monkeypatch: pytest.MonkeyPat
         assert tensors == {name: ("gpu", "half", array.tolist()) for name, array in file.numpy().items()}
 
 
-def test_a_broken_squish_torch_says_so() -> None:
+def test_the_message_for_a_broken_squish_torch_has_its_reason() -> None:
     points = [point for point in installed_entry_points() if point.dist.name != "squish-torch"]
     points.append(EntryPoint("torch", "squish_absent", Distribution("squish-torch", "0")))
     registry = squish.Registry(entry_points=lambda: points)

@@ -115,12 +115,12 @@ def test_the_reason_tells_of_the_other_encodings_too() -> None:
 
 
 def test_the_reason_is_put_into_words_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(module, "because", lambda *arguments, **more: asked.append(arguments) or "for fun")
+    calls = []
+    monkeypatch.setattr(module, "because", lambda *offers, **more: calls.append(offers) or "for fun")
     chain = resolve(backends(toys.backend("toy.a")), "w", "toy.box", (DENSE,))
-    assert not asked
+    assert not calls
     assert "because  for fun" in chain.explain()
-    assert (chain.because, len(asked)) == ("for fun", 1)
+    assert (chain.because, len(calls)) == ("for fun", 1)
     again = pickle.loads(pickle.dumps(chain))
     assert (again, again.because) == (chain, "for fun")
 

@@ -13,4 +13,4 @@ from squish_core.plugins import catalog
 def test_the_catalog_is_what_the_plugins_declare(monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m squish_core.plugins.catalog --write` writes it."""
     monkeypatch.setattr(catalog, "checkout", lambda: Path(__file__).parents[2])
-    assert catalog.TABLE.read_text("utf-8") == catalog.declared(squish.Registry(""))
+    assert catalog.TABLE.read_text("utf-8") == catalog.catalog_text(squish.Registry(""))
