@@ -7,7 +7,7 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "FrameworkInfo", "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
+        "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
@@ -43,7 +43,6 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.codecs.ggml_blocks": ("BLOCK_TYPES", "BlockType"),
     "squish_core.backends.base": ("Backend",),
-    "squish_core.backends.framework": ("Framework",),
     "squish_core.schedulers.base": ("Scheduler", "lost_worker"),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),

@@ -7,7 +7,6 @@ from squish_core.backends.checks import check_expert_args as check_expert_args
 from squish_core.backends.checks import check_ids as check_ids
 from squish_core.backends.checks import check_input as check_input
 from squish_core.backends.checks import require_rank as require_rank
-from squish_core.backends.framework import Framework as Framework
 from squish_core.backends.offers import Availability as Availability
 from squish_core.backends.offers import Cost as Cost
 from squish_core.backends.offers import OPS as OPS
@@ -153,7 +152,6 @@ from squish_core.plugins.hookspecs import CodecInfo as CodecInfo
 from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
 from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
 from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
-from squish_core.plugins.hookspecs import FrameworkInfo as FrameworkInfo
 from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
 from squish_core.plugins.hookspecs import SchedulerInfo as SchedulerInfo
 from squish_core.plugins.hookspecs import Signature as Signature

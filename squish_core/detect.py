@@ -45,7 +45,7 @@ class Probe:
 def detect(source: Source, registry: Registry) -> str:
     """Id of the format with the best matching signature; otherwise a typed error that says what the file is."""
     probe = Probe.of(source)
-    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
+    infos = [entry.info for entry in registry.find("container")]
     base = [info for info in infos if not info.refines and not _denied(info, probe, source, registry)]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # A signature at the end counts only if none at the start matches: data may end in any bytes.
@@ -77,7 +77,7 @@ def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
     """The byte codec that compressed the file; None if it is not compressed."""
     for entry in registry.find("codec", kind="bytes") if source.size else ():
         info = entry.info
-        if isinstance(info, CodecInfo) and info.signature and _first_frame(source, info).startswith(info.signature):
+        if info.signature and _first_frame(source, info).startswith(info.signature):
             return info
     return None
 
@@ -249,7 +249,7 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> SquishError:
     text = catalog.lookalike(probe.head, text=True)
     if text:
         return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
-    absent = catalog.SUFFIXES.get(PurePath(probe.name).suffix.lower())  # of a format without a signature, such as ONNX
+    absent = catalog.suffixes().get(PurePath(probe.name).suffix.lower())  # without a signature, such as ONNX
     if absent and absent not in registry.containers:
         return _not_installed(absent, source)
     return UnknownFormatError(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from squish_core.codecs.views import dense_arrays
+from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import Problem, SquishError, TensorError
+from squish_core.errors import MissingPluginError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
+from squish_core.plugins.catalog import install_command
 from squish_core.reader import Assets, Reader
 from squish_core.tensor import Tensor
 from squish_core.text import did_you_mean
@@ -284,7 +287,14 @@ class File(Reader, Mapping[str, "Tensor"]):
             ...
         squish_core.errors.MissingPluginError: the framework 'torch' is not installed...
         """
-        return self.registry.framework("torch").tensors(self, device, dtype)
+        package = "squish-torch"
+        if all(plugin.dist != package for plugin in self.registry.plugins):
+            reason = {plugin.dist: plugin.reason for plugin in self.registry.broken}.get(package)
+            why = f"{package} is installed but broken: {reason}" if reason else "the framework 'torch' is not installed"
+            raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command(package)}`.")
+        module: Any = import_module("squish_torch.to_torch")
+        tensors: dict[str, Any] = module.to_torch(self, device, dtype)
+        return tensors
 
     def close(self) -> None:
         """Stop new reads; existing arrays and weights stay valid.

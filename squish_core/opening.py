@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
@@ -20,7 +20,7 @@ from squish_core.io.local import open_folder
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARATIONS, SUFFIXES, absent_format, piece_hint
+from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -126,19 +126,19 @@ def _main_file(source: Source, registry: Registry, format_spec: str | None) -> S
     """The file that a folder stands for, if no format reads the folder; else the source itself."""
     if not source.is_dir or not source.lists_members:
         return source
-    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
+    infos = [entry.info for entry in registry.find("container")]
     if format_spec:
         chosen = {info.id: info for info in infos if info.id == format_spec.partition(":")[0]}
         bases = {info.refines for info in chosen.values()}
         infos = [info for info in infos if info.id in chosen or info.id in bases]
     probe = Probe.of(source)
     of_folders = (signature for info in infos for signature in info.signatures if signature.where == "member")
-    if any(matches(signature, probe) for signature in of_folders) or absent_format(b"", probe.members):
+    if any(matches(signature, probe) for signature in of_folders) or catalog.absent_format(b"", probe.members):
         return source
     from squish_core.plugins.folders import file_of  # rarely needed
 
     suffixes = {suffix for info in infos for suffix in info.suffixes}
-    return file_of(source, suffixes if format_spec else suffixes.union(SUFFIXES))
+    return file_of(source, suffixes if format_spec else suffixes.union(catalog.suffixes()))
 
 
 def _others(folder: Source, index: Index) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec:
     try:
         return read_index(source, registry, limits, format_spec)
     except SquishError as error:
-        hint = piece_hint(source.filename)
+        hint = catalog.piece_hint(source.filename)
         if hint is None:
             raise
         raise UnknownFormatError(
@@ -212,11 +212,9 @@ def refine(
     `name`: the refinement to apply, if given, with its `options`. `views`: tensors of the base format may overlap.
     """
     filename = index.files[0].name.lower() if index.files else ""
-    entries = [
-        (cast(ContainerInfo, entry.info), entry) for entry in registry.find("container", refines=index.format)
-        if name in (None, entry.info.id)
-    ]  # fmt: skip
-    for info, entry in sorted(entries, key=lambda item: (not filename.endswith(item[0].suffixes or "/"), item[0].id)):
+    entries = [entry for entry in registry.find("container", refines=index.format) if name in (None, entry.id)]
+    for entry in sorted(entries, key=lambda entry: (not filename.endswith(entry.info.suffixes or "/"), entry.id)):
+        info = entry.info
         shared = views or info.views
         with guarded(FormatError, f"refining as {info.id}", file=source.name):
             with gc_paused():
@@ -261,7 +259,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for _, base, place, keys in DECLARATIONS
+        (place, keys[:1]) for _, base, place, keys in catalog.DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
@@ -270,5 +268,4 @@ def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tupl
 def _info(registry: Registry, name: str) -> ContainerInfo | None:
     """The declaration of a format; None if it is not installed."""
     entry = registry.containers.get(name)
-    info: Any = entry.info if entry is not None else None
-    return info
+    return entry.info if entry is not None else None

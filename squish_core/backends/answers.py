@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from attrs import evolve, frozen
 
+from squish_core.backends.chain import Reason
 from squish_core.backends.offers import Offer
 from squish_core.codes import ErrorCode
 from squish_core.model import Encoding, Part, Refusal, TensorSpec, plain_key
@@ -23,7 +24,7 @@ class Answers:
     """
 
     offers: Sequence[Offer]
-    because: str
+    reason: Reason
     refusals: tuple[Refusal, ...]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 

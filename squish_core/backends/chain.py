@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 from attrs import evolve, field, frozen
@@ -56,6 +57,21 @@ OFFER_ORDERS: dict[str, tuple[OfferOrder, str]] = {
 """Name -> sort key that ends with the rank, and the reason for an order decided before the rank."""
 
 
+class Reason:
+    """Why an offer is preferred, put into words when they are asked for."""
+
+    def __init__(self, words: Callable[[], str]) -> None:
+        self._words = words
+
+    @cached_property
+    def text(self) -> str:
+        """The words."""
+        return self._words()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reason, (partial(str, self.text),)
+
+
 class ChainPlugin(NamedTuple):
     """A plugin that a chain uses: its role there, its id, and the distribution that provides it.
 
@@ -91,13 +107,24 @@ class Chain:
     target: str
     container: str
     chosen: Offer
-    because: str
     others: tuple[Offer, ...] = ()
     refused: tuple[Refusal, ...] = ()
     policy: str = "spec"
     spec: TensorSpec | None = None
     options: Mapping[str, Any] = field(factory=dict)
     providers: PluginTable = field(eq=False)
+    reason: Reason = field(eq=False)
+
+    @property
+    def because(self) -> str:
+        """Why the choice precedes the others.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").because
+        'only this backend was requested'
+        """
+        return self.reason.text
 
     @property
     def plugins(self) -> tuple[ChainPlugin, ...]:
@@ -131,8 +158,8 @@ class Chain:
         """The chain with the next offer, after the chosen backend has rejected the data on loading."""
         lost, (first, *rest) = self.chosen, self.others
         refusal = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
-        because = f"{lost.backend}, which was preferred, does not support these data"
-        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refusal), because=because)
+        reason = Reason(partial(str, f"{lost.backend}, which was preferred, does not support these data"))
+        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refusal), reason=reason)
 
     def explain(self) -> str:
         """Explain the choice, one statement per line; `print(chain)` wraps the lines to the terminal.

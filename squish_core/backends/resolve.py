@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve, frozen
 
 from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
-from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked
+from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked, Reason
 from squish_core.backends.example import example
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.backends.reasons import because
@@ -142,7 +143,7 @@ class Resolver:
             offers, refusals = answers.about(spec.encodings)
         options = {} if self._named is None else self._named.params
         return Chain(
-            target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
+            target=target, container=container, chosen=offers[0], reason=answers.reason, others=tuple(offers[1:]),
             refused=refusals, policy=self._order[0], spec=spec, options=options,
             providers=self.registry.providers,
         )  # fmt: skip
@@ -194,7 +195,7 @@ def _answers(
             code, why = candidate.refusal
             refusals.append((Refusal(backend=name, encoding=None, code=code, why=why), None))
             continue
-        preference = getattr(registry.backends[name].info, "preference", 0)
+        preference = registry.backends[name].info.preference
         outside = not alone and registry.is_outside(backend.id)
         for rank, (encoding, question) in enumerate(zip(encodings, questions)):
             if isinstance(question, Refusal):
@@ -213,7 +214,7 @@ def _answers(
     use = "use" if spec is not None else "use of a 256 x 256 matrix"
     return Answers(
         [ranked.offer for ranked in offers],
-        because(offers, policy, key, alone=alone, use=use) if offers else "",
+        Reason(partial(because, offers, policy, key, alone=alone, use=use)),
         tuple([refusal for refusal, _ in refusals]),
         ([ranked.rank for ranked in offers], [rank for _, rank in refusals]),
     )

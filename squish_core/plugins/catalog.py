@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from attrs import asdict
+
 from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
+from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import INFOS
 
-# kind -> id or prefix of ids -> package of this repository
-PACKAGES: dict[str, dict[str, str]] = {
-    "container": {
-        "gguf": "squish-gguf", "safetensors": "squish-safetensors", "ztensor": "squish-ztensor",
-        "squizd": "squish-squizd", "uqff": "squish-uqff", "npydir": "squish-npydir",
-        "mlx": "squish-mlx", "hf": "squish-hf", "mlpackage": "squish-ane", "onnx": "squish-onnx",
-    },
-    "codec": {
-        "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
-        "masked": "squish-codecs", "lowrank": "squish-codecs", "awq": "squish-codecs",
-        "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
-        "boxes": "squish-codecs", "reshaped": "squish-codecs", "squizd": "squish-codecs", "tca_tbe": "squish-codecs",
-        "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
-        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-codecs",
-        "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
-        **dict.fromkeys(("deinterleave", "heads", "interleave", "slice", "stack", "transpose"), "squish-convert"),
-    },
-    "allocator": {
-        "mixed": "squish-codecs", "llama-quantize": "squish-gguf",
-        **dict.fromkeys(
-            ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"), "squish-gguf"
-        ),
-    },
-    "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
-    "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "fsspec"), "squish-remote"),
-    "scheduler": {"dask": "squish-dask"},
-    "framework": {"torch": "squish-torch"},
-    "family": dict.fromkeys(
-        (
-            "llama", "mixtral", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "granite", "olmo2",
-            "glm4", "starcoder2", "deepseek2", "gpt2", "gpt-oss", "lfm2", "mlx-lm",
-        ),
-        "squish-models",
-    ),
-}  # fmt: skip
+TABLE = Path(__file__).with_name("catalog.json")
+"""What the plugins of this repository declare. `python -m squish_core.plugins.catalog --write` writes it."""
+KINDS = ("container", "codec", "allocator", "backend", "source", "scheduler", "family")
+"""Kinds of plugins with packages to install."""
 
 # command -> package of this repository
 COMMANDS = {
@@ -63,68 +37,13 @@ RELEASED_TOGETHER = {
 }  # fmt: skip
 """Import package -> distribution of this repository, of those that are no plugins: one release with squish-core."""
 
-DISTRIBUTIONS = frozenset({
-    "squish-core", *RELEASED_TOGETHER.values(), *COMMANDS.values(),
-    *(package for table in PACKAGES.values() for package in table.values()),
-})  # fmt: skip
-"""The distributions of this repository."""
-
-FOLDERS = {
-    "squish-core": "", "squish-cpu": "plugins/cpu_backend", "squish-metal": "plugins/metal_backend",
-    "squish-ane": "plugins/ane_backend", "squish-mlx": "plugins/mlx_format", "squish-core-cli": "plugins/cli",
-}  # fmt: skip
-"""Folders of this repository whose names differ from their packages'."""
-
-# short name for `--encode` -> codec id, if the plugin is not installed
-SHORT_NAMES = {
-    **dict.fromkeys(("int8", "int4", "int3", "int2"), "affine"), "nf4": "palette",
-    **dict.fromkeys(("mxfp4", "mxfp8", "nvfp4"), "mx"),
-    **{name: f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "q2_0", "tq1_0", "tq2_0")},
-    **{f"q{bits}_k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6)},
-    **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("1_s", "1_m", "2_xxs", "2_xs", "2_s")},
-    **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("3_xxs", "3_s", "4_nl", "4_xs")},
-    **{f"q{bits}k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6, 8)},
-    **{f"afq{bits}": "affine" for bits in (2, 3, 4, 6, 8)}, **{f"hqq{bits}": "hqq" for bits in (1, 2, 3, 4, 8)},
-    **{f"lut{bits}": "palette" for bits in (1, 2, 3, 4, 6, 8)},
-    **dict.fromkeys(("fp8", "fp8_row", "fp8_block"), "float8"),
-}  # fmt: skip
-
-# (offset, bytes, format id), if the plugin is not installed
-SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"GGUF", "gguf"), (0, b"SQZD", "squizd"), (0, b"ZTEN", "ztensor"), (0, b"\x89ZT2\r\n\x1a\n", "ztensor"),
-    (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
+HEADS: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"ZTEN", "ztensor"), (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
 )  # fmt: skip
-
-# end of a file name in a folder -> format id, if the plugin is not installed
-MEMBERS = {
-    ".safetensors": "safetensors", ".uqff": "uqff", "model.onnx": "onnx", "Manifest.json": "mlpackage",
-    "manifest.json": "npydir", ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
-}  # fmt: skip
+"""(offset, bytes, format) of formats whose declared signatures are too precise or too short for a hint."""
 
 # files by which a folder is recognized where nothing lists it
 STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
-
-# suffix -> format id, if the plugin is not installed
-SUFFIXES = {
-    ".gguf": "gguf",
-    ".safetensors": "safetensors",
-    ".safetensors.index.json": "safetensors",
-    ".zt": "ztensor",
-    ".squizd": "squizd",
-    ".uqff": "uqff",
-    ".onnx": "onnx",
-    ".mlpackage": "mlpackage",
-}
-
-# suffix of a compressed file -> byte codec, if the plugin is not installed
-BYTE_SUFFIXES = {".zst": "zstd"}
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    "gguf": ("ggml",), "ztensor": ("affine", "ggml", "zstd"), "squizd": ("squizd", "astc", "ane"),
-    "uqff": ("affine", "ggml"), "npydir": ("affine", "zstd"), "mlx": ("affine",), "hf": ("affine",),
-    "mlpackage": ("affine",), "onnx": ("affine",),
-}  # fmt: skip
-"""Format -> a codec of each other package that its files may need, if the plugin is not installed."""
 
 # refinement, base format, place of its declaration ("meta" or the name of an asset), and keys (none: the whole file)
 DECLARATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -136,9 +55,6 @@ DECLARATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("hf", "safetensors", "meta", ("_quantization_metadata",)),
     ("mlx", "safetensors", "config.json", ("quantization",)),
 )  # fmt: skip
-
-BASES = {name: base for name, base, _, _ in DECLARATIONS}
-"""Refinement -> its base format."""
 
 # refinement -> base format, suffix of its files, and patterns of names: of one tensor, or of all
 NAMES: dict[str, tuple[str, str, str, str]] = {
@@ -204,10 +120,62 @@ REFERENCES = re.compile(rb'"refs"\s*:\s*\{')
 """In the first bytes of a reference manifest (kerchunk JSON, version 1)."""
 
 
+@cache
+def table() -> dict[str, dict[str, Any]]:
+    """Kind -> id -> what its plugin declares, as far as hints need it. Read on first use."""
+    import json
+
+    facts: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
+    return facts
+
+
+def format_facts(name: str) -> Mapping[str, Any]:
+    """What a format of this repository declares; its `needs` are a codec of each other package."""
+    facts: Mapping[str, Any] = table()["container"].get(name, {})
+    return facts
+
+
+def distributions() -> dict[str, str]:
+    """Distribution of this repository -> its folder."""
+    return table()["distributions"]
+
+
+@cache
+def packages(kind: str) -> dict[str, str]:
+    """Id of a kind, or prefix of ids -> the package of this repository that provides it."""
+    providers: dict[str, str] = {}
+    for name, facts in table()[kind].items():
+        names = (name.partition(".")[0], *facts.get("schemes", ())) if facts["dist"] != "squish-core" else ()
+        for each in names:
+            if providers.setdefault(each, facts["dist"]) != facts["dist"]:
+                providers[name] = facts["dist"]
+    providers.pop("*", None)
+    return providers
+
+
 def package_for(kind: str, name: str) -> str | None:
     """The package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
-    table = PACKAGES.get(kind, {})
-    return table.get(name) or table.get(name.split(".")[0])
+    providers = packages(kind) if kind in KINDS else {}
+    return providers.get(name) or providers.get(name.split(".")[0])
+
+
+@cache
+def suffixes() -> dict[str, str]:
+    """Suffix -> format of this repository."""
+    return {suffix: name for name, facts in table()["container"].items() for suffix in facts.get("suffixes", ())}
+
+
+@cache
+def byte_suffixes() -> dict[str, str]:
+    """Suffix of a compressed file -> byte codec of this repository."""
+    return {facts["suffix"]: name for name, facts in table()["codec"].items() if "suffix" in facts}
+
+
+@cache
+def short_names(*kinds: str) -> dict[str, str]:
+    """Short name for `--encode` that plugins of these kinds declare -> codec."""
+    tables = [facts.get("aliases", {}) for kind in kinds for facts in table()[kind].values()]
+    return {name: codec for aliases in reversed(tables) for name, codec in aliases.items()}
 
 
 def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str:
@@ -270,8 +238,8 @@ def _target(
 ) -> str:
     if name in folders:
         return f"{name}{extras} @ {place(folders[name])}" if named else f"{place(folders[name])}{extras}"
-    if address and name in DISTRIBUTIONS:
-        folder = FOLDERS.get(name, f"plugins/{name.removeprefix('squish-')}")
+    if address and name in distributions():
+        folder = distributions()[name]
         return f"{name}{extras} @ {address}{folder and f'#subdirectory={folder}'}"
     return f"{name}{extras}"
 
@@ -438,13 +406,12 @@ def lookalike(head: bytes, tail: bytes = b"", *, text: bool = False) -> tuple[st
 
 def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
     """Id of the known format that the first bytes or the names in a folder indicate."""
-    for end, format_id in MEMBERS.items():
+    formats = table()["container"].items()
+    for end, format_id in ((end, name) for name, facts in formats for end in facts.get("members", ())):
         if any(name.endswith(end) for name in members):
-            return format_id
-    for offset, magic, format_id in SIGNATURES:
-        if head[offset : offset + len(magic)] == magic:
-            return format_id
-    return None
+            return suffixes().get(end, format_id)
+    heads = [(at, bytes.fromhex(magic), name) for name, facts in formats for at, magic in facts.get("heads", ())]
+    return next((name for at, magic, name in (*heads, *HEADS) if head[at : at + len(magic)] == magic), None)
 
 
 def piece_hint(name: str) -> str | None:
@@ -477,3 +444,63 @@ def piece_hint(name: str) -> str | None:
         common = name[: -len(named or bare)] if named or bare else f"{whole}.part"
         pieces = f"$(ls -v {shlex.quote(common)}*)"
     return f"Join its pieces: `cat {pieces} > {shlex.quote(whole)}`."
+
+
+def catalog_text(registry: Any) -> str:
+    """The text of `catalog.json`, from the plugins of this checkout, all of which must be in the registry.
+
+    Names keep the order that they have in the file, since hints list them in it; new ones come last.
+    """
+    places = plugin_folders()
+    plugins = {name for name, folder in places.items() if "entry-points" in _project(folder / "pyproject.toml")}
+    if absent := plugins - {plugin.dist for plugin in registry.plugins}:
+        sys.exit(f"not installed here: {', '.join(sorted(absent))}")
+    folders = {name: places[name].relative_to(places["squish-core"]).as_posix() for name in sorted(places)}
+    facts: dict[str, Any] = {"distributions": {**folders, "squish-core": ""}}
+    for kind in INFOS:
+        entries = {entry.id: entry for entry in registry.find(kind) if entry.dist in places}
+        old = table().get(kind, {})
+        facts[kind] = {name: _facts(entries[name], registry, old.get(name, {})) for name in _ordered(entries, old)}
+    return "{\n" + ",\n".join(f' "{kind}": {{\n{_lines(entries)}\n }}' for kind, entries in facts.items()) + "\n}\n"
+
+
+def _lines(entries: Mapping[str, Any]) -> str:
+    """JSON with one item a line."""
+    import json
+
+    return ",\n".join(f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in entries.items())
+
+
+def _facts(entry: Entry[Any], registry: Any, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What hints say of a declaration. `before`: as the table has it."""
+    from squish_core.specs import parse_spec
+
+    info = asdict(entry.info, recurse=False)
+    codecs = [registry.codecs[name] for name in info.get("codecs", ())]
+    codecs += [registry.codecs[name] for codec in codecs for name in codec.info.needs]
+    needs = {codec.dist: codec.id.partition(".")[0] for codec in reversed(codecs)}
+    others = {name for dist, name in needs.items() if dist not in ("squish-core", entry.dist)}
+    signatures = info.get("signatures", ())
+    heads = [each for each in signatures if each.where == "head" and len(each.bytes) > 1]
+    facts = {
+        "dist": entry.dist,
+        **{name: info.get(name) for name in ("refines", "suffixes", "suffix", "schemes")},
+        "heads": [(each.offset, each.bytes.hex()) for each in heads],
+        "members": [each.bytes.decode() for each in signatures if each.where == "member"],
+        "needs": _ordered(sorted(others), before.get("needs", ())),
+        "aliases": {name: parse_spec(text).id for name, text in info.get("aliases", {}).items()},
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _ordered(names: Collection[str], before: Collection[str]) -> list[str]:
+    """The names, first those of before in their order."""
+    return [*(name for name in before if name in names), *(name for name in names if name not in before)]
+
+
+if __name__ == "__main__":
+    import squish_core as squish
+
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python -m squish_core.plugins.catalog --write")
+    TABLE.write_text(catalog_text(squish.Registry("")), "utf-8")

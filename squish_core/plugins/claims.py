@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -35,15 +36,15 @@ class Claims:
     """
 
     def __init__(self, kinds: Iterable[str], prefer: Mapping[str, str]) -> None:
-        self.winners: dict[str, dict[str, Entry]] = {kind: {} for kind in kinds}
+        self.winners: dict[str, dict[str, Entry[Any]]] = {kind: {} for kind in kinds}
         self.conflicts: dict[tuple[str, str], Conflict] = {}
-        self._entries: dict[tuple[str, str], list[Entry]] = {}
+        self._entries: dict[tuple[str, str], list[Entry[Any]]] = {}
         self._prefer = prefer
 
-    def add(self, entries: Sequence[tuple[str, Entry]], *, exclusive: bool) -> None:
+    def add(self, entries: Sequence[tuple[str, Entry[Any]]], *, exclusive: bool) -> None:
         """Add all declarations of a plugin, or none. `exclusive`: raise conflicts instead of recording them."""
         claims, conflicts = dict(self._entries), dict(self.conflicts)
-        winners: dict[str, dict[str, Entry]] = {}
+        winners: dict[str, dict[str, Entry[Any]]] = {}
         for kind, entry in entries:
             name = entry.info.id
             key, others = (kind, name), claims.get((kind, name), [])
@@ -62,7 +63,7 @@ class Claims:
         self._entries, self.conflicts = claims, conflicts
         self.winners.update(winners)
 
-    def of(self, kind: str) -> list[Entry]:
+    def of(self, kind: str) -> list[Entry[Any]]:
         """All entries of a kind by id, including every entry of ids in conflict."""
         winners, conflicts = self.winners[kind], self.conflicts
         return [
@@ -71,7 +72,7 @@ class Claims:
             for entry in (self._entries[kind, name] if (kind, name) in conflicts else [winners[name]])
         ]
 
-    def _conflict(self, key: tuple[str, str], entries: Sequence[Entry]) -> Conflict | None:
+    def _conflict(self, key: tuple[str, str], entries: Sequence[Entry[Any]]) -> Conflict | None:
         dists = tuple(entry.dist for entry in entries)
         if len(dists) < 2 or self._prefer.get(key[1]) in dists:
             return None

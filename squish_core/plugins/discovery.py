@@ -43,7 +43,7 @@ def check_api(plugin: Any) -> None:
         )  # fmt: skip
 
 
-def import_implementation(entry: Entry) -> Any:
+def import_implementation(entry: Entry[Any]) -> Any:
     """Import and instantiate an entry's factory; MissingPluginError if that fails."""
     module, _, name = entry.info.factory.partition(":")
     try:

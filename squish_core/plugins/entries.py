@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import asdict, frozen
 
@@ -13,17 +13,17 @@ from squish_core.plugins.hookspecs import Info
 
 VARIABLE = "SQUISH_PLUGINS"
 """The environment variable with the settings."""
-
+InfoT = TypeVar("InfoT", bound=Info, covariant=True)
 
 _BYTES = ("signature", "signatures", "skippable")
 """Fields of declarations that JSON cannot represent."""
 
 
 @frozen(kw_only=True, repr=False)
-class Entry:
+class Entry(Generic[InfoT]):
     """A declaration and its distribution."""
 
-    info: Info
+    info: InfoT
     dist: str
     version: str = ""
 

@@ -150,7 +150,7 @@ def _with_weights_below(folder: Source, names: Sequence[str], subfolders: Sequen
 
 
 def _has_weights(folder: Source, path: str) -> bool:
-    suffixes = (*catalog.SUFFIXES, *(suffix for suffixes, _, _ in FOREIGN for suffix in suffixes))
+    suffixes = (*catalog.suffixes(), *(suffix for suffixes, _, _ in FOREIGN for suffix in suffixes))
     return any(name.endswith(suffixes) for name in folder.members(path))
 
 

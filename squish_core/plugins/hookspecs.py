@@ -158,26 +158,10 @@ class SchedulerInfo:
     factory: str
 
 
-@frozen(kw_only=True)
-class FrameworkInfo:
-    """A machine-learning framework that takes the tensors of a file (`File.to_torch`).
-
-    `factory` is "module:Class" of a `Framework`.
-    """
-
-    id: str
-    title: str
-    factory: str
-
-
-Info = (
-    ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo | SourceInfo | SchedulerInfo
-    | FrameworkInfo
-)  # fmt: skip
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo | SourceInfo | SchedulerInfo
 INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
     "allocator": AllocatorInfo, "family": FamilyInfo, "source": SourceInfo, "scheduler": SchedulerInfo,
-    "framework": FrameworkInfo,
 }  # fmt: skip
 """Kind of plugin -> class of its declarations. The hook is `squish_<kind>s`, or has the plural in `PLURALS`."""
 PLURALS = {"family": "families"}
@@ -277,16 +261,6 @@ class Hooks:
         Returns
         -------
         iterable of SchedulerInfo
-            Declarations; listing them imports no implementation.
-        """
-
-    @hookspec
-    def squish_frameworks(self) -> Iterable[FrameworkInfo]:  # type: ignore[empty-body]
-        """Frameworks of the plugin, which take the tensors of a file.
-
-        Returns
-        -------
-        iterable of FrameworkInfo
             Declarations; listing them imports no implementation.
         """
 

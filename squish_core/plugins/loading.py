@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
-from squish_core.plugins import catalog
 from squish_core.plugins.claims import Claims, Conflict
 from squish_core.plugins.discovery import (
     check_api,
@@ -48,11 +47,12 @@ class Plugins:
         self._claims = Claims(INFOS, self.prefer)
         self._tables = self._claims.winners
         self._instances: dict[tuple[str, str, str], Any] = {}
-        self._outside: set[str] = set()
+        self._unnamed: set[str] = set()
         self._providers: Providers | None = None
         self._bound: dict[Hashable, Codec] = {}
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
+        self._found: dict[Hashable, list[Entry[Any]]] = {}
         self._lock = threading.RLock()
         from squish_core.plugins import builtin
         from squish_core.version import __version__
@@ -103,7 +103,7 @@ class Plugins:
         """
         self._register(plugin, dist, version, exclusive=True)
 
-    def instance(self, kind: str, entry: Entry) -> Any:
+    def instance(self, kind: str, entry: Entry[Any]) -> Any:
         """Implementation of an entry from `find`, even if its id is in conflict."""
         key = kind, entry.info.id, entry.dist
         implementation = self._instances.get(key)  # looked up for every tensor, so without the lock
@@ -136,7 +136,7 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers, self.resolvers, self._providers, self._bound = {}, {}, None, {}
+            self.answers, self.resolvers, self._found, self._bound, self._providers = {}, {}, {}, {}, None
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 
@@ -152,8 +152,8 @@ class Plugins:
             return
         try:
             names = self._register(point.load(), dist, version, exclusive=False, ids=() if is_named else ids)
-            if dist not in catalog.DISTRIBUTIONS and not self.settings.allow.intersection((dist, point.name, *names)):
-                self._outside.add(dist)
+            if not self.settings.allow.intersection((dist, point.name, *names)):
+                self._unnamed.add(dist)
         except Exception as error:  # a plugin may raise anything, and must not affect the others
             if is_named:
                 self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))

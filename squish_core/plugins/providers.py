@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import field, frozen
 
@@ -11,6 +11,7 @@ from squish_core.backends.chain import ChainPlugin
 from squish_core.model import CodecSpec, Encoding
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Info
 
 
 class Provider(NamedTuple):
@@ -30,10 +31,10 @@ class Providers:
     _commands: dict[tuple[str, ...], str] = field(factory=dict, eq=False, repr=False)
 
     @classmethod
-    def of(cls, tables: Mapping[str, Mapping[str, Entry]]) -> Providers:
+    def of(cls, tables: Mapping[str, Mapping[str, Entry[Any]]]) -> Providers:
         """The providers of the registry's tables."""
         return cls({
-            (kind, name): Provider(entry.dist, entry.version, _needs(entry), getattr(entry.info, "kind", ""))
+            (kind, name): Provider(entry.dist, entry.version, *_needs(entry.info))
             for kind in ("container", "codec", "backend", "source") for name, entry in tables[kind].items()
         })  # fmt: skip
 
@@ -65,7 +66,7 @@ class Providers:
         provider = self.table.get(("codec", name))
         for other in provider.needs if provider else ():
             needed = self.table.get(("codec", other))
-            is_bytes = needed.kind == "bytes" if needed else other in catalog.BYTE_SUFFIXES.values()
+            is_bytes = needed.kind == "bytes" if needed else other in catalog.byte_suffixes().values()
             yield from self._codec("byte codec" if is_bytes else "inner codec", other)
 
     def plugin(self, role: str, kind: str, name: str) -> ChainPlugin:
@@ -89,6 +90,8 @@ def distributions(plugins: Iterable[ChainPlugin]) -> list[str]:
     return sorted(names, key=lambda name: name != "squish-core")
 
 
-def _needs(entry: Entry) -> tuple[str, ...]:
-    base = getattr(entry.info, "refines", None)
-    return (base,) if base else tuple(getattr(entry.info, "needs", ()))
+def _needs(info: Info) -> tuple[tuple[str, ...], str]:
+    """The ids of its kind that a plugin needs, and the kind of a codec."""
+    if isinstance(info, ContainerInfo):
+        return (info.refines,) if info.refines else (), ""
+    return (tuple(info.needs), info.kind) if isinstance(info, CodecInfo) else ((), "")

@@ -15,14 +15,25 @@ from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
-from squish_core.plugins.hookspecs import INFOS, PLURALS, Signature
+from squish_core.plugins.hookspecs import (
+    INFOS,
+    PLURALS,
+    AllocatorInfo,
+    BackendInfo,
+    CodecInfo,
+    ContainerInfo,
+    EncoderInfo,
+    FamilyInfo,
+    SchedulerInfo,
+    Signature,
+    SourceInfo,
+)
 from squish_core.plugins.loading import Plugins
 from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.backends.framework import Framework
     from squish_core.backends.matrix import Matrix
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
@@ -44,17 +55,17 @@ class Registry(Plugins):
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
 
     @property
-    def containers(self) -> Mapping[str, Entry]:
+    def containers(self) -> Mapping[str, Entry[ContainerInfo]]:
         """Installed file formats by id."""
         return self._tables["container"]
 
     @property
-    def codecs(self) -> Mapping[str, Entry]:
+    def codecs(self) -> Mapping[str, Entry[CodecInfo]]:
         """Installed codecs by id."""
         return self._tables["codec"]
 
     @property
-    def backends(self) -> Mapping[str, Entry]:
+    def backends(self) -> Mapping[str, Entry[BackendInfo]]:
         """Installed backends by id."""
         return self._tables["backend"]
 
@@ -103,12 +114,12 @@ class Registry(Plugins):
         return self.codec_type(spec.id)
 
     @property
-    def encoders(self) -> Mapping[str, Entry]:
+    def encoders(self) -> Mapping[str, Entry[EncoderInfo]]:
         """Installed alternative encoders by codec id."""
         return self._tables["encoder"]
 
     @property
-    def families(self) -> Mapping[str, Entry]:
+    def families(self) -> Mapping[str, Entry[FamilyInfo]]:
         """Installed model families by id."""
         return self._tables["family"]
 
@@ -117,26 +128,17 @@ class Registry(Plugins):
         return self.implementation("codec", name)
 
     @property
-    def sources(self) -> Mapping[str, Entry]:
+    def sources(self) -> Mapping[str, Entry[SourceInfo]]:
         """Installed sources of URLs by id."""
         return self._tables["source"]
 
     @property
-    def schedulers(self) -> Mapping[str, Entry]:
+    def schedulers(self) -> Mapping[str, Entry[SchedulerInfo]]:
         """Installed schedulers by id."""
         return self._tables["scheduler"]
 
     @property
-    def frameworks(self) -> Mapping[str, Entry]:
-        """Installed frameworks by id."""
-        return self._tables["framework"]
-
-    def framework(self, name: str) -> Framework:
-        """Implementation of a framework; a MissingPluginError names the package to install."""
-        return self.implementation("framework", name)
-
-    @property
-    def allocators(self) -> Mapping[str, Entry]:
+    def allocators(self) -> Mapping[str, Entry[AllocatorInfo]]:
         """Installed allocators by id."""
         return self._tables["allocator"]
 
@@ -151,12 +153,12 @@ class Registry(Plugins):
     def writing_options(self, container: str) -> Mapping[str, str] | None:
         """Write options of a format (`--to ID:key=value`) with descriptions; None if it is not installed."""
         entry = self.containers.get(container)
-        return getattr(entry.info, "options", None) if entry else None
+        return entry.info.options if entry else None
 
     def reading_options(self, container: str) -> Mapping[str, str] | None:
         """Read options of a format (`--format ID:key=value`) with descriptions; None if it is not installed."""
         entry = self.containers.get(container)
-        return getattr(entry.info, "reading", None) if entry else None
+        return entry.info.reading if entry else None
 
     @property
     def providers(self) -> Providers:
@@ -169,15 +171,17 @@ class Registry(Plugins):
 
     def absent_backends(self) -> list[Refusal]:
         """Refusals for known backends that are not installed."""
-        names = (name for name in catalog.PACKAGES["backend"] if name not in self.backends)
+        names = (name for name in catalog.packages("backend") if name not in self.backends)
         return [evolve(catalog.absent("backend", name), backend=name, why="not installed") for name in names]
 
     def is_outside(self, backend: str) -> bool:
         """Whether a backend is from a third party and named neither by `+name` in the settings nor by `prefer`."""
         entry = self.backends.get(backend)
-        return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
+        if entry is None or entry.dist not in self._unnamed or self.prefer.get(backend) == entry.dist:
+            return False
+        return entry.dist not in catalog.distributions()
 
-    def find(self, kind: str, /, **facts: Any) -> list[Entry]:
+    def find(self, kind: str, /, **facts: Any) -> list[Entry[Any]]:
         """Find entries of a kind by the values of their declarations.
 
         For an id in conflict, the entries of all distributions are included.
@@ -185,8 +189,7 @@ class Registry(Plugins):
         Parameters
         ----------
         kind
-            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources",
-            "schedulers" or "frameworks".
+            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources" or "schedulers".
         **facts
             Field of the declaration -> its value; of a field with several values (`codecs`, `suffixes`, `aliases`),
             one of them or a list that it must contain.
@@ -208,6 +211,17 @@ class Registry(Plugins):
         >>> [entry.id for entry in squish.registry().find("containers", suffixes=".zt")]
         ['ztensor']
         """
+        found = self._found  # before the claims: a registration starts a new table
+        question = kind, *[(name, type(value), value) for name, value in facts.items()]
+        try:
+            entries = found.get(question)
+        except TypeError:  # a value without a hash
+            found, question, entries = {}, (kind,), None
+        if entries is None:
+            entries = found[question] = self._find(kind, facts)
+        return list(entries)
+
+    def _find(self, kind: str, facts: Mapping[str, Any]) -> list[Entry[Any]]:
         kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
             raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
@@ -220,6 +234,7 @@ class Registry(Plugins):
             )  # fmt: skip
         for name, value in facts.items():
             _check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
+        # of one kind, the declarations of a third party may have more fields
         return [entry for entry in entries if all(_has(getattr(entry.info, k, None), v) for k, v in facts.items())]
 
     def needs(self, name: str) -> list[Requirement]:
@@ -251,7 +266,7 @@ class Registry(Plugins):
     def missing(self, encoding: Encoding) -> Refusal | None:
         """Why an encoding cannot be decoded here: a missing codec or filter, or a whole model. None if it can."""
         entry = self.codecs.get(encoding.codec.id)
-        if entry is not None and getattr(entry.info, "kind", "") == "whole":
+        if entry is not None and entry.info.kind == "whole":
             return Refusal(
                 why=f"{encoding.codec.id} is a whole model, which only its own runtime can run", code=ErrorCode.WHOLE
             )
@@ -272,7 +287,7 @@ class Registry(Plugins):
             spec = spec.inner
         ids += [item.codec for part in encoding.parts.values() for item in part.filters]
         infos = [self.codecs[name].info for name in ids if name in self.codecs]
-        return list(dict.fromkeys((*ids, *(codec for info in infos for codec in getattr(info, "needs", ())))))
+        return list(dict.fromkeys((*ids, *(codec for info in infos for codec in info.needs))))
 
     def _unusable(self, codec: str) -> Refusal | None:
         """Why a codec cannot be used here."""
@@ -370,7 +385,7 @@ class Registry(Plugins):
         Parameters
         ----------
         kind
-            "container", "codec", "backend", "encoder", "allocator", "family", "source", "scheduler" or "framework".
+            "container", "codec", "backend", "encoder", "allocator", "family", "source" or "scheduler".
         name
             The id.
 

@@ -12,10 +12,11 @@ from attrs import asdict, frozen
 from squish_core.model import CodecSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Signature
 from squish_core.specs import parse_spec
 
 HEAD = 4096
-Tables = Mapping[str, Mapping[str, Entry]]
+Tables = Mapping[str, Mapping[str, Entry[Any]]]
 
 
 @frozen(kw_only=True)
@@ -73,28 +74,24 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
     entry = tables[kind].get(name)
     if entry is None:
         return [_absent(kind, name), *_merged(_known_needs(name, tables) if kind == "container" else ())]
-    info: Any = entry.info
-    base = getattr(info, "refines", None)
+    info = entry.info
+    base = info.refines if isinstance(info, ContainerInfo) else None
     absent = [_absent("container", base)] if base and base not in tables["container"] else []
-    codecs = [*getattr(info, "codecs", ()), *getattr(info, "needs", ())]
-    indirect = [need for codec in codecs if codec in tables["codec"] for need in _needs(tables["codec"][codec])]
+    codecs = info.codecs if isinstance(info, ContainerInfo) else info.needs if isinstance(info, CodecInfo) else ()
+    indirect = [need for codec in codecs if codec in tables["codec"] for need in tables["codec"][codec].info.needs]
     absent += [_absent("codec", codec) for codec in (*codecs, *indirect) if codec not in tables["codec"]]
     return [Requirement(id=name, kind=kind, installed=True, dist=entry.dist), *_merged(absent)]
 
 
 def _known_needs(container: str, tables: Tables) -> Iterator[Requirement]:
     """What files of a format that is not installed need, as far as the catalog knows, and what of that is missing."""
-    base = catalog.BASES.get(container)
+    base = catalog.format_facts(container).get("refines")
     if base and base not in tables["container"]:
         yield _absent("container", base)
     present = {entry.dist for entry in tables["codec"].values()}
-    for codec in catalog.NEEDS.get(container, ()):
+    for codec in catalog.format_facts(container).get("needs", ()):
         if catalog.package_for("codec", codec) not in present:
             yield _absent("codec", codec)
-
-
-def _needs(entry: Entry) -> tuple[str, ...]:
-    return getattr(entry.info, "needs", ())
 
 
 def _merged(items: Iterable[Requirement]) -> list[Requirement]:
@@ -113,7 +110,7 @@ def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
     """Ids of the codecs that a short name stands for, from the declarations of codecs, else of formats."""
     for kinds in (("codec", "encoder"), ("container",)):
         entries = [entry for kind in kinds for entry in tables[kind].values()]
-        aliases = [getattr(entry.info, "aliases", {}) for entry in entries]
+        aliases = [entry.info.aliases for entry in entries]
         texts = dict.fromkeys(table[name] for table in aliases if name in table)
         if texts:
             for text in texts:
@@ -122,21 +119,21 @@ def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
                     yield spec.id
                     spec = spec.inner
             return
-        if kinds[0] == "codec" and name in catalog.SHORT_NAMES:
-            yield catalog.SHORT_NAMES[name]
+        if codec := catalog.short_names(*kinds).get(name):
+            yield codec
             return
 
 
-def _uncompressed(name: str, codecs: Mapping[str, Entry]) -> tuple[str, str | None]:
+def _uncompressed(name: str, codecs: Mapping[str, Entry[CodecInfo]]) -> tuple[str, str | None]:
     """A file name without the suffix of a compressed file, and the byte codec that compressed it, if any."""
-    suffixes = {getattr(entry.info, "suffix", ""): entry.id for entry in codecs.values()}
-    for suffix, codec in {**catalog.BYTE_SUFFIXES, **suffixes}.items():
+    suffixes = {entry.info.suffix: entry.id for entry in codecs.values()}
+    for suffix, codec in {**catalog.byte_suffixes(), **suffixes}.items():
         if suffix and name.lower().endswith(suffix):
             return name[: -len(suffix)], codec
     return name, None
 
 
-def _format_of(name: str, containers: Mapping[str, Entry]) -> str | None:
+def _format_of(name: str, containers: Mapping[str, Entry[ContainerInfo]]) -> str | None:
     """Format of a file or folder: from its content if it exists, else from its suffix."""
     path, by_content = Path(name), None
     if path.is_dir():
@@ -146,27 +143,27 @@ def _format_of(name: str, containers: Mapping[str, Entry]) -> str | None:
         with path.open("rb") as file:
             head = file.read(HEAD)
         by_content = _by_signature("head", (head,), containers) or catalog.absent_format(head)
-    suffixes = {suffix: entry.id for entry in containers.values() for suffix in getattr(entry.info, "suffixes", ())}
-    longest = sorted((*suffixes, *catalog.SUFFIXES), key=len, reverse=True)
+    suffixes = {suffix: entry.id for entry in containers.values() for suffix in entry.info.suffixes}
+    longest = sorted((*suffixes, *catalog.suffixes()), key=len, reverse=True)
     suffix = next((suffix for suffix in longest if name.lower().endswith(suffix)), None)
-    by_suffix = (suffixes.get(suffix) or catalog.SUFFIXES[suffix]) if suffix else None
+    by_suffix = (suffixes.get(suffix) or catalog.suffixes()[suffix]) if suffix else None
     # Files of a refinement have the signature of the base format.
     refined = containers.get(by_suffix or "")
-    is_refined = refined is not None and getattr(refined.info, "refines", None) == by_content
+    is_refined = refined is not None and refined.info.refines == by_content
     return by_suffix if by_content is None or is_refined else by_content
 
 
-def _by_signature(where: str, texts: Iterable[Any], containers: Mapping[str, Entry]) -> str | None:
+def _by_signature(where: str, texts: Iterable[Any], containers: Mapping[str, Entry[ContainerInfo]]) -> str | None:
     """The installed format with the longest matching signature."""
     matches = [
         (len(signature.bytes), entry.id)
-        for entry in containers.values() for signature in getattr(entry.info, "signatures", ())
+        for entry in containers.values() for signature in entry.info.signatures
         if signature.where == where and any(_matches(signature, text) for text in texts)
     ]  # fmt: skip
     return max(matches)[1] if matches else None
 
 
-def _matches(signature: Any, text: Any) -> bool:
+def _matches(signature: Signature, text: Any) -> bool:
     if signature.where == "member":
         return bool(text.endswith(signature.bytes.decode()))
     return bool(text[signature.offset : signature.offset + len(signature.bytes)] == signature.bytes)

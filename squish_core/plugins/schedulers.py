@@ -10,7 +10,7 @@ from attrs import frozen
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.guard import boundary
-from squish_core.plugins.catalog import PACKAGES, install_command
+from squish_core.plugins.catalog import install_command, packages
 from squish_core.plugins.registry import Registry
 from squish_core.schedulers.base import Scheduler
 
@@ -62,13 +62,13 @@ def scheduler_named(text: str, registry: Registry) -> Workers:
     entry = registry.schedulers.get(name)
     if entry is not None:
         return Workers(name, registry.instance("scheduler", entry), address)
-    package = PACKAGES["scheduler"].get(name)
+    package = packages("scheduler").get(name)
     if package:
         raise MissingPluginError(
             f"the scheduler {name!r} is not installed", code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command(package)}`.",
         )  # fmt: skip
     raise UsageError(
-        "no such scheduler", expected=", ".join(sorted({*registry.schedulers, *PACKAGES["scheduler"]})),
+        "no such scheduler", expected=", ".join(sorted({*registry.schedulers, *packages("scheduler")})),
         found=text, code=ErrorCode.USAGE,
     )  # fmt: skip

@@ -78,10 +78,10 @@ def remote_target(url: str, registry: Registry) -> RemoteTarget:
         return opener.create(_normalized(url), options)
 
 
-def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
+def _options(entry: Entry[SourceInfo], options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a source, those in `SQUISH_SOURCE` included."""
     merged = {**options_from_environment(), **options}
-    info: Any = entry.info
+    info = entry.info
     if unknown := sorted(set(merged) - set(info.options)):
         raise UsageError(
             f"the source {info.id!r} has no such option", found=", ".join(unknown),
@@ -102,7 +102,7 @@ def _normalized(url: str) -> str:
     return f"{scheme.lower()}{separator}{rest}"
 
 
-def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
+def source_entry(scheme: str, registry: Registry, url: str) -> Entry[SourceInfo]:
     """The source for a scheme; an error lists those in conflict, or names the package to install."""
     entries = _declaring(scheme, registry) or _declaring(ANY, registry)
     preferences = registry.prefer
@@ -119,15 +119,12 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
 
 def source_package(scheme: str) -> str:
     """The package that reads a scheme, with the extra for its library."""
-    extra = {"hf": "[hf]"}.get(scheme, "" if scheme in catalog.PACKAGES["source"] else "[fsspec]")
+    extra = {"hf": "[hf]"}.get(scheme, "" if scheme in catalog.packages("source") else "[fsspec]")
     return f"squish-remote{extra}"
 
 
-def _declaring(scheme: str, registry: Registry) -> list[Entry]:
-    return [
-        entry for entry in registry.find("source")
-        if isinstance(entry.info, SourceInfo) and scheme in entry.info.schemes
-    ]  # fmt: skip
+def _declaring(scheme: str, registry: Registry) -> list[Entry[SourceInfo]]:
+    return registry.find("source", schemes=scheme)
 
 
 def options_from_environment() -> dict[str, str]:

@@ -151,9 +151,10 @@ def test_an_installed_plugin_that_cannot_be_imported_is_broken(run: Any, monkeyp
 def test_the_catalog_knows_what_each_format_needs() -> None:
     registry = squish.registry()
     for name, entry in registry.containers.items():
-        info: Any = entry.info
-        infos: list[Any] = [registry.codecs[codec].info for codec in info.codecs]
+        info = entry.info
+        infos = [registry.codecs[codec].info for codec in info.codecs]
         codecs = {codec for item in infos for codec in (item.id, *item.needs)}
         packages = {registry.codecs[codec].dist for codec in codecs} - {"squish-core", entry.dist}
-        assert {catalog.package_for("codec", codec) for codec in catalog.NEEDS.get(name, ())} == packages, name
-        assert info.refines == catalog.BASES.get(name)
+        facts = catalog.format_facts(name)
+        assert {catalog.package_for("codec", codec) for codec in facts.get("needs", ())} == packages, name
+        assert info.refines == facts.get("refines")

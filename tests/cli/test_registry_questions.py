@@ -122,7 +122,7 @@ def test_a_matrix_answers_every_combination_as_data(container: str) -> None:
 
 def test_the_rows_of_squizd_are_its_words_in_order() -> None:
     matrix = squish.registry().matrix("squizd", backends=["numpy", "cpu"])
-    bits: Any = squish.registry().containers["squizd"].info.bits["flags"]
+    bits = squish.registry().containers["squizd"].info.bits["flags"]
     assert [sum(bits[name] for name in row.features["flags"]) for row in matrix] == list(range(128))
     assert matrix[4].answers["numpy"].chosen.encoding.label == "INT4"
     refused = matrix[1].answers["cpu"]  # ASTC alone

@@ -45,7 +45,7 @@ def registry(compiled: bool) -> Registry:
 def specs() -> Iterator[tuple[str, bool]]:
     """Each registered encoder under each of its short names, and whether it is a compiled one."""
     for entry in registry(False).find("codec", kind="tensor"):
-        info: Any = entry.info
+        info = entry.info
         names = (*PARAMETERS.get(info.id, ()), *(info.aliases or ([] if info.id in PARAMETERS else [info.id])))
         for name in names:
             if encodes(name, registry(False)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.api import Framework, FrameworkInfo, hookimpl
+from squish_core.plugins.discovery import installed_entry_points
+from squish_core.plugins.entry_points import Distribution, EntryPoint
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -45,23 +47,27 @@ def test_a_large_read_is_split_and_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file["w"].numpy(copy=True), data)
 
 
-@hookimpl
-def squish_frameworks() -> list[FrameworkInfo]:
-    return [FrameworkInfo(id="torch", title="lists", factory=f"{__name__}:Lists")]
-
-
-class Lists(Framework):
-    """Tensors as lists, in place of PyTorch's."""
-
-    def tensors(self, file: Any, device: Any = "cpu", dtype: Any = None) -> dict[str, Any]:
+def test_squish_torch_makes_the_tensors_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lists(file: squish.File, device: Any, dtype: Any) -> dict[str, Any]:
         return {name: (device, dtype, tensor.numpy().tolist()) for name, tensor in file.items()}
 
-
-def test_a_plugin_makes_the_tensors_of_a_framework() -> None:
-    registry = squish.Registry("-squish-torch", extra=[SimpleNamespace(squish_frameworks=squish_frameworks)])
+    monkeypatch.setitem(sys.modules, "squish_torch.to_torch", SimpleNamespace(to_torch=lists))  # type: ignore[arg-type]
+    registry = squish.Registry("-squish-torch")
+    registry.register(SimpleNamespace(), dist="squish-torch")
     with squish.open(DATA / "sample.safetensors", registry=registry) as file:
         tensors = file.to_torch("gpu", dtype="half")
         assert tensors == {name: ("gpu", "half", array.tolist()) for name, array in file.numpy().items()}
+
+
+def test_the_message_for_a_broken_squish_torch_has_its_reason() -> None:
+    points = [point for point in installed_entry_points() if point.dist.name != "squish-torch"]
+    points.append(EntryPoint("torch", "squish_absent", Distribution("squish-torch", "0")))
+    registry = squish.Registry(entry_points=lambda: points)
+    with (
+        squish.open(DATA / "sample.safetensors", registry=registry) as file,
+        pytest.raises(squish.MissingPluginError, match="squish-torch is installed but broken: ModuleNotFoundError: "),
+    ):
+        file.to_torch()
 
 
 def test_without_the_plugin_an_error_has_the_command_that_installs_it() -> None:

@@ -18,7 +18,7 @@ from squish_testing import expect_error
 import squish_core as squish
 from squish_core import api
 from squish_core.api import MissingPluginError, SquishError
-from squish_core.plugins.catalog import SHORT_NAMES, install_command
+from squish_core.plugins.catalog import install_command, short_names
 
 FORMATS = sorted(squish.registry().containers)
 BACKENDS = (None, "cpu", "numpy", "metal", "ane:device=M1", "ane:device=M4")
@@ -26,7 +26,7 @@ BACKENDS = (None, "cpu", "numpy", "metal", "ane:device=M1", "ane:device=M4")
 
 def questions(container: str) -> Iterator[dict[str, Any]]:
     """Each value of each feature, and each pair of values."""
-    features: Any = squish.registry().containers[container].info.features
+    features = squish.registry().containers[container].info.features
     choices = [(name, value) for name, values in features.items() for value in values]
     yield from ({name: value} for name, value in choices)
     for (one, first), (other, second) in combinations(choices, 2):
@@ -56,7 +56,7 @@ def test_no_combination_of_features_makes_an_offer_fail(
 @pytest.mark.parametrize("container", FORMATS)
 def test_a_format_declares_every_codec_that_its_features_and_short_names_lead_to(container: str) -> None:
     registry = squish.registry()
-    info: Any = registry.containers[container].info
+    info = registry.containers[container].info
     codecs = {text.partition(":")[0].partition("(")[0] for text in info.aliases.values()}
     for features in questions(container):
         try:
@@ -188,7 +188,7 @@ def test_the_bits_of_an_isq_stand_for_the_types_that_mistral_rs_takes(bits: int,
 @pytest.mark.parametrize("container", FORMATS)
 def test_each_value_of_a_feature_is_answered_without_an_error_about_a_file(container: str) -> None:
     registry = squish.registry()
-    features: Any = registry.containers[container].info.features
+    features = registry.containers[container].info.features
     for question in ({name: value} for name, values in features.items() for value in values):
         assert outcome(registry, container=container, **question) in ("answer", "feature", "no-chain"), question
 
@@ -318,7 +318,7 @@ def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
 
 def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:
     registry = squish.registry()
-    for short, codec in SHORT_NAMES.items():
+    for short, codec in {**short_names("container"), **short_names("codec", "encoder")}.items():
         assert registry.needs(short)[0].id == codec
 
 
@@ -351,5 +351,5 @@ def test_a_refinement_needs_the_format_that_it_refines(question: dict[str, Any])
 
 @pytest.mark.parametrize(("container", "codecs"), [("onnx", {"affine"}), ("gguf", {"ggml.big_endian"})])
 def test_a_format_declares_the_codecs_that_its_files_need_without_features(container: str, codecs: set[str]) -> None:
-    info: Any = squish.registry().containers[container].info
+    info = squish.registry().containers[container].info
     assert codecs <= set(info.codecs)

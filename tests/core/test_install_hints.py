@@ -21,6 +21,7 @@ from squish_core.plugins import catalog
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
 INSTALLER: Any = environment.installer
+DATA = Path(__file__).parents[1] / "data"
 """The tests' shared fixture replaces these."""
 
 
@@ -63,7 +64,7 @@ def test_this_checkout_holds_every_package_of_the_catalog(monkeypatch: pytest.Mo
     if root is None:
         pytest.skip("squish-core comes from a package index here")
     monkeypatch.setattr(catalog, "checkout", lambda: root)
-    packages = {package for table in catalog.PACKAGES.values() for package in table.values()}
+    packages = {package for kind in catalog.KINDS for package in catalog.packages(kind).values()}
     assert packages | set(catalog.COMMANDS.values()) <= catalog.plugin_folders().keys()
 
 
@@ -85,10 +86,18 @@ def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monk
     assert at((checkout / "moved").as_uri()) is None
 
 
+def test_listing_plugins_and_opening_read_nothing_of_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "TABLE", None)
+    catalog.table.cache_clear()
+    registry = squish.Registry()
+    with squish.open(DATA / "sample.gguf", registry=registry) as file:
+        assert registry.find("containers", id=file.format)
+
+
 def test_a_file_of_a_missing_plugin_is_known_by_its_suffix() -> None:
     bare = squish.Registry(entry_points=tuple)
     for entry in squish.registry().containers.values():
-        for suffix in getattr(entry.info, "suffixes", ()):
+        for suffix in entry.info.suffixes:
             assert bare.needs(f"model{suffix}")[0].dist == entry.dist, suffix
 
 
@@ -104,11 +113,6 @@ def test_a_model_of_a_family_that_is_not_installed_names_the_package(
     assert caught.value.code == code
     assert "`pip install squish-models`" in str(caught.value.hint)
     assert not (tmp_path / target).exists()
-
-
-def test_the_catalog_lists_the_families_of_squish_models() -> None:
-    installed = [entry.id for entry in squish.registry().find("family") if entry.dist == "squish-models"]
-    assert sorted(catalog.PACKAGES["family"]) == sorted(installed)
 
 
 ENVIRONMENTS = [
@@ -181,16 +185,6 @@ def test_plugins_come_from_where_the_core_came_from(
     monkeypatch.setattr(catalog, "repository", REPOSITORY.__wrapped__)
     monkeypatch.setattr(catalog, "wheels", WHEELS.__wrapped__)
     assert catalog.install_command("squish-cpu", "scipy") == command
-
-
-def test_the_folders_of_packages_are_those_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = CHECKOUT()
-    if root is None:
-        pytest.skip("squish-core comes from a package index here")
-    monkeypatch.setattr(catalog, "checkout", lambda: root)
-    for package, folder in catalog.plugin_folders().items():
-        name = catalog.FOLDERS.get(package, f"plugins/{package.removeprefix('squish-')}")
-        assert (root / name).resolve() == folder, package
 
 
 def test_extras_and_what_they_require_are_listed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,6 +268,20 @@ def test_entries_are_found_by_singular_or_plural_and_have_a_short_repr() -> None
     assert repr(entry).startswith("<Backend 'numpy' of squish-core")
 
 
+def test_what_was_found_once_is_found_again_until_a_plugin_registers() -> None:
+    registry = toys.registry()
+    first = registry.find("containers", can_write=True)
+    first.clear()  # the caller's own list
+    assert [entry.id for entry in registry.find("containers", can_write=True)] == ["toy.box"]
+    assert registry.find("containers", suffixes=[".acme"]) == []  # a list has no hash
+    for _ in range(2):
+        with expect_error(SquishError, code="fact", found="1"):
+            registry.find("containers", can_write=1)
+    registry.register(toys.plugin("mine", squish_containers=[toys.container_info("acme.new", suffixes=(".acme",))]))
+    assert [entry.id for entry in registry.find("containers", suffixes=[".acme"])] == ["acme.new"]
+    assert [entry.id for entry in registry.find("containers")] == ["acme.new", "toy.box"]
+
+
 def test_a_table_of_plugins_stays_as_it_was_when_another_registers() -> None:
     registry = toys.registry()
     containers = registry.containers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from squish_testing import expect_error
 import squish_core as squish
 from squish_core import api
 from squish_core.backends import chain
+from squish_core.backends import resolve as module
 from squish_core.backends.resolve import resolve
 from squish_core.errors import MissingPluginError, SquishError, TensorError
 from squish_core.text import format_bytes
@@ -110,6 +112,17 @@ def test_the_reason_tells_of_the_other_encodings_too() -> None:
     first, second = chain.because.split("; ", 1)
     assert first == "the format ranks this encoding before the others it stores"
     assert second == "works on the compressed blocks directly; numpy would decode them to f32 first"
+
+
+def test_the_reason_is_put_into_words_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(module, "because", lambda *offers, **more: calls.append(offers) or "for fun")
+    chain = resolve(backends(toys.backend("toy.a")), "w", "toy.box", (DENSE,))
+    assert not calls
+    assert "because  for fun" in chain.explain()
+    assert (chain.because, len(calls)) == ("for fun", 1)
+    again = pickle.loads(pickle.dumps(chain))
+    assert (again, again.because) == (chain, "for fun")
 
 
 def test_each_policy_says_why_an_offer_goes_first() -> None:

@@ -25,7 +25,7 @@ from squish_core import api
 from squish_core.plugins.hookspecs import Hooks
 
 INTERFACES = (
-    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, Family, api.Framework,
+    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, Family,
     Hooks,
 )  # fmt: skip
 """What plugins implement."""
@@ -37,7 +37,7 @@ ONE_LINE = {
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
     "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
     "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator",
-    "Registry.backend", "Registry.framework", "Plugins.instance", "Offer.about",
+    "Registry.backend", "Plugins.instance", "Offer.about",
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -28,100 +28,23 @@ INSTALLED = "not typed_errors_only and not resident_cost"
 """Of the tests marked `alone`, those that what is installed may change: not long runs of damaged files and memory."""
 
 
-FAMILIES = frozenset((
-    "deepseek2", "gemma2", "gemma3", "glm4", "gpt-oss", "gpt2", "granite", "lfm2", "llama", "mixtral", "mlx-lm",
-    "olmo2", "phi3", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "starcoder2",
-))  # fmt: skip
-"""Families of squish-models."""
-
-
-class Brings(NamedTuple):
-    """What a distribution adds to the registry; `sample` is in tests/data."""
-
-    containers: frozenset[str] = frozenset()
-    codecs: frozenset[str] = frozenset()
-    backends: frozenset[str] = frozenset()
-    families: frozenset[str] = frozenset()
-    sources: frozenset[str] = frozenset()
-    schedulers: frozenset[str] = frozenset()
-    sample: str = ""
-    refines: bool = False  # without the plugin its sample is a plain file of another format
-
-
-GGML = (
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "q1_0",
-    "q2_0", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
-    "iq3_xxs", "iq3_s",
-)  # fmt: skip
-BRINGS = {
-    "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})),
-    "squish-convert": Brings(codecs=frozenset({"deinterleave", "heads", "interleave", "slice", "stack", "transpose"})),
-    "squish-codecs": Brings(
-        codecs=frozenset(
-            {
-                "affine",
-                "awq",
-                "bitmask",
-                "boxes",
-                "float8",
-                "hqq",
-                "lowrank",
-                "masked",
-                "mx",
-                "palette",
-                "panels",
-                "reshaped",
-                "squizd.int2",
-                "squizd.int4",
-                "tca_tbe",
-            }
-        )  # fmt: skip
-    ),
-    "squish-onnx": Brings(containers=frozenset({"onnx"}), codecs=frozenset({"onnx.blocks"}), sample="sample.onnx"),
-    "squish-astc": Brings(codecs=frozenset({"astc"})),
-    "squish-zstd": Brings(codecs=frozenset({"zstd"})),
-    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian", "scaled_nvfp4"))),
-    "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
-    "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
-    "squish-ane": Brings(
-        containers=frozenset({"mlpackage"}), codecs=frozenset({"ane.mlpackage"}), backends=frozenset({"ane"})
-    ),
-    "squish-metal": Brings(backends=frozenset({"metal"})),
-    "squish-uqff": Brings(
-        containers=frozenset({"uqff"}), codecs=frozenset({"uqff.f8q8"}), sample="sample.uqff", refines=True
-    ),
-    "squish-hf": Brings(
-        containers=frozenset({"hf"}),
-        codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8", "hf.column_scales", "hf.convrot"}),
-    ),
-    "squish-models": Brings(
-        families=FAMILIES,
-    ),
-    "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
-    "squish-dask": Brings(schedulers=frozenset({"dask"})),
-    "squish-mlx": Brings(containers=frozenset({"mlx"})),
-    "squish-torch": Brings(),
-    "squish-cpu": Brings(backends=frozenset({"cpu"})),
-    "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
-    "squish-npydir": Brings(
-        containers=frozenset({"npydir"}), codecs=frozenset({"npydir.int3", "npydir.sqint2"}), sample="sample.npydir"
-    ),
-    "squish-ztensor": Brings(
-        containers=frozenset({"ztensor"}),
-        sample="sample.zt",
-        codecs=frozenset({"zt.zstd-seekable", "zt.sparse_csr", "zt.sparse_coo", "zt.mx"}),
-    ),
-}
+TABLE: dict[str, Any] = json.loads((ROOT / "squish_core" / "plugins" / "catalog.json").read_text("utf-8"))
+KINDS = [kind for kind in TABLE if kind != "distributions"]
+"""What each distribution adds to the registry: kind -> id -> facts with its distribution."""
+SAMPLES = {
+    "squish-onnx": "sample.onnx", "squish-gguf": "sample.gguf", "squish-safetensors": "sample.safetensors",
+    "squish-uqff": "sample.uqff", "squish-squizd": "sample.squizd", "squish-npydir": "sample.npydir",
+    "squish-ztensor": "sample.zt",
+}  # fmt: skip
+"""A sample in tests/data for each distribution that needs no other one to open it."""
+REFINING = {facts["dist"] for facts in TABLE["container"].values() if "refines" in facts}
+"""Distributions without which their samples are plain files of another format."""
 
 LOOK = """
 import json, sys, squish_core as squish
-reg = squish.registry()
-found = {
-    "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
-    "sources": reg.sources, "schedulers": reg.schedulers,
-}
-print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
-for sample, absent in json.loads(sys.argv[1]):
+kinds, samples = json.loads(sys.argv[1])
+print(json.dumps({kind: [entry.id for entry in squish.registry().find(kind)] for kind in kinds}))
+for sample, absent in samples:
     try:
         with squish.open(sample) as file:
             for name in file:
@@ -203,15 +126,14 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
 def check(python: Path, name: str) -> None:
     """An environment lists exactly what is installed, opens its own samples, says what to install for others."""
     installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])").split()
-    here = [BRINGS[dist] for dist in BRINGS if dist in installed]
     samples = [
-        (str(DATA / brings.sample), "" if dist in installed else dist)
-        for dist, brings in BRINGS.items()
-        if brings.sample and (dist in installed or not brings.refines)
+        (str(DATA / sample), "" if dist in installed else dist)
+        for dist, sample in SAMPLES.items()
+        if dist in installed or dist not in REFINING
     ]
-    listed = json.loads(run(python, "-c", LOOK, json.dumps(samples)))
+    listed = json.loads(run(python, "-c", LOOK, json.dumps((KINDS, samples))))
     for kind, ids in listed.items():
-        expected = sorted(set().union(*(getattr(brings, kind) for brings in here)))
+        expected = sorted(each for each, facts in TABLE[kind].items() if facts["dist"] in installed)
         if ids != expected:
             raise CheckError(f"{name}: {kind} {ids}, expected {expected}")
 

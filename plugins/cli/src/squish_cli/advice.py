@@ -106,9 +106,10 @@ def _conversion(word: str, rest: Sequence[str]) -> list[str]:
 
 def _encodings(registry: Registry) -> set[str]:
     """The names that `--encode` takes: ids of codecs and allocators, and short names."""
-    tables = (registry.codecs, registry.encoders, registry.containers)
-    aliases = {name for table in tables for entry in table.values() for name in getattr(entry.info, "aliases", ())}
-    return {*registry.codecs, *registry.allocators, *aliases}
+    tables = [entry.info.aliases for entry in registry.codecs.values()]
+    tables += [entry.info.aliases for entry in registry.encoders.values()]
+    tables += [entry.info.aliases for entry in registry.containers.values()]
+    return {*registry.codecs, *registry.allocators, *(name for table in tables for name in table)}
 
 
 def _wrong_option(error: SquishError, argv: Sequence[str]) -> str | None:
@@ -181,7 +182,7 @@ def _target(error: SquishError, argv: Sequence[str]) -> str | None:
     source = names[0] if names else "SRC"
     stem = Path(source.rstrip("/")).stem or "model"
     if target.lower() in containers:
-        suffixes = getattr(containers[target.lower()].info, "suffixes", ())
+        suffixes = containers[target.lower()].info.suffixes
         if suffixes and suffixes[0] != ".mlpackage":
             return _run(_replaced(argv, target, f"{stem}{suffixes[0]}"))
         return _run([*_replaced(argv, target, f"{stem}-{target.lower()}"), "--to", target.lower()])
@@ -193,7 +194,7 @@ def _format_of(source: str) -> str:
     from squish_core.opening import open as open_file
 
     with suppress(SquishError, OSError), open_file(source) as file:
-        if getattr(installed().containers[file.format].info, "can_write", False):
+        if installed().containers[file.format].info.can_write:
             return file.format
     return "ztensor"
 

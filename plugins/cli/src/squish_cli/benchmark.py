@@ -212,7 +212,7 @@ def _repeats(shape: tuple[int, ...], tiled: tuple[int, ...], times: int) -> int:
 
 def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
     for entry in registry.find("codec", kind="tensor"):
-        info: Any = entry.info
+        info = entry.info
         if info.id == DENSE.id:
             continue
         for name, meaning in (info.aliases or {info.id: info.id}).items():

@@ -248,7 +248,7 @@ def _command_failures(registry: Registry) -> list[tuple[str, str]]:
 
 def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
     """Why implementations of a distribution cannot be imported."""
-    for kind in ("container", "codec", "allocator", "backend", "family", "source", "scheduler", "framework"):
+    for kind in ("container", "codec", "allocator", "backend", "family", "source", "scheduler"):
         for entry in registry.find(kind):
             if entry.dist == dist:
                 try:
@@ -261,7 +261,7 @@ def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
 
 def _backends(registry: Registry) -> Iterator[BackendState]:
     for name in sorted(registry.backends):
-        unverified = getattr(registry.backends[name].info, "unverified", "")
+        unverified = registry.backends[name].info.unverified
         try:
             probe = registry.backend(name).probe()
         except Exception as error:  # a failing probe must not affect the other backends

@@ -16,9 +16,7 @@ FAMILY = 6
 
 def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
     """The ids that a distribution provides, by kind."""
-    ids = {
-        kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.PACKAGES
-    }
+    ids = {kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.KINDS}
     return {kind: names for kind, names in ids.items() if names}
 
 
@@ -31,7 +29,7 @@ def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
     """Package -> ids and prefixes of a kind, for packages of this repository that are not installed."""
     present = {plugin.dist for plugin in registry.plugins} | {plugin.dist for plugin in registry.broken}
     absent: dict[str, list[str]] = {}
-    for name, package in catalog.PACKAGES[kind].items():
+    for name, package in catalog.packages(kind).items():
         if package not in present:
             absent.setdefault(package, []).append(name)
     return absent
@@ -40,7 +38,7 @@ def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
 def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
     """Package -> kind -> ids, for packages of this repository that are not installed."""
     absent: dict[str, dict[str, list[str]]] = {}
-    for kind in catalog.PACKAGES:
+    for kind in catalog.KINDS:
         for package, ids in missing_ids(kind, registry).items():
             absent.setdefault(package, {})[kind_name(kind)] = ids
     return absent

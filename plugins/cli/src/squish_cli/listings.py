@@ -19,6 +19,7 @@ from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
+    from squish_core.plugins.hookspecs import BackendInfo, ContainerInfo
 
 Only = Annotated[str | None, typer.Argument(metavar="NAME", help="Show only this one.")]
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Show one format in detail.")]
@@ -37,8 +38,8 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
             registry().container(format_id)  # raises with the package to install
         return Answer(containers[format_id].to_dict(), one_format(containers[format_id].to_dict()))
 
-    def row(entry: Entry) -> tuple[object, ...]:
-        info: Any = entry.info
+    def row(entry: Entry[ContainerInfo]) -> tuple[object, ...]:
+        info = entry.info
         return info.id, "read, write" if info.can_write else "read", info.title, " ".join(info.suffixes) or "-"
 
     return listing("container", ("id", "can", "title", "suffixes"), map(row, containers.values()))
@@ -74,11 +75,11 @@ def codecs(name: Only = None, json: Json = False) -> Answer:
 
     rows, encoders = [], registry().encoders
     for entry in registry().codecs.values():
-        info: Any = entry.info
-        other: Any = encoders[info.id].info if info.id in encoders else info
+        info = entry.info
+        other = encoders[info.id].info if info.id in encoders else info
         kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
         kind = "whole model" if info.kind == "whole" else kind
-        rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
+        rows.append((info.id, kind, info.title, " ".join({**info.aliases, **other.aliases})))
     answer = listing("codec", ("id", "kind", "title", "short names"), rows, name=name)
     allocators = [entry for entry in registry().find("allocator") if name in (None, entry.id)]
     if name is not None and not (answer.lines or allocators):
@@ -97,8 +98,8 @@ def backends(name: Only = None, json: Json = False) -> Answer:
     """
     from squish_core.plugins.registry import registry
 
-    def row(entry: Entry) -> tuple[object, ...]:
-        return entry.info.id, getattr(entry.info, "preference", 0), origin(entry), entry.info.title
+    def row(entry: Entry[BackendInfo]) -> tuple[object, ...]:
+        return entry.id, entry.info.preference, origin(entry), entry.info.title
 
     header = ("id", "preference", "package", "title")
     answer = listing("backend", header, map(row, registry().backends.values()), "<><<", name=name)
@@ -224,6 +225,6 @@ def _values(data: dict[str, Any], feature: str) -> str:
     return (", " if any(" " in name for name in names) else " ").join(names)
 
 
-def origin(entry: Entry) -> str:
+def origin(entry: Entry[Any]) -> str:
     """The distribution that provides an entry, with its version."""
     return f"{entry.dist} {entry.version}".strip()

@@ -165,7 +165,7 @@ def _plugin(need: Requirement, registry: Registry) -> ChainPlugin:
     """A requirement of a name, as what a chain uses."""
     kind = need.kind or ""
     infos = [table[need.id].info for table in (registry.codecs,) if need.id in table]
-    is_bytes = need.id in catalog.BYTE_SUFFIXES.values() or any(getattr(info, "kind", "") == "bytes" for info in infos)
+    is_bytes = need.id in catalog.byte_suffixes().values() or any(info.kind == "bytes" for info in infos)
     return registry.providers.plugin("byte codec" if is_bytes else kind, kind, need.id)
 
 

@@ -75,7 +75,7 @@ def names_for(name: str) -> dict[str, str]:
     vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
     magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")
     for entry in registry().containers.values():
-        signatures = [signature.bytes for signature in getattr(entry.info, "signatures", ())]
+        signatures = [signature.bytes for signature in entry.info.signatures]
         if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
             raise _name_error(f"collides with the format {entry.info.id}", name, "another name")
     return {

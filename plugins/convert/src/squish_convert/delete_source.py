@@ -78,7 +78,7 @@ def delete(
     deletes nothing.
     """
     before = [_identity(file, path) for path in paths]
-    detected = getattr(file.registry.containers[form].info, "refines", None) is not None  # dense values declare nothing
+    detected = file.registry.containers[form].info.refines is not None  # dense values declare nothing
     report = verify(target, deep=True, format=None if detected else form, registry=file.registry)
     if not report.ok:
         first = next(problem for problem in report.problems if problem.severity == "error")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import cast
 
 from attrs import evolve
 
@@ -271,7 +270,7 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
     """The naming with the user's family; FormatError if the file declares another one."""
     if not family:
         return naming
-    info = cast(FamilyInfo, family_info(file.registry, family))
+    info = family_info(file.registry, family)
     legal = (info.architecture,) if naming.layout == GGUF else info.model_types
     if naming.model_type is not None and naming.model_type not in legal:
         raise FormatError(
@@ -281,7 +280,7 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
     return evolve(naming, family=family)
 
 
-def family_info(registry: Registry, family: str) -> object:
+def family_info(registry: Registry, family: str) -> FamilyInfo:
     """The declaration of a family; MissingPluginError names the package to install."""
     registry.implementation("family", family)
     return registry.families[family].info

@@ -380,8 +380,7 @@ def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
 
 def _writable(format_id: str, registry: Registry) -> Container:
     container = registry.container(format_id)
-    info: Any = registry.containers[format_id].info
-    if not info.can_write:
+    if not registry.containers[format_id].info.can_write:
         writable = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
         raise UsageError(f"{format_id} cannot be written", code="read-only", hint=f"These can: {writable}.")
     return container

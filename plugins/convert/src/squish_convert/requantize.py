@@ -14,7 +14,7 @@ from .step import Step
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
     """Whether a codec, or the one it wraps, loses values when it encodes."""
-    lossless = getattr(registry.codecs[codec.id].info, "lossless", False)
+    lossless = registry.codecs[codec.id].info.lossless
     instance = registry.codec(codec)
     if codec.inner is None:
         return not lossless or instance.error_bound.error is not None

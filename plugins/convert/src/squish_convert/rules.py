@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
 from attrs import evolve, frozen
 
@@ -230,7 +229,7 @@ def kind_of(spec: CodecSpec, registry: Registry) -> str:
     """The kind of a codec: "tensor", "bytes" or "whole"; or "allocator"."""
     if spec.id in registry.allocators:
         return "allocator"
-    return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
+    return registry.codecs[spec.id].info.kind if spec.id in registry.codecs else ""
 
 
 def short_names(container: str, registry: Registry) -> list[str]:
@@ -239,7 +238,7 @@ def short_names(container: str, registry: Registry) -> list[str]:
     return list(own) or [name for table in others for name in table]
 
 
-def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
-    entries = (*registry.codecs.values(), *registry.encoders.values())
-    infos = [registry.containers[container].info, *(entry.info for entry in entries)]
-    return [getattr(info, "aliases", {}) for info in infos]
+def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]:
+    tables = [registry.containers[container].info.aliases]
+    tables += [entry.info.aliases for entry in registry.codecs.values()]
+    return tables + [entry.info.aliases for entry in registry.encoders.values()]

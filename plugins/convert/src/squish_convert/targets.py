@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from squish_core.errors import UsageError
-from squish_core.plugins.catalog import SUFFIXES
+from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 from squish_core.text import did_you_mean
 
@@ -13,7 +13,7 @@ from squish_core.text import did_you_mean
 def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
     """Split a name into the name of the content and the byte codec of its compression suffix, if any."""
     for entry in registry.find("codec", kind="bytes"):
-        suffix = getattr(entry.info, "suffix", "")
+        suffix = entry.info.suffix
         if suffix and target.name.lower().endswith(suffix):
             return target.with_name(target.name[: -len(suffix)] or target.name), entry.info.id
     return target, None
@@ -23,11 +23,11 @@ def format_for(target: Path, registry: Registry) -> str:
     """The writable format with the suffix of a file name."""
     writable = registry.find("container", can_write=True)
     for entry in writable:
-        if any(target.name.lower().endswith(suffix) for suffix in getattr(entry.info, "suffixes", ())):
+        if any(target.name.lower().endswith(suffix) for suffix in entry.info.suffixes):
             return entry.info.id
-    if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in registry.containers:
+    if (usual := catalog.suffixes().get(target.suffix.lower())) and usual not in registry.containers:
         return usual  # not installed: raises with an install hint
-    suffixes = [suffix for entry in writable for suffix in getattr(entry.info, "suffixes", ())]
+    suffixes = [suffix for entry in writable for suffix in entry.info.suffixes]
     ids = ", ".join(entry.info.id for entry in writable)
     raise UsageError(
         "the target format is not clear from the name", file=str(target), code="format",

@@ -124,6 +124,6 @@ def _name(file: File, format_id: str) -> str:
     """The source's name under the suffix of the format."""
     name, formats = Path(file.name).name, file.registry.containers
     file.registry.container(format_id)  # refused if it is not installed
-    suffixes = [suffix for entry in formats.values() for suffix in getattr(entry.info, "suffixes", ())]
+    suffixes = [suffix for entry in formats.values() for suffix in entry.info.suffixes]
     stem = next((name[: -len(suffix)] for suffix in suffixes if name.lower().endswith(suffix)), "") or name
-    return stem + next(iter(getattr(formats[format_id].info, "suffixes", ())), "")
+    return stem + next(iter(formats[format_id].info.suffixes), "")

@@ -150,7 +150,7 @@ class ByteCodecSuite(Suite):
 
     def test_a_compressed_file_reads_back(self, case: str) -> None:
         """`packing` writes a file that begins with the declared signature, and `unpacked` gives its content."""
-        signature = self.entry().info.signature  # type: ignore[union-attr]
+        signature = self.entry().info.signature
         if not signature:
             pytest.skip("the declaration has no signature: the codec does not compress files")
         content, _ = cases_of(type(self))[case]
@@ -159,7 +159,7 @@ class ByteCodecSuite(Suite):
             write(content)
         begin = bytes(packed[: len(signature)])
         assert begin == signature, f"{case}: the file begins with {begin!r}, the declaration says {signature!r}"
-        source = self._codec().unpacked(BytesSource(bytes(packed), f"{case}{self.entry().info.suffix}"), DEFAULT)  # type: ignore[union-attr]
+        source = self._codec().unpacked(BytesSource(bytes(packed), f"{case}{self.entry().info.suffix}"), DEFAULT)
         decoded = source.read(0, source.size)
         assert decoded == content, f"{case}: {len(packed)} bytes unpack to {len(decoded)}, expected {len(content)}"
 

@@ -40,7 +40,7 @@ class AcceptsCodes(Suite):
 
     def test_codes_of_other_formats_are_accepted_in_parts_of_a_codec(self) -> None:
         """For codes of each layout: parts that their codec declares, or a refusal with a reason, or None."""
-        if not self.entry().info.can_write:  # type: ignore[union-attr]
+        if not self.entry().info.can_write:
             pytest.skip("it is read-only")
         container = self.registry.container(self.plugin_id())
         for (name, matrix), shape in product(LAYOUTS.items(), SHAPES):

@@ -63,7 +63,7 @@ class CodecSuite(Suite):
         if values is None:
             pytest.skip("this case has stored parts, not values")
         actual, bound = _decode(codec, spec, parts), codec.error_bound
-        if self.entry().info.lossless or bound.kind != "bounded":  # type: ignore[union-attr]
+        if self.entry().info.lossless or bound.kind != "bounded":
             dtype = dtypes.to_numpy(bound.dtype) if bound.dtype else actual.dtype
             expected = values.astype(actual.dtype).astype(dtype)
             wrong = int((actual.astype(dtype) != expected).sum())

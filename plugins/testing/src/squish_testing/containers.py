@@ -94,7 +94,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
             pytest.skip("exact_detection = False: this format needs its suffix")
         data = source.read(0, source.size)
         entries = self.registry.containers.values()
-        for suffix in sorted({"", *(suffix for entry in entries for suffix in getattr(entry.info, "suffixes", ()))}):
+        for suffix in sorted({"", *(suffix for entry in entries for suffix in entry.info.suffixes)}):
             actual = detect(BytesSource(data, f"renamed{suffix}"), self.registry)
             expected = self._base()
             assert actual == expected, (
@@ -103,7 +103,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
 
     def test_sniffing_reads_at_most_64_kib(self, sample: str) -> None:
         """`sniff` accepts the sample, reads at most 64 KiB, and never fails on damaged data."""
-        if not self.entry().info.sniffs:  # type: ignore[union-attr]
+        if not self.entry().info.sniffs:
             pytest.skip("the declaration has sniffs=False")
         container, source = self.registry.container(self.container), CountingSource(source_of(self.sample(sample)))
         assert container.sniff(source) is True, f"{sample}: sniff() does not return True"
@@ -139,7 +139,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
         """Byte ranges are inside their files, as long as their arrays unless filtered; only declared views overlap."""
         index = self.index(source_of(self.sample(sample)))
         extents = [extent for spec in index.tensors.values() for extent in spec_extents(spec)]
-        aliases = "views" if self.entry().info.views else "accept"  # type: ignore[union-attr]
+        aliases = "views" if self.entry().info.views else "accept"
         check_extents(extents, index.files, aliases=aliases)
         for name, spec in index.tensors.items():
             assert spec.name == name, f"the tensor listed as {name!r} calls itself {spec.name!r}"
@@ -285,7 +285,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
 
     def test_every_declared_feature_resolves(self) -> None:
         """Every declared value and every pair of values resolves to a chain or is refused with a reason."""
-        features = self.entry().info.features  # type: ignore[union-attr]
+        features = self.entry().info.features
         choices = [(name, value) for name, values in features.items() for value in values]
         for combination in (*((one,) for one in choices), *combinations(choices, 2)):
             query: dict[str, Any] = {}
@@ -298,14 +298,14 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
     @property
     def _suffix(self) -> str:
         """The first suffix of the declaration, or ""."""
-        return str((*self.entry().info.suffixes, "")[0])  # type: ignore[union-attr]
+        return str((*self.entry().info.suffixes, "")[0])
 
     def _base(self) -> str:
         """The result of detection: this format, or the one that it refines."""
-        return str(self.entry().info.refines or self.container)  # type: ignore[union-attr]
+        return str(self.entry().info.refines or self.container)
 
     def _rewritable(self, sample: str) -> File:
-        if not self.entry().info.can_write:  # type: ignore[union-attr]
+        if not self.entry().info.can_write:
             pytest.skip(f"{self.container} is read-only")
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")

@@ -105,7 +105,7 @@ class RemoteReads(Suite):
 
     def test_a_conversion_reads_each_stored_byte_once(self, sample: str, tmp_path: Path) -> None:
         """Writing a copy reads no stored byte twice, those with digests included."""
-        if not self.entry().info.can_write or sample in getattr(self, "not_rewritten", ()):  # type: ignore[union-attr]
+        if not self.entry().info.can_write or sample in getattr(self, "not_rewritten", ()):
             pytest.skip("it is not written in its own format")
         source = CountingSource(self._source(sample))
         with self.open(source) as file:

@@ -52,7 +52,7 @@ class SourceSuite(Suite):
     def test_the_declaration_is_plain_data(self) -> None:
         """The declaration names schemes and a sentence for each option, and its implementation can be imported."""
         entry = self.entry()
-        info: Any = entry.info
+        info = entry.info
         assert info.schemes, f"{self.source} declares {len(info.schemes)} schemes"
         short = [name for name, text in info.options.items() if len(text) < 10]
         assert not short, f"{self.source}: {len(short)} options without a sentence: {short}"

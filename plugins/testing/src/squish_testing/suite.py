@@ -57,9 +57,9 @@ class Suite:
         """The id under test."""
         return str(getattr(self, self.kind))
 
-    def entry(self) -> Entry:
+    def entry(self) -> Entry[Any]:
         """The declaration under test."""
-        table: dict[str, Entry] = getattr(self.registry, PLURALS.get(self.kind, f"{self.kind}s"))
+        table: dict[str, Entry[Any]] = getattr(self.registry, PLURALS.get(self.kind, f"{self.kind}s"))
         if self.plugin_id() not in table:
             pytest.fail(f"{self.kind} {self.plugin_id()!r} is not registered; broken plugins: {self.registry.broken}")
         return table[self.plugin_id()]

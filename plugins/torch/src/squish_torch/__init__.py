@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import FrameworkInfo, hookimpl, lazy_exports
+from squish_core.api import hookimpl, lazy_exports
 
 _NAMES = {
     "squish_torch.draft": ("load_draft",),
@@ -55,12 +55,6 @@ else:
             return _load(name)
         with required():
             return _load(name)
-
-
-@hookimpl
-def squish_frameworks() -> list[FrameworkInfo]:
-    """PyTorch."""
-    return [FrameworkInfo(id="torch", title="PyTorch", factory="squish_torch.framework:Torch")]
 
 
 @hookimpl

@@ -6,12 +6,12 @@ import os
 from functools import partial
 from pathlib import Path
 from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from squish_convert.api import convert
 
-from squish_core.api import ContainerInfo, ErrorCode, File, TensorError, UsageError
+from squish_core.api import ErrorCode, File, TensorError, UsageError
 
 from .state import LazyState
 
@@ -113,7 +113,7 @@ def check_unchanged(model: Any, state: LazyState) -> None:
 def target_of(path: Path, source: File, to: str | None) -> Path:
     """The file or folder to write."""
     containers = source.registry.containers
-    suffixes = {name: cast(ContainerInfo, entry.info).suffixes for name, entry in containers.items()}
+    suffixes = {name: entry.info.suffixes for name, entry in containers.items()}
     if path.suffix in {suffix for each in suffixes.values() for suffix in each}:
         return path
     own = suffixes.get((to or format_of(source)).partition(":")[0], ())
@@ -135,7 +135,7 @@ def names_for(source: File, target: Path, form: str | None) -> str | None:
 def format_by_suffix(source: File, target: Path) -> str | None:
     """The format that a suffix states."""
     containers = source.registry.containers
-    fitting = [name for name, entry in containers.items() if target.suffix in cast(ContainerInfo, entry.info).suffixes]
+    fitting = [name for name, entry in containers.items() if target.suffix in entry.info.suffixes]
     return fitting[0] if fitting else None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import cast
 
 from attrs import evolve, frozen
 
@@ -282,13 +281,13 @@ def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
 
 def family_hint(registry: Registry) -> str:
     """How to install the families of this repository, where one is missing; else an empty text."""
-    packages = catalog.PACKAGES["family"]
+    packages = catalog.packages("family")
     absent = {package for name, package in packages.items() if name not in registry.families}
     return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
 
 
 def _infos(registry: Registry) -> list[FamilyInfo]:
-    return [cast(FamilyInfo, entry.info) for entry in registry.families.values()]
+    return [entry.info for entry in registry.families.values()]
 
 
 def _gguf_facts(file: File) -> tuple[str, bool] | None:

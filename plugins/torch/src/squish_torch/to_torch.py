@@ -1,0 +1,16 @@
+"""`File.to_torch`: the tensors of a file as torch tensors. Imports without torch; an error names what to install."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squish_core.api import File
+
+from .libraries import required
+
+
+def to_torch(file: File, device: Any = "cpu", dtype: Any = None) -> dict[str, Any]:
+    """Every tensor of a file: dense ones are private mappings of the file on the CPU, others are decoded."""
+    with required():
+        from .files import decoded
+    return {name: decoded(tensor, device, dtype) for name, tensor in file.items()}
