@@ -20,5 +20,5 @@ class SourceReader:
         self.is_wrapped = wraps and not source.cheap_views and file.original is file
         if self.is_wrapped:
             if isinstance(source, CachedSource):
-                source, self.cache = source.inner, source.cache
+                self.cache, source = source.cache, source.inner
             self.file = File(CachedSource(source, self.cache, listener), file.index, file.registry, file.limits)
