@@ -20,7 +20,7 @@ def on_dask(source: Path, folder: Path, workers: int) -> str:
     target = folder / f"dask-{workers}.gguf"
     with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster:
         scheduler = f"dask:{cluster.scheduler_address}"
-        squish.convert(source, target, encode="q4_k", scheduler=scheduler, task_bytes=TASK)
+        squish.convert(source, target, encode="q4_k", job=squish.Job(scheduler, task_bytes=TASK))
     return sha256(target.read_bytes()).hexdigest()
 
 
@@ -38,7 +38,7 @@ def in_a_bucket(source: Path) -> str:
     }  # fmt: skip
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
     client.create_bucket(Bucket="models")
-    squish.convert(source, "s3://models/out.gguf", encode="q4_k", scheduler="local:2", task_bytes=TASK)
+    squish.convert(source, "s3://models/out.gguf", encode="q4_k", job=squish.Job("local:2", task_bytes=TASK))
     body = client.get_object(Bucket="models", Key="out.gguf")["Body"].read()
     server.stop()
     return sha256(body).hexdigest()

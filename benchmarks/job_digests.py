@@ -31,7 +31,7 @@ import sys
 import squish_core as squish
 
 if __name__ == "__main__":
-    squish.convert(sys.argv[1], sys.argv[2], encode="q4_k", scheduler="local:2", task_bytes=int(sys.argv[3]))
+    squish.convert(sys.argv[1], sys.argv[2], encode="q4_k", job=squish.Job("local:2", task_bytes=int(sys.argv[3])))
 """
 
 
@@ -68,11 +68,11 @@ def digests(folder: Path, quick: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def digest(source: Path, target: Path, scheduler: str | None, **more: Any) -> str:
+def digest(source: Path, target: Path, scheduler: str | None, *, resume: bool = False, **more: Any) -> str:
     """The digest of what a conversion writes."""
     target.unlink(missing_ok=True)
-    arguments: dict[str, Any] = {"scheduler": scheduler, "task_bytes": TASK} if scheduler else {}
-    squish.convert(source, target, encode="q4_k", **arguments, **more)
+    job = squish.Job(scheduler, task_bytes=TASK, resume=resume) if scheduler else None
+    squish.convert(source, target, encode="q4_k", job=job, **more)
     return sha256(target.read_bytes()).hexdigest()
 
 

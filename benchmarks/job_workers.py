@@ -42,10 +42,8 @@ def workers(folder: Path, quick: bool, rates: Rates) -> list[str]:
                 continue
             with timed_appends(appends if scheduler == "local:2" else []), sampled_memory(memory):
                 started = time.perf_counter()
-                squish.convert(
-                    source, folder / "out.gguf", encode="q4_k", scheduler=scheduler,
-                    task_bytes=TASK if scheduler else None,
-                )  # fmt: skip
+                job = squish.Job(scheduler, task_bytes=TASK) if scheduler else None
+                squish.convert(source, folder / "out.gguf", encode="q4_k", job=job)
                 seconds[name].append(time.perf_counter() - started)
     del os.environ["SQUISH_THREADS"]
     best = {name: min(values) for name, values in seconds.items()}

@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from squish_convert.api import job_document, plan_conversion
 from squish_convert.job import run as job_run
-from squish_convert.job.distribution import JobOptions
 from squish_convert.job.document import dumps
-from squish_convert.job.tasks import TASK_BYTES, JobLayout, Task
-from squish_convert.job.worker import Answer, Job, PanelError, opened_job, read_task
+from squish_convert.job.options import TASK_BYTES
+from squish_convert.job.tasks import JobLayout, Task
+from squish_convert.job.worker import Answer, JobDescription, PanelError, opened_job, read_task
 
 import squish_core as squish
 from benchmarks.data import write_header
@@ -47,7 +47,7 @@ class Simulated(Scheduler):
         if function is read_task:
             yield from ((number, DIGEST) for number in range(len(items)))
             return
-        job: Job = pickle.loads(Path(items[0].job).read_bytes())
+        job: JobDescription = pickle.loads(Path(items[0].job).read_bytes())
         for number, item in enumerate(items):
             errors = [
                 PanelError(piece.step, piece.start, 0.1, 1.0, 100.0, 100.0, 0)
@@ -116,19 +116,15 @@ def one_job(
         clock.lap("document")
         started = time.perf_counter()
         with suppress(KeyboardInterrupt):
-            squish.convert(
-                file, target, scheduler="simulated", registry=registry, progress=interruption(target), **arguments
-            )
+            squish.convert(file, target, job="simulated", registry=registry, progress=interruption(target), **arguments)
         fresh = STARTS[-1] - started
         clock.lap("half of the job, plan included")
         started = time.perf_counter()
         STARTS.clear()
-        squish.convert(file, target, scheduler="simulated", registry=registry, resume=True, **arguments)
+        squish.convert(file, target, job=squish.Job("simulated", resume=True), registry=registry, **arguments)
         resumed = STARTS[0] - started
         clock.lap("the other half, resumed")
-        options = JobOptions.parse("simulated", None, False, None, registry)
-        assert options is not None
-        plan_tasks, nbytes, opening = worker_opening(file, plan, target, options)
+        plan_tasks, nbytes, opening = worker_opening(file, plan, target)
         tensors = len(file)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     facts = JobFacts(
@@ -159,9 +155,7 @@ def interruption(target: Path) -> Callable[..., None]:
     return progress
 
 
-def worker_opening(
-    file: squish.File, plan: Any, target: Path, options: JobOptions
-) -> tuple[tuple[Task, ...], int, float]:
+def worker_opening(file: squish.File, plan: Any, target: Path) -> tuple[tuple[Task, ...], int, float]:
     """The tasks of a job, the bytes of its description, and the seconds until a worker has it open."""
     from squish_convert.image import output_image
     from squish_convert.job.canaries import canaries
@@ -169,11 +163,11 @@ def worker_opening(
     image = output_image(plan, file)
     document = job_document(plan, file, {"src": "a", "dst": "b"})
     layout = JobLayout(plan, image, file, None)
-    job = Job(
+    job = JobDescription(
         plan=plan, image=image, source=str(file.path), format=file.format, assets=None, activations=None,
         limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
         canaries=canaries(plan, file, None), files=tuple("x" for _ in image.files),
-        tasks=layout.tasks(options.task_bytes),
+        tasks=layout.tasks(TASK_BYTES),
     )  # fmt: skip
     data = pickle.dumps(job, protocol=5)
     path = target.with_name("job")

@@ -20,7 +20,7 @@ _NAMES = {
     "squish_core.backends.whole": ("WholeModel",),
     "squish_core.dtypes": ("DType",),
     "squish_convert.save": ("save",),
-    "squish_convert.convert": ("convert", "Conversion"),
+    "squish_convert.convert": ("convert", "Conversion", "Job"),
     "squish_convert.virtual": ("as_format",),
     "squish_convert.step": ("Step",),
     "squish_core.checking.verify": ("verify", "Report"),

@@ -8,6 +8,7 @@ from squish_convert.compare.diff import Difference as Difference
 from squish_convert.compare.diff import TensorDifference as TensorDifference
 from squish_convert.compare.diff import diff as diff
 from squish_convert.convert import Conversion as Conversion
+from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
 from squish_convert.save import save as save
 from squish_convert.step import Step as Step

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.plan import FilePlan
     from squish_core.backends.whole import WholeModel
+    from squish_core.formats.dropped import Dropped
     from squish_core.summary import Summary
 
 
@@ -48,6 +49,25 @@ class File(Reader, Mapping[str, "Tensor"]):
     def problems(self) -> tuple[Problem, ...]:
         """Problems found on opening; empty for a valid file."""
         return self.index.problems
+
+    @property
+    def original(self) -> File:
+        """The file that contains the bytes: this one, unless its tensors are mapped to other names."""
+        return self
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """Names of the original tensors that a tensor is built from."""
+        return (name,)
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtypes that an engine expects of dense tensors, where the file is mapped for one."""
+        return {}
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Data of the original that has no place here."""
+        return ()
 
     @property
     def children(self) -> dict[str, File]:

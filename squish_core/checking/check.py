@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from squish_core.checking.content import ValueCheck, checked, is_matrix, name_problem
 from squish_core.checking.maps import Span, file_at, map_spans
-from squish_core.codecs.bound import MEMORY_LIMIT
+from squish_core.checking.source_reader import SourceReader
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
 from squish_core.dtypes import FLOATS, bits
@@ -18,7 +18,6 @@ from squish_core.file import File
 from squish_core.guard import computing, guarded
 from squish_core.io.buffer import as_array
 from squish_core.io.digest import Verdict, check_digest
-from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.model import Part
 from squish_core.reader import Reader, file_problems
 from squish_core.tensor import Tensor
@@ -139,26 +138,18 @@ class Check:
     def tensors(self, tensors: list[Tensor]) -> None:
         """Check the digests and the decoding of some tensors."""
         self._total = sum(tensor.nbytes for tensor in tensors)
-        if not self.file.source.is_remote:
-            for tensor in tensors:
-                self._tensor(tensor)
-            return
-        cache = RangeCache(MEMORY_LIMIT)  # bytes fetched for the digests are not fetched again for decoding
-        source = CachedSource(self.file.source, cache)
-        file = File(source, self.file.index, self.file.registry, self.file.limits)
+        reader = SourceReader(self.file, wraps=self.file.source.is_remote)
         parts = (part for tensor in tensors for _, part in _parts(tensor))
-        with file.reading_ahead(parts):
+        with reader.file.reading_ahead(parts) if reader.is_wrapped else nullcontext():
             for tensor in tensors:
-                self._tensor(file[tensor.name], cache)
+                self._tensor(reader, reader.file[tensor.name])
 
-    def _tensor(self, tensor: Tensor, cache: RangeCache | None = None) -> None:
-        """Check one tensor; `cache` keeps the bytes that are hashed."""
-        if cache:
-            cache.clear()
+    def _tensor(self, reader: SourceReader, tensor: Tensor) -> None:
+        """Check one tensor; bytes that are fetched for its digests are not fetched again for decoding."""
+        reader.cache.clear()
         for role, part in _parts(tensor):
             self._digest(tensor, role, part)
-        if cache:
-            cache.is_complete = True
+        reader.cache.is_complete = True
         if not tensor.spec.problem and not tensor.spec.undeclared:
             with self._collect():
                 self._decode(tensor)
@@ -171,11 +162,7 @@ class Check:
     def not_checked(self, deep: bool) -> Iterator[str]:
         """Descriptions of what this run did not check."""
         index = self.file.index
-        parts = [
-            part for spec in index.tensors.values()
-            for roles in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in roles.values()
-        ]  # fmt: skip
-        digests = sum(part.digest is not None for part in parts)
+        digests = sum(part.digest is not None for name in self.file for _, part in _parts(self.file[name]))
         if not deep:
             yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
             if digests:
@@ -250,8 +237,14 @@ class Check:
                 if path.is_file() and (problem := name_problem(path)):
                     self.problems.append(problem)
 
-    def _collect(self) -> Any:
-        return _Collect(self.problems)
+    @contextmanager
+    def _collect(self) -> Iterator[None]:
+        """Turn a SquishError raised in the block into a finding."""
+        try:
+            yield
+        except SquishError as error:
+            # A missing plugin leaves a tensor unchecked; the file itself may be fine.
+            self.problems.append(as_problem(error, "warning" if isinstance(error, MissingPluginError) else "error"))
 
 
 def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
@@ -267,21 +260,3 @@ def check_span(span: Span) -> Findings:
     check.problems = []
     check.tensors([file[name] for name in islice(file, span.start, span.stop)])
     return check.findings()
-
-
-class _Collect:
-    """Turns a SquishError raised in the block into a finding."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if isinstance(error, SquishError):
-            # A missing plugin leaves a tensor unchecked; the file itself may be fine.
-            severity = "warning" if isinstance(error, MissingPluginError) else "error"
-            self._problems.append(as_problem(error, severity))
-            return True
-        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -13,22 +13,11 @@ from squish_core.checking.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
 from squish_core.display.data import to_json
 from squish_core.display.tables import fit_all
-from squish_core.errors import (
-    MAX_MESSAGE,
-    MAX_PLACE,
-    Problem,
-    SquishError,
-    UsageError,
-    redact,
-    shorten,
-)
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, UsageError, redact, shorten
 from squish_core.file import File
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.text import counted
-
-if TYPE_CHECKING:
-    pass
 
 PLACES = 4
 """Number of places to list per finding."""

@@ -31,10 +31,7 @@ class Packing(Protocol):
 
 @contextmanager
 def atomic_file(
-    target: Path,
-    progress: Callable[[int], None] | None = None,
-    packing: Packing | None = None,
-    mode: int | None = None,
+    target: Path, progress: Callable[[int], None] | None = None, packing: Packing | None = None, mode: int | None = None
 ) -> Iterator[Sink]:
     """Write a file that replaces the target only if the block succeeds.
 

@@ -218,14 +218,10 @@ class Source:
         self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
-                f"{what} runs past the end of the file",
-                file=self.name,
-                offset=offset,
-                expected=f"{length} bytes",
-                found=f"a file of {self.size} bytes",
-                code="bounds",
+                f"{what} runs past the end of the file", file=self.name, offset=offset, expected=f"{length} bytes",
+                found=f"a file of {self.size} bytes", code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
-            )
+            )  # fmt: skip
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         """Names of the regular files in the folder, or in its subfolder `folder`."""

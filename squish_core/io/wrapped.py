@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from squish_core.io.pin import Statement, Traffic
@@ -10,6 +10,8 @@ from squish_core.io.source import Source
 
 Range = tuple[int, int]
 """(offset, length)"""
+Listener = Callable[[str, int, memoryview], None]
+"""Called with a file's name, an offset, and the bytes read there."""
 
 
 class WrappedSource(Source):
@@ -54,28 +56,28 @@ class WrappedSource(Source):
 class RangeCache:
     """Byte ranges of the files of a model, up to `budget` bytes: added until `is_complete`, then returned once each.
 
-    `missed`: bytes that were read but not cached.
+    `missed`: bytes that were read but not cached. `budget`: what is left of it.
     """
 
     def __init__(self, budget: int) -> None:
         self.is_complete, self.missed = False, 0
-        self._size, self._budget, self._lock = budget, budget, Lock()
+        self.budget, self._size, self._lock = budget, budget, Lock()
         self._ranges: dict[str, dict[int, memoryview]] = {}
 
     def clear(self) -> None:
         """Drop everything, and keep again what is read."""
         with self._lock:
-            self.is_complete, self._budget, self._ranges = False, self._size, {}
+            self.is_complete, self.budget, self._ranges = False, self._size, {}
 
     def add(self, file: str, offset: int, view: memoryview) -> None:
         """Cache a range of a file."""
         with self._lock:
             if self.is_complete:
                 return
-            if len(view) > self._budget:
+            if len(view) > self.budget:
                 self.missed += len(view)
                 return
-            self._budget -= len(view)
+            self.budget -= len(view)
             self._ranges.setdefault(file, {})[offset] = view
 
     def cut(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
@@ -103,25 +105,26 @@ class RangeCache:
                 low, high = max(offset, start), min(offset + len(view), stop)
                 if low < high:
                     del ranges[offset]
-                    self._budget += high - low
+                    self.budget += high - low
                     ranges |= {offset: view[: low - offset]} if offset < low else {}
                     ranges |= {high: view[high - offset :]} if high < offset + len(view) else {}
         return pieces
 
 
 class CachedSource(WrappedSource):
-    """Caches the byte ranges that are read, so that no byte is read again."""
+    """Caches the byte ranges that are read, so that no byte is read again; `listener` gets what callers read."""
 
-    def __init__(self, inner: Source, cache: RangeCache) -> None:
+    def __init__(self, inner: Source, cache: RangeCache, listener: Listener | None = None) -> None:
         super().__init__(inner)
-        self.cache = cache
+        self.cache, self._listener = cache, listener
 
     def read_ranges(self, ranges: Sequence[Range], what: str = "data") -> list[memoryview]:
         absent = [range_ for range_ in ranges if not self._is_kept(*range_)]
         fetched = dict(zip(absent, self.inner.read_ranges(absent, what)))
         for (offset, _), view in fetched.items():
             self.cache.add(self.filename, offset, view)
-        return [fetched[range_] if range_ in fetched else self.view(*range_, what) for range_ in ranges]
+        return [self._heard(range_[0], fetched[range_]) if range_ in fetched else self.view(*range_, what)
+                for range_ in ranges]  # fmt: skip
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         for low, high, view in self.cache.take(self.filename, offset, offset + len(out)):
@@ -129,6 +132,7 @@ class CachedSource(WrappedSource):
                 self.inner.read_into(low, out[low - offset : high - offset], what)
             else:
                 out[low - offset : high - offset] = view
+        self._heard(offset, out)
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         self.inner.read_ahead([
@@ -145,7 +149,12 @@ class CachedSource(WrappedSource):
             self._fetch(low, high) if view is None else view
             for low, high, view in self.cache.take(self.filename, offset, offset + length)
         ]
-        return views[0] if len(views) == 1 else memoryview(b"".join(views))
+        return self._heard(offset, views[0] if len(views) == 1 else memoryview(b"".join(views)))
+
+    def _heard(self, offset: int, view: memoryview) -> memoryview:
+        if self._listener is not None:
+            self._listener(self.filename, offset, view)
+        return view
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         view = self.inner.view(start, stop - start)
@@ -153,4 +162,4 @@ class CachedSource(WrappedSource):
         return view
 
     def _wrapped(self, member: Source) -> Source:
-        return CachedSource(member, self.cache)
+        return CachedSource(member, self.cache, self._listener)

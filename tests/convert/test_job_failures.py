@@ -39,7 +39,7 @@ import squish_core as squish
 
 def main():
     source, target, flags = sys.argv[1:4]
-    squish.convert(source, target, encode="q8_0", scheduler="local:2", task_bytes=70_000, **eval(flags))
+    squish.convert(source, target, encode="q8_0", job=squish.Job("local:2", task_bytes=70_000, **eval(flags)))
 
 if __name__ == "__main__":
     main()
@@ -65,9 +65,12 @@ def facts(report: squish.Conversion) -> dict[str, Any]:
     return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target", "notes")}
 
 
-def job(source: Path, target: Path, scheduler: str = "inline", **arguments: Any) -> squish.Conversion:
-    more = {**arguments, "registry": REGISTRY} if scheduler == "inline" else arguments
-    return squish.convert(source, target, encode="q8_0", scheduler=scheduler, task_bytes=TASK, **more)
+def job(
+    source: Path, target: Path, scheduler: str = "inline", progress: Any = None, **options: Any
+) -> squish.Conversion:
+    registry = REGISTRY if scheduler == "inline" else None
+    options_of_job = squish.Job(scheduler, task_bytes=TASK, **options)
+    return squish.convert(source, target, encode="q8_0", job=options_of_job, progress=progress, registry=registry)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -142,11 +145,8 @@ def test_the_message_about_the_journal_of_another_job_names_the_first_difference
         change(source)
     with pytest.raises(UsageError) as caught:
         squish.convert(
-            source, tmp_path / "out.gguf",
-            **{
-                "encode": "q8_0", "scheduler": "inline", "task_bytes": TASK, "resume": True, "registry": REGISTRY,
-                **arguments,
-            },
+            source, tmp_path / "out.gguf", arguments.get("to"), arguments.get("encode", "q8_0"), registry=REGISTRY,
+            job=squish.Job("inline", task_bytes=arguments.get("task_bytes", TASK), resume=True),
         )  # fmt: skip
     assert caught.value.code == "journal"
     assert where in caught.value.message
@@ -226,7 +226,7 @@ def test_the_message_about_an_output_that_vanishes_names_the_worker(source: Path
 
     with pytest.raises(WriteError) as caught:
         squish.convert(
-            source, tmp_path / "out.gguf", encode="q8_0", scheduler="local:1", task_bytes=TASK, progress=remove
+            source, tmp_path / "out.gguf", encode="q8_0", job=squish.Job("local:1", task_bytes=TASK), progress=remove
         )
     assert caught.value.code == "unwritable"
     assert f"{socket.gethostname()}:" in caught.value.message

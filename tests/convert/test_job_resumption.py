@@ -11,9 +11,11 @@ from typing import Any
 import kills
 import numpy as np
 import pytest
+from attrs import evolve
 from inline_scheduler import inline_registry
 from squish_convert.job.journal import Journal
-from squish_convert.job.run import VERIFY, JobRun
+from squish_convert.job.options import VERIFY
+from squish_convert.job.run import JobRun
 from squish_convert.job.staging import Staging
 from squish_convert.job.worker import opened_job
 
@@ -31,7 +33,8 @@ ARRAYS = {
     "model.empty": np.zeros((0, 32), np.float32),
 }
 REGISTRY = inline_registry()
-INLINE: dict[str, Any] = {"scheduler": "inline", "task_bytes": 20_000, "registry": REGISTRY}
+JOB = squish.Job("inline", task_bytes=20_000)
+RESUMED = evolve(JOB, resume=True)
 PLACED = [
     ("out.gguf", None, "q4_k"), ("shards", "safetensors:max_shard_size=60KB", "f16"), ("arrays", "npydir", "int8"),
     ("layers", "mlx", "q4"), ("old.zt", "ztensor", {"*embed*": "int8"}), ("out.uqff", None, "q8_0"),
@@ -82,7 +85,7 @@ def killed_after(count: int, *arguments: Any) -> int:
             raise Killed
 
     try:
-        squish.convert(*arguments, progress=progress, **INLINE)
+        squish.convert(*arguments, progress=progress, job=JOB, registry=REGISTRY)
     except Killed:
         return journal.read_bytes().count(b"\n") - 1
     return 0
@@ -98,7 +101,7 @@ def test_a_job_that_is_killed_between_tasks_goes_on_to_the_serial_bytes(
     expected = facts(squish.convert(source, serial / name, to, encode))
     assert killed_after(2, source, target, to, encode) == 2
     assert not target.exists()
-    report = squish.convert(source, target, to, encode, resume=VERIFY, **INLINE)
+    report = squish.convert(source, target, to, encode, job=evolve(JOB, resume=VERIFY), registry=REGISTRY)
     assert (files_of(target.parent), facts(report)) == (files_of(serial), expected)
 
 
@@ -134,10 +137,10 @@ def test_a_job_that_is_killed_after_the_rename_is_complete(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobRun, "end", kill)
         with pytest.raises(Killed):
-            squish.convert(source, target, to, encode, **INLINE)
+            squish.convert(source, target, to, encode, job=JOB, registry=REGISTRY)
     complete = files_in(target)
     map_sizes.clear()
-    report = squish.convert(source, target, to, encode, resume=True, **INLINE)
+    report = squish.convert(source, target, to, encode, job=RESUMED, registry=REGISTRY)
     assert (files_in(target), map_sizes) == (complete, [])
     assert facts(report) == facts(squish.convert(source, tmp_path / "serial", to or "gguf", encode))
     assert complete == files_in(tmp_path / "serial")
@@ -148,10 +151,10 @@ def test_a_folder_that_is_complete_is_refused_without_a_journal(source: Path, tm
     target, to = tmp_path / "shards", PLACED[1][1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Staging, "remove", Staging.close)  # killed after it removed the journal
-        squish.convert(source, target, to, "f16", **INLINE)
+        squish.convert(source, target, to, "f16", job=JOB, registry=REGISTRY)
     complete = files_of(target)
     with pytest.raises(WriteError) as caught:
-        squish.convert(source, target, to, "f16", resume=True, **INLINE)
+        squish.convert(source, target, to, "f16", job=RESUMED, registry=REGISTRY)
     assert (caught.value.code, caught.value.file) == ("exists", str(target))
     assert files_of(target) == complete
 
@@ -165,7 +168,7 @@ def test_a_job_whose_output_is_gone_starts_anew_whatever_its_target_is(
     assert target.read_bytes() == b"old"
     next(tmp_path.glob(".out.gguf.*.part/output")).unlink()
     first = map_sizes[0]
-    report = squish.convert(source, target, None, "q8_0", resume=True, **INLINE)
+    report = squish.convert(source, target, None, "q8_0", job=RESUMED, registry=REGISTRY)
     assert map_sizes == [first, first]
     assert any("anew" in note for note in report.notes)
     squish.convert(source, tmp_path / "serial.gguf", None, "q8_0")
@@ -176,7 +179,7 @@ def test_a_job_whose_output_is_gone_starts_anew_whatever_its_target_is(
 def test_a_journal_without_a_complete_line_begins_anew(source: Path, tmp_path: Path, line: bytes) -> None:
     journal = tmp_path / "out.gguf.squish-journal"
     journal.write_bytes(line)
-    squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
+    squish.convert(source, tmp_path / "out.gguf", None, "q8_0", job=RESUMED, registry=REGISTRY)
     assert not journal.exists()
 
 
@@ -196,7 +199,7 @@ def test_a_journal_with_an_impossible_task_is_refused_and_stays(
     lines[1] = json.dumps(json.loads(lines[1]) | change)
     journal.write_text("\n".join(lines) + "\n")
     with pytest.raises(FormatError) as caught:
-        squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
+        squish.convert(source, tmp_path / "out.gguf", None, "q8_0", job=RESUMED, registry=REGISTRY)
     assert (caught.value.code, caught.value.file) == ("journal", str(journal))
     assert journal.read_text().splitlines() == lines
 
@@ -214,9 +217,9 @@ def test_a_job_whose_journal_cannot_grow_goes_on_where_it_can(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "_write", full)
         with pytest.raises(WriteError) as caught:
-            squish.convert(source, tmp_path / "out.gguf", None, "q8_0", **INLINE)
+            squish.convert(source, tmp_path / "out.gguf", None, "q8_0", job=JOB, registry=REGISTRY)
     assert (caught.value.code, caught.value.file) == ("unwritable", str(tmp_path / "out.gguf.squish-journal"))
-    squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
+    squish.convert(source, tmp_path / "out.gguf", None, "q8_0", job=RESUMED, registry=REGISTRY)
     squish.convert(source, tmp_path / "serial.gguf", None, "q8_0")
     assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
 
@@ -234,7 +237,7 @@ def prepare(folder):
 
 def work(folder):
     squish.convert(
-        SOURCE, folder / NAME, TO, ENCODE, scheduler="inline", task_bytes=20_000, registry=REGISTRY
+        SOURCE, folder / NAME, TO, ENCODE, job=squish.Job("inline", task_bytes=20_000), registry=REGISTRY
     )
 """
 
@@ -252,6 +255,6 @@ def test_a_job_that_is_killed_at_any_step_goes_on_to_the_serial_bytes(
         if (folder / name).exists() and not (folder / f"{name}.squish-journal").exists():
             assert all(part.state == "dead" for part in temporaries(folder)), folder
             continue  # it was complete
-        squish.convert(source, folder / name, to, encode, resume=True, **INLINE)
+        squish.convert(source, folder / name, to, encode, job=RESUMED, registry=REGISTRY)
         assert files_in(folder / name) == serial, folder
         assert [path.name for path in folder.iterdir()] == [name], folder

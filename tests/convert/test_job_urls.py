@@ -24,7 +24,14 @@ ARRAYS = {
     "wide.weight": RANDOM.standard_normal((3072, 2048), np.float32),
     "tall.weight": RANDOM.standard_normal((512, 2048), np.float32),
 }
-INLINE: dict[str, Any] = {"scheduler": "inline", "task_bytes": 4 << 20, "registry": inline_registry()}
+REGISTRY = inline_registry()
+
+
+def inline(task_bytes: int, **options: Any) -> dict[str, Any]:
+    """Arguments of a job in this process."""
+    return {"job": squish.Job("inline", task_bytes=task_bytes, **options), "registry": REGISTRY}
+
+
 SLACK = 400_000
 """Bytes of headers, fetched by the client and by the worker."""
 PANEL = 590_000
@@ -95,8 +102,7 @@ def size_of(ranges: list[tuple[int, int]]) -> int:
 def test_a_job_fetches_every_byte_once_even_of_tensors_that_several_tasks_share(
     url: str, tmp_path: Path, fetched: list[tuple[int, int]], name: str, to: str, encode: Any, task_bytes: int
 ) -> None:
-    arguments = {**INLINE, "task_bytes": task_bytes}
-    report = squish.convert(f"{url}/{name}", tmp_path / "job", to, encode, requantize=True, **arguments)
+    report = squish.convert(f"{url}/{name}", tmp_path / "job", to, encode, requantize=True, **inline(task_bytes))
     planned = 2 * PANEL if report.steps[0].action == "repack" else 0
     assert size_of(fetched) <= report.source_size * 1.02 + SLACK + planned
     squish.convert(Handler.folder / name, tmp_path / "serial", to, encode, requantize=True)
@@ -112,13 +118,13 @@ def test_a_resumed_job_fetches_nothing_that_is_done(url: str, tmp_path: Path, fe
         if journal.read_bytes().count(b"\n") == 5:
             raise KeyboardInterrupt
 
-    arguments = {**INLINE, "task_bytes": 1 << 20, "encode": "q8_0"}
+    arguments = (f"{url}/f32.safetensors", tmp_path / "out.gguf", None, "q8_0")
     with pytest.raises(KeyboardInterrupt):
-        squish.convert(f"{url}/f32.safetensors", tmp_path / "out.gguf", progress=progress, **arguments)
+        squish.convert(*arguments, progress=progress, **inline(1 << 20))
     done = size_of(fetched)
     fetched.clear()
     opened_job.cache_clear()
-    report = squish.convert(f"{url}/f32.safetensors", tmp_path / "out.gguf", resume=True, **arguments)
+    report = squish.convert(*arguments, **inline(1 << 20, resume=True))
     assert done + size_of(fetched) <= report.source_size + 2 * SLACK
     squish.convert(Handler.folder / "f32.safetensors", tmp_path / "serial.gguf", encode="q8_0")
     assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
@@ -130,7 +136,7 @@ def test_codes_of_a_late_panel_that_do_not_fit_end_a_job_as_they_end_a_serial_co
     data[-18:-16] = np.float16(30000).tobytes()  # the last scale: its offset is beyond f16
     (tmp_path / "q4_0.gguf").write_bytes(data)
     errors = []
-    for more in ({}, {**INLINE, "task_bytes": 1 << 20}):
+    for more in ({}, inline(1 << 20)):
         with pytest.raises(TensorError) as caught:
             squish.convert(tmp_path / "q4_0.gguf", tmp_path / "mlx", "mlx", **more)
         errors.append((caught.value.code, caught.value.tensor, str(caught.value)))

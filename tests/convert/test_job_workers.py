@@ -19,7 +19,7 @@ from squish_convert.job import worker
 from squish_convert.job.canaries import canaries
 from squish_convert.job.range_writer import RangeWriter
 from squish_convert.job.tasks import JobLayout, PieceRange
-from squish_convert.job.worker import Job, Message, OpenJob, write_task
+from squish_convert.job.worker import JobDescription, Message, OpenJob, write_task
 
 import squish_core as squish
 from squish_core.api import ErrorCode, SquishError, UsageError, WriteError
@@ -31,7 +31,7 @@ ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((6
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def job(tmp_path: Path) -> Iterator[JobDescription]:
     squish.save(tmp_path / "in.safetensors", ARRAYS)
     with squish.open(tmp_path / "in.safetensors") as file:
         plan = plan_conversion(file, tmp_path / "out.gguf", encode="q8_0")
@@ -39,7 +39,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         document = job_document(plan, file, {})
         output = tmp_path / "output"
         output.write_bytes(bytes(image.size))
-        yield Job(
+        yield JobDescription(
             plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
             limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
             canaries=canaries(plan, file, None), files=(str(output),),
@@ -47,20 +47,20 @@ def job(tmp_path: Path) -> Iterator[Job]:
         )  # fmt: skip
 
 
-def message_for(job: Job, folder: Path, task: int = 0) -> Message:
+def message_for(job: JobDescription, folder: Path, task: int = 0) -> Message:
     data = pickle.dumps(job)
     (folder / "job").write_bytes(data)
     return Message(str(folder / "job"), sha256(data).hexdigest(), task)
 
 
-def test_a_task_gives_the_same_answer_twice(job: Job, tmp_path: Path) -> None:
+def test_a_task_gives_the_same_answer_twice(job: JobDescription, tmp_path: Path) -> None:
     opened = OpenJob(job)
     first, second = (opened.write(1) for _ in range(2))
     assert evolve(first, seconds=0) == evolve(second, seconds=0)
     assert len(pickle.dumps(first)) < 1000
 
 
-def test_canaries_name_the_encoders_and_are_the_same_each_time(job: Job) -> None:
+def test_canaries_name_the_encoders_and_are_the_same_each_time(job: JobDescription) -> None:
     assert job.canaries.keys() == {"ggml.q8_0"}
     with squish.open(job.source) as file:
         assert canaries(job.plan, file, None) == job.canaries
@@ -74,7 +74,9 @@ def test_canaries_name_the_encoders_and_are_the_same_each_time(job: Job) -> None
         ({"pins": [{"name": "in.safetensors", "size": 1}]}, "changed", "source"),
     ],
 )
-def test_the_message_about_another_worker_names_it(job: Job, change: dict[str, Any], code: str, word: str) -> None:
+def test_the_message_about_another_worker_names_it(
+    job: JobDescription, change: dict[str, Any], code: str, word: str
+) -> None:
     with pytest.raises(SquishError) as caught:
         OpenJob(evolve(job, **change))
     assert caught.value.code == code
@@ -82,13 +84,13 @@ def test_the_message_about_another_worker_names_it(job: Job, change: dict[str, A
     assert word in caught.value.message
 
 
-def test_a_source_with_fewer_files_than_the_clients_is_another_one(job: Job) -> None:
+def test_a_source_with_fewer_files_than_the_clients_is_another_one(job: JobDescription) -> None:
     with pytest.raises(SquishError) as caught:
         OpenJob(evolve(job, pins=[*job.pins, {"name": "more.safetensors", "size": 1}]))
     assert (caught.value.code, caught.value.found) == ("changed", None)
 
 
-def test_the_message_of_a_worker_names_the_plugin_of_another_version(job: Job) -> None:
+def test_the_message_of_a_worker_names_the_plugin_of_another_version(job: JobDescription) -> None:
     versions = {**job.lock["versions"], "squish-gguf": "0.0.1"}
     with pytest.raises(SquishError) as caught:
         OpenJob(evolve(job, lock={**job.lock, "versions": versions}))
@@ -96,7 +98,7 @@ def test_the_message_of_a_worker_names_the_plugin_of_another_version(job: Job) -
     assert "squish-gguf" in caught.value.message
 
 
-def test_a_changed_description_of_a_job_is_never_unpickled(job: Job, tmp_path: Path) -> None:
+def test_a_changed_description_of_a_job_is_never_unpickled(job: JobDescription, tmp_path: Path) -> None:
     message = message_for(job, tmp_path)
     (tmp_path / "job").write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
     with pytest.raises(SquishError) as caught:
@@ -105,7 +107,7 @@ def test_a_changed_description_of_a_job_is_never_unpickled(job: Job, tmp_path: P
 
 
 def test_a_source_that_cannot_be_reached_is_tried_again(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: JobDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[int] = []
     opened = OpenJob(job)
@@ -126,7 +128,7 @@ def test_a_source_that_cannot_be_reached_is_tried_again(
     assert len(attempts) == 2
 
 
-def test_a_refusal_is_not_tried_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_not_tried_again(job: JobDescription, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[int] = []
 
     def refusing(path: str, digest: str) -> OpenJob:
@@ -167,7 +169,7 @@ def test_a_worker_does_not_keep_the_pages_of_its_source(tmp_path: Path, encode: 
         image, document = output_image(plan, file), job_document(plan, file, {})
         (tmp_path / "output").write_bytes(bytes(image.size))
         opened = OpenJob(
-            Job(
+            JobDescription(
                 plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
                 limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
                 canaries=canaries(plan, file, None), files=(str(tmp_path / "output"),),
@@ -188,7 +190,7 @@ def test_the_message_about_a_full_disk_names_the_worker() -> None:
     assert worker.worker_name() in caught.value.message
 
 
-def test_a_vanished_output_names_the_worker(job: Job) -> None:
+def test_a_vanished_output_names_the_worker(job: JobDescription) -> None:
     Path(job.files[0]).unlink()
     with pytest.raises(WriteError) as caught:
         OpenJob(job).write(0)
@@ -209,9 +211,9 @@ def test_a_bad_tensor_ends_a_job_with_the_error_of_a_serial_conversion(tmp_path:
     name = "model.layers.1.mlp.up_proj.weight"
     squish.save(tmp_path / "in.safetensors", ARRAYS | {name: values})
     errors = []
-    for more in ({}, {"scheduler": "local:1", "task_bytes": 20_000}):
+    for job in (None, squish.Job("local:1", task_bytes=20_000)):
         with pytest.raises(SquishError) as caught:
-            squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", encode="q8_0", **more)
+            squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", encode="q8_0", job=job)
         error = caught.value
         errors.append((type(error), error.code, error.tensor, error.message, error.found))
     assert errors[0] == errors[1]
@@ -227,9 +229,9 @@ def test_damage_that_a_digest_shows_ends_a_job_as_it_ends_a_serial_conversion(tm
     data[place + 3] ^= 1
     (tmp_path / "in.zt").write_bytes(data)
     errors = []
-    for more in ({}, {"scheduler": "local:1", "task_bytes": 20_000}):
+    for job in (None, squish.Job("local:1", task_bytes=20_000)):
         with pytest.raises(SquishError) as caught:
-            squish.convert(tmp_path / "in.zt", tmp_path / "out.gguf", **more)
+            squish.convert(tmp_path / "in.zt", tmp_path / "out.gguf", job=job)
         errors.append((type(caught.value), caught.value.code, caught.value.tensor, caught.value.message))
     assert errors[0] == errors[1]
     assert errors[0][1] == "digest"
@@ -245,13 +247,13 @@ def test_other_instructions_of_workers_give_the_same_bytes(
     squish.save(tmp_path / "in.safetensors", ARRAYS)
     squish.convert(tmp_path / "in.safetensors", tmp_path / "serial.gguf", encode="q4_k")
     monkeypatch.setenv("SQUISH_CPU_INSTRUCTIONS", instructions)
-    squish.convert(tmp_path / "in.safetensors", tmp_path / "job.gguf", encode="q4_k", scheduler="local:1")
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "job.gguf", encode="q4_k", job="local:1")
     assert (tmp_path / "job.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_the_message_about_a_full_temporary_folder_names_the_worker(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: JobDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
         """A temporary folder whose files are full."""
@@ -274,7 +276,7 @@ def test_the_message_about_a_full_temporary_folder_names_the_worker(
 
 
 def test_the_message_about_a_temporary_folder_that_cannot_be_created_names_the_worker(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: JobDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(prefix: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")

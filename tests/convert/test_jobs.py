@@ -54,7 +54,7 @@ def test_a_job_writes_the_bytes_and_the_report_of_a_serial_conversion(
     source: Path, tmp_path: Path, to: str, encode: Any
 ) -> None:
     serial = squish.convert(source, tmp_path / "serial", to, encode)
-    job = squish.convert(source, tmp_path / "job", to, encode, scheduler="local:2", task_bytes=TASK)
+    job = squish.convert(source, tmp_path / "job", to, encode, job=squish.Job("local:2", task_bytes=TASK))
     assert files_of(tmp_path / "job") == files_of(tmp_path / "serial")
     assert facts(job) == facts(serial)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "serial"]
@@ -64,7 +64,8 @@ def test_any_number_of_workers_writes_the_file_with_one_digest(source: Path, tmp
     squish.convert(source, tmp_path / "out.gguf", encode="q4_k")
     digests = {sha256((tmp_path / "out.gguf").read_bytes()).hexdigest()}
     for count in (1, 2, 4):
-        squish.convert(source, tmp_path / "out.gguf", encode="q4_k", scheduler=f"local:{count}", task_bytes=TASK // 16)
+        job = squish.Job(f"local:{count}", task_bytes=TASK // 16)
+        squish.convert(source, tmp_path / "out.gguf", encode="q4_k", job=job)
         digests.add(sha256((tmp_path / "out.gguf").read_bytes()).hexdigest())
     assert len(digests) == 1
 
@@ -83,27 +84,52 @@ def test_resume_takes_a_file_in_other_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("job", "message"),
     [
-        ({"scheduler": "cluster"}, "scheduler"), ({"scheduler": "local:0"}, "processes"),
-        ({"scheduler": "local:x"}, "processes"), ({"scheduler": "local", "task_bytes": "much"}, "task_bytes"),
-        ({"scheduler": "local", "resume": "yes"}, "resume"), ({"task_bytes": 1}, "task_bytes"),
-        ({"resume": True}, "resume"), ({"journal": "j"}, "journal"),
+        ("cluster", "no such scheduler"), ("local:0", "processes"), ("local:x", "processes"), ("", "no such scheduler"),
+        (8, "invalid job="), ({"scheduler": "local"}, "invalid job="), (True, "invalid job="),
     ],
 )  # fmt: skip
-def test_the_message_about_an_invalid_argument_names_it(
-    source: Path, tmp_path: Path, arguments: dict[str, Any], word: str
-) -> None:
+def test_the_message_about_an_invalid_scheduler_says_so(source: Path, tmp_path: Path, job: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        squish.convert(source, tmp_path / "out.gguf", **arguments)
+        squish.convert(source, tmp_path / "out.gguf", job=job)
     assert caught.value.code == "usage"
-    assert word in caught.value.message
+    assert message in caught.value.message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("task_bytes", "much"), ("task_bytes", 0), ("task_bytes", -1), ("resume", "yes"), ("resume", None)],
+)
+def test_the_message_about_an_invalid_option_of_a_job_names_it(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        squish.Job("local", **{name: value})
+    assert (caught.value.code, caught.value.message) == ("usage", f"invalid {name}=")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--task-bytes", "1MiB"], "--task-bytes"), (["--resume"], "--resume"), (["--journal", "j"], "--journal")],
+)
+def test_an_option_of_a_job_needs_a_scheduler(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], option: str
+) -> None:
+    assert run(["convert", str(source), str(tmp_path / "out.gguf"), *words]) == 2
+    assert f"{option} needs --scheduler" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_is_plain_data() -> None:
+    job = squish.Job("local:8", task_bytes="1MiB", resume=True)
+    assert job == squish.Job("local:8", task_bytes=1 << 20, resume=True)
+    assert pickle.loads(pickle.dumps(job)) == job
+    assert squish.Job("local", task_bytes=None).task_bytes == squish.Job("local").task_bytes == 256 << 20
 
 
 def test_arrays_in_memory_are_no_source_of_a_job(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        squish.convert({"w": np.ones((4, 4), "f4")}, tmp_path / "out.gguf", scheduler="local")
+        squish.convert({"w": np.ones((4, 4), "f4")}, tmp_path / "out.gguf", job="local")
     assert not list(tmp_path.iterdir())
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_convert.verified_reader import VerifiedReader
 from squish_testing.sources import CountingSource, fetched_part
 
 import squish_core as squish
 from squish_core.api import Typed
+from squish_core.checking.source_reader import SourceReader
 from squish_core.errors import FormatError, TensorError
 from squish_core.io.local import open_source
+from squish_core.io.wrapped import CachedSource
 from squish_core.text import format_bytes
 
 SHAPE = (1024, 4096)
@@ -122,7 +125,7 @@ def test_codes_of_a_late_panel_that_do_not_fit_have_the_message_of_planning(
 def test_what_planning_cannot_keep_is_read_again_and_noted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_convert.evidence.MEMORY_LIMIT", 1 << 20)
+    monkeypatch.setattr("squish_core.checking.source_reader.MEMORY_LIMIT", 1 << 20)
     source = CountingSource(open_source(folder / "layer.gguf"))
     with squish.open(source) as file:
         source.log.clear()
@@ -130,6 +133,21 @@ def test_what_planning_cannot_keep_is_read_again_and_noted(
         assert ratio(source, file) == 2.0
     (note,) = [note for note in report.notes if "again" in note]
     assert f"{report.steps[0].stored:,} bytes" in note
+
+
+def test_planning_and_writing_read_through_one_source(folder: Path) -> None:
+    source = CountingSource(open_source(folder / "digests.zt"))
+    with squish.open(source) as file:
+        planning = SourceReader(file)
+        bytes(planning.file.source.view(100, 50))
+        reader = VerifiedReader(planning.file)
+        assert isinstance(reader.file.source, CachedSource)
+        assert (reader.file.source.inner, reader.cache) == (source, planning.cache)
+        source.log.clear()
+        assert reader.file.source.read(110, 10) == open_source(folder / "digests.zt").read(110, 10)
+        assert source.log == []
+    with squish.open(folder / "digests.zt") as file:  # a mapping costs nothing to read again
+        assert VerifiedReader(SourceReader(file).file).file is file
 
 
 @pytest.mark.parametrize(("target", "encode"), [("safetensors", None), ("gguf", "q8_0")])

@@ -20,7 +20,7 @@ def test_the_message_says_what_to_install(tmp_path: Path) -> None:
     assert "dask" in squish.registry().schedulers
     squish.save(tmp_path / "in.safetensors", {"w": np.ones((2, 32), "f4")})
     with pytest.raises(squish.MissingPluginError) as caught:
-        squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", scheduler="dask")
+        squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", job="dask")
     assert caught.value.code == "not-installed"
     assert str(caught.value) == "the scheduler 'dask' needs distributed. Run `pip install distributed`."
     assert [path.name for path in tmp_path.iterdir()] == ["in.safetensors"]

@@ -62,9 +62,13 @@ def facts(report: squish.Conversion) -> dict[str, Any]:
     return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target", "notes")}
 
 
-def job(cluster: distributed.LocalCluster, source: Path, target: Path, **arguments: Any) -> squish.Conversion:
-    scheduler = f"dask:{cluster.scheduler_address}"
-    return squish.convert(source, target, **{"encode": "q8_0", "scheduler": scheduler, "task_bytes": TASK, **arguments})
+def job(
+    cluster: distributed.LocalCluster, source: Path, target: Path, *, scheduler: str | None = None,
+    resume: bool = False, **arguments: Any,
+) -> squish.Conversion:  # fmt: skip
+    scheduler = scheduler or f"dask:{cluster.scheduler_address}"
+    options = squish.Job(scheduler, task_bytes=TASK, resume=resume)
+    return squish.convert(source, target, **{"encode": "q8_0", "job": options, **arguments})
 
 
 def killing(message: Any, times: int) -> Any:
@@ -150,7 +154,7 @@ import squish_core as squish
 
 if __name__ == "__main__":
     source, target, scheduler = sys.argv[1:]
-    squish.convert(source, target, encode="q8_0", scheduler=scheduler, task_bytes=70_000)
+    squish.convert(source, target, encode="q8_0", job=squish.Job(scheduler, task_bytes=70_000))
 """
 
 
@@ -342,7 +346,7 @@ def test_the_message_about_an_address_without_a_scheduler_names_it(
 ) -> None:
     monkeypatch.setattr("squish_dask.scheduler.TIMEOUT", 1)
     with pytest.raises(SquishError) as caught:
-        squish.convert(source, tmp_path / "out.gguf", scheduler="dask:tcp://127.0.0.1:9")
+        squish.convert(source, tmp_path / "out.gguf", job="dask:tcp://127.0.0.1:9")
     assert caught.value.code == "unreachable"
     message = (
         "the Dask scheduler cannot be reached (expected an address such as dask:tcp://10.0.0.1:8786, "

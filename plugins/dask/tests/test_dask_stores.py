@@ -17,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import boto3
 import numpy as np
 import pytest
+from attrs import evolve
 from moto.server import DomainDispatcherApplication, create_backend_app
 from squish_convert.job import run as job_run
 from squish_convert.job import worker
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 RANDOM = np.random.default_rng(6)
 NAMES = [f"model.layers.{number}.mlp.up_proj.weight" for number in range(8)]
-LOCAL = {"scheduler": "local:2", "task_bytes": 70_000}
+LOCAL = squish.Job("local:2", task_bytes=70_000)
 
 
 class Server(WSGIServer):
@@ -99,7 +100,7 @@ def test_a_job_into_a_bucket_writes_the_bytes_of_a_serial_conversion(
     bucket: Any, source: Path, tmp_path: Path, name: str, to: str | None, encode: str
 ) -> None:
     serial = squish.convert(source, tmp_path / name, to, encode)
-    report = squish.convert(source, f"s3://out/{name}", to, encode, **LOCAL)
+    report = squish.convert(source, f"s3://out/{name}", to, encode, job=LOCAL)
     assert objects(bucket, name) == files_of(tmp_path / name)
     assert facts(report) == facts(serial)
     assert report.target == f"s3://out/{name}"
@@ -109,11 +110,11 @@ def test_a_job_into_a_bucket_writes_the_bytes_of_a_serial_conversion(
 def test_an_existing_object_is_refused(bucket: Any, source: Path, tmp_path: Path) -> None:
     bucket.put_object(Bucket="out", Key="there.gguf", Body=b"old")
     with pytest.raises(SquishError) as caught:
-        squish.convert(source, "s3://out/there.gguf", encode="q8_0", **LOCAL)
+        squish.convert(source, "s3://out/there.gguf", encode="q8_0", job=LOCAL)
     assert caught.value.code == "exists"
     assert objects(bucket, "there") == {".gguf": b"old"}
     assert not list(tmp_path.iterdir())
-    squish.convert(source, "s3://out/there.gguf", encode="q8_0", overwrite=True, **LOCAL)
+    squish.convert(source, "s3://out/there.gguf", encode="q8_0", overwrite=True, job=LOCAL)
     assert objects(bucket, "there").keys() == {".gguf"}
     assert len(objects(bucket, "there")[".gguf"]) > 1000
 
@@ -123,8 +124,9 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
 
     def second(*_: Any) -> None:
         for encode in ("q8_0", "q4_0"):
+            other = evolve(LOCAL, journal=tmp_path / "second")
             with pytest.raises(SquishError) as caught:
-                squish.convert(source, "s3://out/pair.gguf", encode=encode, journal=tmp_path / "second", **LOCAL)
+                squish.convert(source, "s3://out/pair.gguf", encode=encode, job=other)
             refused.append(caught.value)
 
     started = Staged.store_job
@@ -137,7 +139,7 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Staged, "store_job", store_job)
-        squish.convert(source, "s3://out/pair.gguf", encode="q8_0", **LOCAL)
+        squish.convert(source, "s3://out/pair.gguf", encode="q8_0", job=LOCAL)
     assert [(error.code, error.found) for error in refused] == [("locked", "s3://out/pair.gguf.squish-job")] * 2
     squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
     assert objects(bucket, "pair") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
@@ -193,7 +195,7 @@ def test_a_worker_killed_in_an_upload_leaves_no_object_and_the_next_one_writes_i
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squish.save(tmp_path / "large.safetensors", LARGE)
-    arguments = {"to": "safetensors", "encode": "f32", "scheduler": "local:1"}
+    arguments = {"to": "safetensors", "encode": "f32", "job": "local:1"}
     with monkeypatch.context() as patch:
         patch.setattr(job_run, "write_task", write_killed_always)
         patch.setattr(local, "RETRIES", 0)
@@ -234,7 +236,7 @@ def test_a_worker_killed_as_it_completes_an_object_costs_its_task(
 ) -> None:
     squish.save(tmp_path / "large.safetensors", LARGE)
     monkeypatch.setattr(job_run, "write_task", complete_killed_once)
-    squish.convert(tmp_path / "large.safetensors", "s3://out/completed.gguf", scheduler="local:1")
+    squish.convert(tmp_path / "large.safetensors", "s3://out/completed.gguf", job="local:1")
     assert (tmp_path / "killed").exists()
     squish.convert(tmp_path / "large.safetensors", tmp_path / "serial.gguf")
     assert objects(bucket, "completed") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
@@ -247,7 +249,7 @@ import squish_core as squish
 if __name__ == "__main__":
     squish.convert(
         sys.argv[1], "s3://out/killed", "safetensors:max_shard_size=100KB", "f16",
-        scheduler="local:1", task_bytes=70_000,
+        job=squish.Job("local:1", task_bytes=70_000),
     )
 """
 
@@ -263,10 +265,10 @@ def test_a_killed_client_leaves_a_job_that_other_clients_name(bucket: Any, sourc
     assert ".squish-job" in objects(bucket, "killed")
     to = ("s3://out/killed", "safetensors:max_shard_size=100KB", "f16")
     with pytest.raises(SquishError) as caught:
-        squish.convert(source, *to, overwrite=True, journal="other.journal", **LOCAL)
+        squish.convert(source, *to, overwrite=True, job=evolve(LOCAL, journal="other.journal"))
     assert (caught.value.code, caught.value.found) == ("locked", "s3://out/killed.squish-job")
     assert not (tmp_path / "other.journal").exists()
-    squish.convert(source, *to, resume=True, scheduler="local:1", task_bytes=70_000)
+    squish.convert(source, *to, job=squish.Job("local:1", task_bytes=70_000, resume=True))
     squish.convert(source, tmp_path / "serial", *to[1:])
     assert objects(bucket, "killed") == files_of(tmp_path / "serial")
 
@@ -281,12 +283,12 @@ def test_an_interrupted_job_goes_on_and_keeps_no_secret(bucket: Any, source: Pat
 
     to = "safetensors:max_shard_size=100KB"
     with pytest.raises(KeyboardInterrupt):
-        squish.convert(source, "s3://out/resumed", to, "f16", progress=stop, journal="the.journal", **LOCAL)
+        squish.convert(source, "s3://out/resumed", to, "f16", progress=stop, job=evolve(LOCAL, journal="the.journal"))
     journal = (tmp_path / "the.journal").read_text()
     assert len(journal.splitlines()) >= 3
     assert "s3cret" not in journal
     assert "/model.safetensors.index.json" not in objects(bucket, "resumed")
-    squish.convert(source, "s3://out/resumed", to, "f16", resume=True, journal="the.journal", **LOCAL)
+    squish.convert(source, "s3://out/resumed", to, "f16", job=evolve(LOCAL, resume=True, journal="the.journal"))
     squish.convert(source, tmp_path / "serial", to, "f16")
     assert objects(bucket, "resumed") == files_of(tmp_path / "serial")
     assert not (tmp_path / "the.journal").exists()

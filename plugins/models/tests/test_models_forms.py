@@ -13,6 +13,7 @@ from small_tokenizer import TOKENIZER
 from squish_convert.arrays import in_memory
 from squish_convert.mapping import tensors
 from squish_convert.mapping.mapped import MappedFile, map_file, naming_of
+from squish_convert.mapping.pairing import compared_as
 from squish_convert.mapping.values import fits
 from squish_testing import model_arrays, write_model
 
@@ -65,6 +66,17 @@ def test_fused_experts_are_taken_apart() -> None:
     assert set(actual) == set(expected)
     for name in expected:
         np.testing.assert_array_equal(actual[name].numpy(), expected[name].numpy(), name)
+
+
+def test_a_mapped_file_names_what_its_tensors_are_built_from() -> None:
+    file = opened(weights("llama"), FAMILIES["llama"])
+    other = map_file(file, "gguf", {}, naming_of(file))
+    assert other.original is file.original is file
+    assert other.sources("blk.0.attn_q.weight") == ("model.layers.0.self_attn.q_proj.weight",)
+    assert file.sources("model.norm.weight") == ("model.norm.weight",)
+    assert (file.dropped, file.dtypes) == ((), {})
+    assert compared_as(file) == ""
+    assert compared_as(file, other) == f"compared as llama: {file.name} mapped from hf to gguf"
 
 
 def test_values_are_read_once_to_find_the_dtype_of_a_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

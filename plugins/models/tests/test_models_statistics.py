@@ -88,8 +88,8 @@ def test_statistics_are_found_by_the_names_of_either_engine(name: str, write: An
 def test_processes_weigh_errors_by_the_same_statistics(write: Any, model: Path, tmp_path: Path) -> None:
     suffix = "dat" if write is dat else "gguf"
     statistics = write(tmp_path / f"i.{suffix}", {LLAMA_NAMES[1].format(n): MEANS[n] for n in range(2)})
-    for name, scheduler in (("here", None), ("there", "local:1")):
-        squish.convert(model, tmp_path / f"{name}.gguf", encode=RULES, activations=statistics, scheduler=scheduler)
+    for name, job in (("here", None), ("there", "local:1")):
+        squish.convert(model, tmp_path / f"{name}.gguf", encode=RULES, activations=statistics, job=job)
     assert (tmp_path / "there.gguf").read_bytes() == (tmp_path / "here.gguf").read_bytes()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from npydir_samples import source
 from squish_cli import main
 from squish_npydir.tiers import cache
@@ -17,7 +18,7 @@ import squish_core as squish
 from squish_core.api import UsageError
 
 RANDOM = np.random.default_rng(7)
-TASK = {"scheduler": "local:1", "task_bytes": 3000}
+TASK = squish.Job("local:1", task_bytes=3000)
 """A few tensors a task."""
 
 
@@ -43,10 +44,10 @@ def test_processes_build_the_files_of_one_process(tmp_path: Path, encode: str, t
     (folder / "config.json").write_text('{"model_type": "qwen3"}')  # a family that tolerates three bits
     copytree(folder, tmp_path / "serial")
     serial = cache.build(tmp_path / "serial", tier)
-    assert cache.build(folder, tier, scheduler="local:2", task_bytes=3000) == serial
+    assert cache.build(folder, tier, job=squish.Job("local:2", task_bytes=3000)) == serial
     assert files_of(folder) == files_of(tmp_path / "serial")
     assert squish.verify(folder, deep=True).clean
-    assert cache.build(folder, tier, **TASK).built == 0
+    assert cache.build(folder, tier, job=TASK).built == 0
 
 
 def test_values_beyond_float16_are_built_by_a_second_job(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_values_beyond_float16_are_built_by_a_second_job(tmp_path: Path) -> None
     copytree(folder, tmp_path / "serial")
     for tier in ("finalized", "4bit"):
         cache.build(tmp_path / "serial", tier)
-        cache.build(folder, tier, **TASK)
+        cache.build(folder, tier, job=TASK)
     assert files_of(folder) == files_of(tmp_path / "serial")
 
 
@@ -72,7 +73,7 @@ def interrupt(folder: Path, tier: str) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        cache.build(folder, tier, stop, **TASK)
+        cache.build(folder, tier, stop, job=TASK)
 
 
 @pytest.mark.parametrize("tier", ["finalized", "int4", "int4a", "mlx", "4bit"])
@@ -87,9 +88,9 @@ def test_an_interrupted_job_goes_on(tmp_path: Path, tier: str, resume: bool | st
     before = journal.read_bytes()
     assert before.count(b"\n") >= 2
     with pytest.raises(UsageError) as caught:
-        cache.build(folder, tier, **TASK)
+        cache.build(folder, tier, job=TASK)
     assert (caught.value.code, journal.read_bytes()) == ("journal", before)
-    cache.build(folder, tier, **TASK, resume=resume)
+    cache.build(folder, tier, job=evolve(TASK, resume=resume))
     assert files_of(folder) == files_of(tmp_path / "serial")
 
 
@@ -117,23 +118,28 @@ def test_a_job_that_ended_while_arrays_were_moved_is_completed(tmp_path: Path, m
 
     monkeypatch.setattr(os, "replace", kill)
     with pytest.raises(Killed):
-        cache.build(folder, "finalized", **TASK)
+        cache.build(folder, "finalized", job=TASK)
     monkeypatch.undo()
-    built = cache.build(folder, "finalized", **TASK, resume=True)
+    built = cache.build(folder, "finalized", job=evolve(TASK, resume=True))
     assert (built.built, built.reused) == (5, 2)
     assert files_of(folder) == files_of(tmp_path / "serial")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"resume": True}, {"task_bytes": 1}, {"scheduler": "cluster"}, {"scheduler": "local", "resume": "yes"}],
-)
-def test_an_invalid_argument_is_a_usage_error(tmp_path: Path, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("job", ["cluster", "local:0"])
+def test_an_invalid_job_is_a_usage_error(tmp_path: Path, job: str) -> None:
     folder = directory(tmp_path)
     before = files_of(folder)
     with pytest.raises(UsageError) as caught:
-        cache.build(folder, "finalized", **arguments)
+        cache.build(folder, "finalized", job=job)
     assert caught.value.code == "usage"
+    assert files_of(folder) == before
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--task-bytes", "1MiB"], ["--scheduler", "local", "--resume=yes"]])
+def test_an_invalid_option_is_a_usage_error(tmp_path: Path, words: list[str]) -> None:
+    folder = directory(tmp_path)
+    before = files_of(folder)
+    assert main(["cache", "build", str(folder), "--tier", "finalized", *words]) == 2
     assert files_of(folder) == before
 
 

@@ -24,7 +24,7 @@ from .options import (
     Scheduler,
     TaskBytes,
     To,
-    resume_value,
+    job,
 )
 from .output import Answer, error_data
 from .progress import Progress
@@ -209,8 +209,7 @@ def convert(
         progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
         report = squish.convert(
             opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix,
-            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan, scheduler=scheduler,
-            task_bytes=task_bytes, resume=resume_value(resume), journal=journal, dry_run=dry_run,
-            progress=progress,
+            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan,
+            job=job(scheduler, task_bytes, resume, journal), dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from squish_convert.api import Job
 
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
 Patterns = Annotated[
@@ -96,22 +102,38 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 
-def resume_value(text: str | None) -> bool | str:
-    """`resume=` of `convert`, from the value of `--resume`.
+def job(
+    scheduler: str | None, task_bytes: str | None = None, resume: str | None = None, journal: str | None = None
+) -> Job | None:
+    """`job=` of `convert`, from the values of `--scheduler`, `--task-bytes`, `--resume` and `--journal`.
 
     Parameters
     ----------
-    text
+    scheduler, task_bytes, journal
+        What was typed.
+    resume
         What was typed: nothing, "True" (without a value) or "verify".
 
     Returns
     -------
-    bool or str
-        False, True or "verify".
+    Job or None
+        None without any of them.
+
+    Raises
+    ------
+    UsageError
+        A value is invalid, or `--scheduler` is missing.
 
     Examples
     --------
-    >>> resume_value(None), resume_value("True"), resume_value("verify")
-    (False, True, 'verify')
+    >>> job("local:2", resume="True").resume, job(None)
+    (True, None)
     """
-    return text == "True" or text or False
+    if scheduler is None:
+        for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
+            if value:
+                raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
+        return None
+    from squish_convert.api import Job
+
+    return Job(scheduler, task_bytes=task_bytes, resume=resume == "True" or resume or False, journal=journal)

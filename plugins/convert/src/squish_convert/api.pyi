@@ -4,6 +4,7 @@ from squish_convert.append import appended_file as appended_file
 from squish_convert.append import locked_file as locked_file
 from squish_convert.compare.metrics import Distance as Distance
 from squish_convert.convert import Conversion as Conversion
+from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
 from squish_convert.convert import outgoing as outgoing
 from squish_convert.execute import execute as execute
@@ -33,6 +34,7 @@ from squish_convert.mapping.inventory import Inventory as Inventory
 from squish_convert.mapping.inventory import take_inventory as take_inventory
 from squish_convert.mapping.mapped import MappedFile as MappedFile
 from squish_convert.mapping.mapped import Naming as Naming
+from squish_convert.mapping.pairing import compared_as as compared_as
 from squish_convert.naming import with_names as with_names
 from squish_convert.observer import ConversionObserver as ConversionObserver
 from squish_convert.plan import ConversionPlan as ConversionPlan

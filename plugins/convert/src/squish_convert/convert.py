@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.checking.check import ProgressCallback
+from squish_core.checking.source_reader import SourceReader
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, FileAccessError, UsageError
 from squish_core.file import File
@@ -23,10 +24,11 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
 from .delete_source import deletable, delete
-from .evidence import Evidence, undecided_notes
+from .evidence import end_planning, undecided_notes
 from .execute import execute, outgoing_tensors
 from .inputs import Inputs, open_inputs
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
+from .job.options import Job
 from .observer import ConversionObserver
 from .plan import ConversionPlan, plan_conversion
 from .report import Conversion
@@ -34,7 +36,7 @@ from .rules import Encode
 from .space import space_notes
 
 if TYPE_CHECKING:
-    from .job.distribution import JobOptions
+    from squish_core.plugins.schedulers import Workers
 
 
 def convert(
@@ -52,10 +54,7 @@ def convert(
     delete_source: bool = False,
     overwrite: bool = False,
     plan: Any = None,
-    scheduler: str | None = None,
-    task_bytes: int | str | None = None,
-    resume: bool | str = False,
-    journal: Any = None,
+    job: Job | str | None = None,
     progress: ProgressCallback | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -100,15 +99,9 @@ def convert(
         A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
         If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
         that names the first difference. It is never overwritten.
-    scheduler
-        Run the conversion as tasks in other processes: "local:2", or "dask:tcp://..." (with squish-dask). The bytes
-        and the report stay the same.
-    task_bytes
-        Bytes that a task writes, about: a number, or a size such as "256MiB" (the default).
-    resume
-        True: go on with an unfinished job of the same arguments. "verify": read what it has written again first.
-    journal
-        Where the journal of the job lies; by default beside the target, as `NAME.squish-journal`.
+    job
+        Run the conversion as tasks in other processes: `Job("local:8", resume=True)`, or a scheduler alone ("local:2").
+        The bytes and the report stay the same.
     limits, registry
         As in `open`.
 
@@ -128,36 +121,39 @@ def convert(
     'ggml.q8_0'
     """
     started = time.perf_counter()
-    job = _job_options(scheduler, task_bytes, resume, journal, registry or installed())
+    job = job if job is None or isinstance(job, Job) else Job(job)
+    workers = None if job is None else _workers(job, registry or installed())
     arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
     plan_file = None if plan is None else JobFile(Path(plan), arguments)
     arguments = arguments if plan_file is None else plan_file.arguments
     with ExitStack() as stack:
         inputs = open_inputs(arguments, stack, limits=limits, registry=registry)
         file, target = inputs.file, inputs.target
-        evidence, before = Evidence(file), file.source.traffic()
-        source = file if delete_source else evidence.file
-        if job is not None and job.resumes_replanned(target):
-            job = evolve(job, replanned=True)
-        reads_all = delete_source or plan_file is not None or (job is not None and job.replanned)
+        reader, before = SourceReader(file), file.source.traffic()
+        source = file if delete_source else reader.file
+        replanned = job is not None and _was_replanned(job, target)
+        reads_all = delete_source or plan_file is not None or replanned
         first_panels = not reads_all and (not dry_run or file.source.is_remote)
         decided, model = inputs.plan(source, first_panels=first_panels)
         undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
-        decided = evolve(decided, notes=(*decided.notes, *evidence.notes(), *undecided))
+        decided = evolve(decided, notes=(*decided.notes, *end_planning(reader), *undecided))
         if plan_file is not None:
             plan_file.settle(decided, file)
         to_delete = _deletable(decided, model, inputs) if delete_source else ()
         if dry_run:
             report = _preview(decided, model, target)
         else:
-            execution = partial(_execute, inputs=inputs, arguments=arguments, progress=progress, overwrite=overwrite)
+            execution = partial(
+                _execute, inputs=inputs, job=job, workers=workers, arguments=arguments, progress=progress,
+                overwrite=overwrite,
+            )  # fmt: skip
             try:
-                report = execution(decided, model, job=job)
+                report = execution(decided, model, replanned=replanned)
             except CodecError as error:
                 if error.code != ErrorCode.REPLAN or not first_panels:
                     raise
-                job = job and evolve(job, replanned=True)  # a later panel's codes do not fit
-                report = execution(*inputs.plan(source, first_panels=False), job=job)
+                # a later panel's codes do not fit
+                report = execution(*inputs.plan(source, first_panels=False), replanned=True)
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
@@ -195,18 +191,17 @@ def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 
-def _job_options(
-    scheduler: str | None, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
-) -> JobOptions | None:
-    """The options of a job; None without a scheduler. Only jobs import what distributes them."""
-    if scheduler is None:
-        for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
-            if value:
-                raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
-        return None
-    from .job.distribution import JobOptions
+def _workers(job: Job, registry: Registry) -> Workers:
+    """The scheduler of a job; only jobs import what distributes them."""
+    from squish_core.plugins.schedulers import scheduler_named
 
-    return JobOptions.parse(scheduler, task_bytes, resume, journal, registry)
+    return scheduler_named(job.scheduler, registry)
+
+
+def _was_replanned(job: Job, target: Path | RemoteTarget) -> bool:
+    from .job.distribution import resumes_replanned
+
+    return resumes_replanned(job, target)
 
 
 def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path, ...]:
@@ -233,17 +228,20 @@ def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> 
 
 
 def _execute(
-    plan: ConversionPlan, model: File, *, inputs: Inputs, job: JobOptions | None, arguments: Mapping[str, Any],
-    progress: ProgressCallback | None, overwrite: bool,
+    plan: ConversionPlan, model: File, *, inputs: Inputs, job: Job | None, workers: Workers | None, replanned: bool,
+    arguments: Mapping[str, Any], progress: ProgressCallback | None, overwrite: bool,
 ) -> Conversion:  # fmt: skip
     """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-    if job is None:
+    if job is None or workers is None:
         return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
     from .job.distribution import execute_job
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
-    return execute_job(plan, model, inputs.target, document, job, observer, inputs.statistics, overwrite=overwrite)
+    return execute_job(
+        plan, model, inputs.target, document, job, workers, observer, inputs.statistics, overwrite=overwrite,
+        replanned=replanned,
+    )  # fmt: skip
 
 
 class _ProgressObserver(ConversionObserver):

@@ -43,7 +43,6 @@ from .compatible import (
     without_statistics,
 )
 from .evidence import complete_params, repack_exactness, values_of
-from .mapping.mapped import MappedFile
 from .mapping.tensors import wraps_dense
 from .nearest import Nearest, nearest_encodings
 from .overflow import REFUSE
@@ -68,8 +67,7 @@ class Decision:
         self.activations, self._first_panels = activations, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
-        self.is_mapped = isinstance(file, MappedFile)
-        self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
+        self.is_mapped, self.dtypes = file.original is not file, file.dtypes
         self.encodings: Mapping[str, CodecSpec | str] = {}
         self.narrow: Mapping[str, str] = {}
         self.nearest: set[str] = set()

@@ -21,7 +21,6 @@ from squish_core.text import counted
 from .companions import differing_companion
 from .compare.metrics import Distance
 from .compare.stacks import rows_of
-from .mapping.mapped import MappedFile
 from .step import Step
 
 _SAME = 1e-6
@@ -41,8 +40,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
 
     FormatError if deleting them could lose data. Runs before anything is written.
     """
-    original = file.original if isinstance(file, MappedFile) else file
-    numbers = {extent[0] for spec in original.index.tensors.values() for extent in spec_extents(spec)}
+    numbers = {extent[0] for spec in file.original.index.tensors.values() for extent in spec_extents(spec)}
     paths = tuple(_paths(file, numbers))
     target_path = target.resolve()
     losses = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
@@ -90,8 +88,7 @@ def delete(
             target_tensor = target_file[name] if name in target_file else rows[name].tensor if name in rows else None
             if target_tensor is None or not _agrees(file[step.name], target_tensor, step):
                 raise _unsure(file, f"{step.name} in {target} differs from the source")
-        original = file.original if isinstance(file, MappedFile) else file
-        if lost := differing_companion(original, target_file, children, whole):
+        if lost := differing_companion(file.original, target_file, children, whole):
             raise _unsure(file, f"{lost} in {target} differs from the source")
     for path, identity in zip(paths, before):
         if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
@@ -121,10 +118,10 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
     """Whether it is a file that stays, or an asset in one (those in `numbers` are deleted)."""
-    original = file.original if isinstance(file, MappedFile) else file
-    if item.kind == "asset" and item.name in original.index.ignored:
+    index = file.original.index
+    if item.kind == "asset" and item.name in index.ignored:
         return True
-    part = original.index.assets.get(item.name) if item.kind == "asset" else None
+    part = index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
         return False
     return not any(segment.file in numbers for segment in part.segments)

@@ -16,17 +16,16 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from squish_core.checking.source_reader import SourceReader
 from squish_core.codecs.base import Codec, Params
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import Region, stored_panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.file import File
-from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 from squish_core.text import format_bytes
 
-from .mapping.mapped import MappedFile
 from .overflow import SATURATE, error_at
 from .panel_encoder import reader_of
 from .panels import ALL_PANELS, CodePanels
@@ -36,23 +35,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Evidence:
-    """Keeps what planning reads from a source without cheap views, up to `MEMORY_LIMIT` bytes, for the conversion.
-
-    `file` is the file to plan with and to convert.
-    """
-
-    def __init__(self, file: File) -> None:
-        self.file, self._cache = file, RangeCache(MEMORY_LIMIT)
-        if not file.source.cheap_views and not isinstance(file, MappedFile):
-            self.file = File(CachedSource(file.source, self._cache), file.index, file.registry, file.limits)
-
-    def notes(self) -> tuple[str, ...]:
-        """Keep nothing more; a note if the conversion reads bytes again."""
-        self._cache.is_complete = True
-        if not self._cache.missed:
-            return ()
-        return (f"planning read {self._cache.missed:,} bytes that the conversion reads again: {_AGAIN}",)
+def end_planning(reader: SourceReader) -> tuple[str, ...]:
+    """Keep nothing more of what is read; a note if the conversion reads bytes of the planning again."""
+    reader.cache.is_complete = True
+    reader.cache.budget += MEMORY_LIMIT  # for the checks of the conversion
+    if not reader.cache.missed:
+        return ()
+    return (f"planning read {reader.cache.missed:,} bytes that the conversion reads again: {_AGAIN}",)
 
 
 _AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >> 20} MiB"

@@ -25,10 +25,8 @@ from .activations import Activations
 from .assets import asset_bytes, carried_assets
 from .companions import outgoing_companions
 from .compare.metrics import Distance
-from .copies import CopyChecks
-from .digests import Digests
 from .image import image_if_any
-from .mapping.mapped import MappedFile, apply_map
+from .mapping.mapped import apply_map
 from .naming import stored_parts
 from .observer import ConversionObserver
 from .panel_parts import Places
@@ -39,6 +37,7 @@ from .siblings import atomic_siblings
 from .space import check_space, space_notes
 from .step import Step
 from .streams import streams_of
+from .verified_reader import VerifiedReader
 
 
 def execute(
@@ -99,26 +98,19 @@ def execute(
     if isinstance(target, RemoteTarget) or any(_has_several_parts(step) for step in plan.steps):
         image = image_if_any(plan, source)
     measurements = _Measurements(observer or ConversionObserver())
-    digests = Digests(source.without_caches(), on_the_way=True)
-    copies = CopyChecks(digests.file)
-    digests.read_through(copies.file)
-    source = apply_map(copies.file, plan.model_map, plan.options)
-    original = source.original if isinstance(source, MappedFile) else source
-    companions = outgoing_companions(original, plan.children, plan.whole)
+    reader = VerifiedReader(source.without_caches())
+    source = apply_map(reader.file, plan.model_map, plan.options)
+    companions = outgoing_companions(source.original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     places = image.places if image else None
-    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {}, places)
-    remaining = [step for step in plan.steps if step.name not in (encoded or {})]
-    parts = (part for step in remaining for _, _, part in stored_parts(source, step))
+    tensors = _outgoing(plan, source, reader, measurements, activations, encoded or {}, places)
     # A full disk may show only when the file is closed, so the guard covers closing, too.
     sinks = _sink(plan, source, target, measurements, overwrite, revises=image is None)
-    with computing(FormatError, "writing", file=str(target)), sinks as sink:
+    with computing(FormatError, "writing", file=str(target)), sinks as sink, reader:
         container = source.registry.container(plan.format)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
-        with original.reading_ahead(parts):
-            meta = {**source.index.meta, **plan.recorded}
-            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
-            digests.finish()
+        meta = {**source.index.meta, **plan.recorded}
+        container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
@@ -136,21 +128,18 @@ def outgoing_tensors(
     The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
     corruption is never re-signed.
     """
-    copies = CopyChecks(source.without_caches())
-    file = apply_map(copies.file, plan.model_map, plan.options)
-    digests = Digests(file, on_the_way=False)
-    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations, {})
+    reader = VerifiedReader(source.without_caches(), on_the_way=False)
+    file = apply_map(reader.file, plan.model_map, plan.options)
+    return _outgoing(plan, file, reader, observer or ConversionObserver(), activations, {})
 
 
 def _outgoing(
-    plan: ConversionPlan, file: File, digests: Digests, copies: CopyChecks, observer: ConversionObserver,
-    activations: File | None, encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
+    plan: ConversionPlan, file: File, reader: VerifiedReader, observer: ConversionObserver, activations: File | None,
+    encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
 ) -> list[OutgoingTensor]:  # fmt: skip
     check_source(plan, file)
-    remaining = [step for step in plan.steps if step.name not in encoded]
-    copies.begin(file, remaining)
+    reader.begin(file, [step for step in plan.steps if step.name not in encoded])
     statistics = None if activations is None else Activations(activations, file)
-    digests.expect(file, remaining)
     tensors = []
     with gc_paused():
         for step in plan.steps:
@@ -158,7 +147,7 @@ def _outgoing(
                 tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
                 continue
             vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
-            before = partial(_begin, file, step, digests, copies, observer)
+            before = partial(_begin, file, step, reader, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))
     return tensors
 
@@ -186,9 +175,9 @@ class _Measurements(ConversionObserver):
         return evolve(step, quality=quality, clipped=clipped)
 
 
-def _begin(file: File, step: Step, digests: Digests, copies: CopyChecks, observer: ConversionObserver) -> None:
+def _begin(file: File, step: Step, reader: VerifiedReader, observer: ConversionObserver) -> None:
     observer.tensor_started(step.name)
-    copies.check(file, step, digests)
+    reader.check(file, step)
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:

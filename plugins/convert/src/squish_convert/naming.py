@@ -103,9 +103,9 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
     return ModelMap(evolve(naming, family=family), layout)
 
 
-def check_complete(file: File) -> None:
+def check_complete(file: MappedFile) -> None:
     """Raise FormatError if a mapped model lacks what the target's engine requires."""
-    if not isinstance(file, MappedFile) or not file.carried.missing:
+    if not file.carried.missing:
         return
     names = GGUF if file.layout == GGUF else HF
     raise FormatError(
@@ -288,12 +288,12 @@ def family_info(registry: Registry, family: str) -> FamilyInfo:
 
 def with_sources(rules: tuple[Rule, ...], file: File) -> tuple[Rule, ...]:
     """The rules, with patterns that match source names as well as mapped ones."""
-    if not isinstance(file, MappedFile):
+    if file.original is file:
         return rules
     return tuple(rule if rule.pattern is None else evolve(rule, names=_matching_names(rule, file)) for rule in rules)
 
 
-def _matching_names(rule: Rule, file: MappedFile) -> frozenset[str]:
+def _matching_names(rule: Rule, file: File) -> frozenset[str]:
     """The mapped tensors that a rule applies to."""
     if rule.names is None:
         assert rule.pattern is not None
@@ -303,7 +303,7 @@ def _matching_names(rule: Rule, file: MappedFile) -> frozenset[str]:
 
 def all_names(file: File) -> list[str]:
     """Names that a pattern may match: the tensors', and for a mapped file the original's."""
-    return [*file, *(file.original if isinstance(file, MappedFile) else ())]
+    return list(dict.fromkeys((*file, *file.original)))
 
 
 def select(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
@@ -314,14 +314,13 @@ def select(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
 
 def _names_like(pattern: str, file: File) -> Iterator[str]:
     for name in file:
-        sources = file.sources(name) if isinstance(file, MappedFile) else ()
-        if any(fnmatchcase(candidate, pattern) for candidate in (name, *sources)):
+        if any(fnmatchcase(candidate, pattern) for candidate in (name, *file.sources(name))):
             yield name
 
 
 def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
     """Name, role and part of all stored data of a step, with digests."""
-    if not isinstance(file, MappedFile):
+    if file.original is file:
         yield from ((step.name, role, part) for role, part in step.origin.parts.items())
         return
     for name in file.sources(step.name):
@@ -340,16 +339,6 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
         exactness = change.exactness
     note = f"{step.note}; {words}" if step.note and words else step.note or words
     return evolve(step, note=note, exactness=exactness)
-
-
-def map_notes(file: File) -> tuple[str, ...]:
-    """Notes for the report: the family, and what the target's engine will lack."""
-    if not isinstance(file, MappedFile | CarriedFile):
-        return ()
-    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
-    if isinstance(file, CarriedFile):
-        return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
-    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
 
 
 def check_dense(file: File, steps: Sequence[Step]) -> None:

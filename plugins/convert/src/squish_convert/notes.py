@@ -10,8 +10,6 @@ from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
 
-from .mapping.mapped import MappedFile
-
 MOST = 4
 """Number of errors noted, and of links named in a note."""
 
@@ -44,8 +42,7 @@ def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """A note about carried assets that are links to files outside their folder."""
     absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
-    stored = file.original.index.assets if isinstance(file, MappedFile) else file.index.assets
-    for name, part in stored.items():
+    for name, part in file.original.index.assets.items():
         number = part.segments[0].file if part.segments else None
         if number is not None and file.index.files[number].name == name and name not in absent:
             target = outside_link(file.source_for(number).path)

@@ -27,13 +27,12 @@ from .assets import carried_assets
 from .companions import carried_names, inner_losses, split_companions
 from .compatible import needs_activations
 from .decision import Decision
-from .mapping.mapped import MappedFile, ModelMap, apply_map
+from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
 from .naming import (
     all_names,
     check_complete,
     check_dense,
     choose_map,
-    map_notes,
     mapped_step,
     select,
     selection_notes,
@@ -136,7 +135,7 @@ def plan_conversion(
 ) -> ConversionPlan:
     """Decide what a conversion does with each tensor, without writing anything.
 
-    Reads headers, and only the data that decisions need (`conversion.evidence`): codes to repack, values of encodings
+    Reads headers, and only the data that decisions need (`evidence`): codes to repack, values of encodings
     with parameters for the whole tensor, values that an allocator measures.
 
     Parameters
@@ -238,8 +237,9 @@ class _Planner:
         """The plan under these rules."""
         model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
         self.file = apply_map(self.file, model_map, self.options)
-        if rename is None:
-            check_complete(self.file)
+        mapped = self.file if isinstance(self.file, MappedFile) else None
+        if rename is None and mapped is not None:
+            check_complete(mapped)
         index = self.file.index
         rules = with_preset(rules, self.container, ModelFacts(tuple(index.tensors), self.file.metadata))
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
@@ -257,7 +257,10 @@ class _Planner:
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
             specs = [spec for spec in specs if spec.name not in omitted]
-            steps = [self._with_notes(step) for step in decision.decide(specs)]
+            steps = [
+                note_origin(self.source, step) if mapped is None else mapped_step(mapped, step)
+                for step in decision.decide(specs)
+            ]
         check_dense(self.file, steps)
         self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
         complete = len(steps) == len(self.file)
@@ -267,7 +270,7 @@ class _Planner:
         steps = _with_rows(steps, layout)
         absent = {item.name for item in layout.dropped if item.kind == "asset"}
         undeclared = tuple(item for item in undeclared if item.where not in absent)
-        lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
+        lost = self.file.dropped
         abandoned += tuple(inner_losses(self.source, children))
         lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
         lost += dropped_assets(index.ignored, "not read")
@@ -287,9 +290,6 @@ class _Planner:
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
             ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,
         )  # fmt: skip
-
-    def _with_notes(self, step: Step) -> Step:
-        return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
 
     def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
         """Check all steps; `kept` are those that may not quantize again."""

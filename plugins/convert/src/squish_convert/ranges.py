@@ -19,8 +19,6 @@ from squish_core.guard import computing
 from squish_core.model import Part
 
 from .activations import Activations
-from .copies import check_copy
-from .digests import Digests
 from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
 from .mapping.mapped import apply_map
@@ -29,6 +27,7 @@ from .panels import EncodedPanels, Panels, RepackedPanels
 from .plan import ConversionPlan, uses_activations
 from .step import Step
 from .streams import widened
+from .verified_reader import check_copy, check_digests
 
 CACHED = 256 << 20
 """Bytes of encoded panels for a reader to cache."""
@@ -56,7 +55,7 @@ class ImageReader:
         check_source(plan, self.file)
         self._steps = {step.spec.name: step for step in plan.steps}
         self._activations = None if activations is None else Activations(activations, self.file)
-        self._digests, self._begun = Digests(self.file, on_the_way=False), set[str]()
+        self._digests, self._begun = set[tuple[str, str]](), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
         self._budget, self._lock = cached, threading.Lock()
@@ -86,7 +85,7 @@ class ImageReader:
         step = self._steps[extent.tensor]
         with self._lock:
             if extent.tensor not in self._begun:
-                self._digests.check(self.file, step)
+                check_digests(self.file, step, self._digests)
                 check_copy(self.file, step)
                 self._begun.add(extent.tensor)
         if step.is_computed:

@@ -11,7 +11,6 @@ from squish_core.file import File
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.text import counted
 
-from .mapping.mapped import MappedFile
 from .nearest import Attempt, Nearest, nearest_encodings
 from .patterns import patterns_of, templates_of
 
@@ -103,9 +102,8 @@ def _suggestion(label: str, patterns: Mapping[str, bool], nearest: Nearest) -> d
 def described(file: File, spec: TensorSpec) -> str:
     """Stored codes in the words of the field: "GPTQ, 4 bits, group 32, zero points"; a codec without parameters by
     its id."""
-    index = file.original.index if isinstance(file, MappedFile) else file.index
-    if isinstance(file, MappedFile):
-        spec = index.tensors[file.sources(spec.name)[0]]
+    index = file.original.index
+    spec = index.tensors[file.sources(spec.name)[0]]
     codec = spec.encodings[0].codec
     layout = file.registry.codec(codec).code_layout(spec) if codec.id in file.registry.codecs else None
     if layout is None or not (codec.params or codec.inner):
@@ -137,9 +135,7 @@ def _stored_as(spec: TensorSpec) -> str:
 
 def _bits(file: File, spec: TensorSpec) -> float:
     """Bits of a weight; of a mapped tensor those of its sources, of which it may be a part."""
-    specs = [spec]
-    if isinstance(file, MappedFile):
-        specs = [file.original.index.tensors[name] for name in file.sources(spec.name)]
+    specs = [file.original.index.tensors[name] for name in file.sources(spec.name)]
     return 8 * sum(each.encodings[0].stored for each in specs) / max(sum(each.elements for each in specs), 1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from squish_convert.api import MappedFile
 from torch import nn
 
 from squish_core.api import File, FormatError
@@ -58,8 +57,7 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
 
 def head_of(path: Any) -> File:
     """The draft head inside a file, or the file itself if it is one; FormatError if it is neither."""
-    file = path if isinstance(path, File) else open_file(path)
-    file = file.original if isinstance(file, MappedFile) else file
+    file = (path if isinstance(path, File) else open_file(path)).original
     try:
         return file.draft()
     except KeyError:

@@ -19,25 +19,24 @@ DTYPE = "torch_dtype"
 
 def declarations(first: File, second: File) -> dict[str, list[Sequence[str]]]:
     """Paths in assets that describe the encoding of either file's tensors; none if both have the same format."""
-    origin = second.original if isinstance(second, MappedFile) else second
     paths: dict[str, list[Sequence[str]]] = {}
-    if first.format == origin.format:
+    if first.format == second.format:
         return paths
-    for file in (first, origin):
+    for file in (first, second.original):
         for name, each in file.index.declarations.items():
             merged = paths.setdefault(name, [])
             merged += [path for path in each if path not in merged]
     return paths
 
 
-def same_asset(first: File, second: File, name: str, paths: Paths) -> bool:
+def same_asset(first: File, second: File, name: str, paths: Paths, mapped: MappedFile | None) -> bool:
     """Whether both files have the same asset, apart from declarations, and from the spelling of a mapped model's
-    settings."""
+    settings: `mapped` is the second file if it is one."""
     raw = [bytes(file.assets[name].raw) for file in (first, second)]
     if raw[0] == raw[1]:
         return True
     declared = paths.get(name, ())
-    mapped = second if isinstance(second, MappedFile) and name == CONFIG_FILE else None
+    mapped = mapped if name == CONFIG_FILE else None
     if not declared and mapped is None:
         return False
     try:

@@ -212,7 +212,8 @@ def diff(
             options = (("only", only if isinstance(only, str) else tuple(only)), ("rename", rename))
             for span in map_spans(compare_span, files, sizes, scheduler, first.registry, options, done):
                 differences += span
-        storage = second.carried.storage if isinstance(second, MappedFile) else ()
+        mapped = second if isinstance(second, MappedFile) else None
+        storage = mapped.carried.storage if mapped is not None else ()
         paths = declarations(first, second)
         left_out = [key for key in storage if key in first.index.meta] + sorted(declared_keys(first, paths))
         if mapping_note and left_out:
@@ -221,7 +222,7 @@ def diff(
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(_without(first.index.meta, storage), _without(second.index.meta, storage), equal_meta),
-            assets=changed(one, other, lambda name, _: same_asset(first, second, name, paths)),
+            assets=changed(one, other, lambda name, _: same_asset(first, second, name, paths, mapped)),
             mapped=mapping_note,
         )  # fmt: skip
     finally:

@@ -9,19 +9,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from squish_core.checking.maps import path_of
-from squish_core.codes import ErrorCode
-from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.plugins.registry import Registry
-from squish_core.plugins.schedulers import Workers, scheduler_named
+from squish_core.plugins.schedulers import Workers
 from squish_core.plugins.sources import open_target, remote_target
-from squish_core.text import parse_bytes
 
 from ..activations import Activations
 from ..execute import execute, paths_of, size_of
@@ -34,46 +31,18 @@ from ..space import space_notes
 from .canaries import canaries
 from .document import dumps, job_id
 from .journal import Journal, journal_path
+from .options import Job
 from .remote_staging import RemoteStaging
-from .run import VERIFY, JobRun
+from .run import JobRun
 from .staging import Staging
-from .tasks import TASK_BYTES, JobLayout, Piece
-from .worker import Job
+from .tasks import JobLayout, Piece
+from .worker import JobDescription
 
 
-@frozen(kw_only=True)
-class JobOptions:
-    """How a job runs; does not affect the bytes of the target.
-
-    `replanned`: planned by all codes of tensors that are repacked, because those of the first panels did not suffice.
-    """
-
-    workers: Workers
-    task_bytes: int
-    resume: bool | str
-    journal: Any
-    replanned: bool = False
-
-    @classmethod
-    def parse(
-        cls, scheduler: str, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
-    ) -> JobOptions:
-        """The options from the arguments of `convert`."""
-        if resume not in (False, True, VERIFY):
-            raise UsageError("invalid resume=", expected="True or 'verify'", found=repr(resume), code=ErrorCode.USAGE)
-        nbytes = TASK_BYTES if task_bytes is None else parse_bytes(str(task_bytes))
-        if not nbytes:
-            raise UsageError(
-                "invalid task_bytes=", expected="a size such as 256MiB", found=repr(task_bytes), code=ErrorCode.USAGE
-            )
-        return cls(
-            workers=scheduler_named(scheduler, registry), task_bytes=nbytes, resume=resume, journal=journal,
-        )  # fmt: skip
-
-    def resumes_replanned(self, target: Path | RemoteTarget) -> bool:
-        """Whether the unfinished job of a target was planned again."""
-        journal = Journal(journal_path(local_name(target), self.journal))
-        return bool(self.resume) and journal.read() and "replanned" in journal.header["job"]
+def resumes_replanned(job: Job, target: Path | RemoteTarget) -> bool:
+    """Whether the unfinished job of a target was planned again, by all codes of tensors that are repacked."""
+    journal = Journal(journal_path(local_name(target), job.journal))
+    return bool(job.resume) and journal.read() and "replanned" in journal.header["job"]
 
 
 def local_name(target: Path | RemoteTarget) -> Path:
@@ -86,15 +55,18 @@ def execute_job(
     source: File,
     target: Path | RemoteTarget,
     document: Mapping[str, Any],
-    options: JobOptions,
+    job: Job,
+    workers: Workers,
     observer: ConversionObserver | None = None,
     activations: File | None = None,
     *,
     overwrite: bool = False,
+    replanned: bool = False,
 ) -> Conversion:
     """Write what a plan describes, with a scheduler's processes; bytes and report equal those of `execute`.
 
-    `document` is the plan's (`job_document`); its SHA-256 names the job. Where the format has no image, workers make
+    `document` is the plan's (`job_document`); its SHA-256 names the job. `replanned`: planned by all codes of tensors
+    that are repacked, because those of the first panels did not suffice. Where the format has no image, workers make
     the encoded parts, and this process writes the target of them.
     """
     image = image_if_any(plan, source)
@@ -107,26 +79,26 @@ def execute_job(
     staging: Staging | RemoteStaging
     if is_placed and isinstance(target, RemoteTarget):
         staging = _remote_staging(target, image, source.registry)
-        tasks = layout.file_tasks(options.task_bytes)
+        tasks = layout.file_tasks(job.task_bytes)
     else:
         is_folder = source.registry.container(plan.format).writes_folder(plan.options)
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
-        tasks = layout.tasks(options.task_bytes)
-    job = Job(
+        tasks = layout.tasks(job.task_bytes)
+    description = JobDescription(
         id=tag, plan=plan, image=image, source=path_of(source), format=source.format_spec, limits=source.limits,
         assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,
     )  # fmt: skip
-    run = JobRun(job, layout, staging, Journal(journal_path(local, options.journal)), source.registry)
-    facts = _facts(document, job, options)
-    with run.opened(facts, options.resume, common_mode(paths_of(source)), overwrite=overwrite):
-        run.work(options.workers, observer or ConversionObserver())
+    run = JobRun(description, layout, staging, Journal(journal_path(local, job.journal)), source.registry)
+    facts = _facts(document, description.canaries, job.task_bytes, replanned=replanned)
+    with run.opened(facts, job.resume, common_mode(paths_of(source)), overwrite=overwrite):
+        run.work(workers, observer or ConversionObserver())
         if is_placed:
             staging.publish()
             report = plan.report()
         else:
-            encoded = staged_parts(plan, layout, job.files[0])
+            encoded = staged_parts(plan, layout, description.files[0])
             report = execute(plan, source, target, activations=activations, overwrite=overwrite, encoded=encoded)
     run.end()
     if is_placed:
@@ -186,9 +158,11 @@ def assets_of(document: Mapping[str, Any]) -> str | None:
     return assets and str(Path(assets).absolute())
 
 
-def _facts(document: Mapping[str, Any], job: Job, options: JobOptions) -> dict[str, Any]:
+def _facts(
+    document: Mapping[str, Any], canary_digests: Mapping[str, str], task_bytes: int, *, replanned: bool
+) -> dict[str, Any]:
     """The description of a job for its journal: long lists as their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
-    replanned = {"replanned": True} if options.replanned else {}
-    return {**short, **digests, "canaries": job.canaries, "task_bytes": options.task_bytes, **replanned}
+    again = {"replanned": True} if replanned else {}
+    return {**short, **digests, "canaries": canary_digests, "task_bytes": task_bytes, **again}

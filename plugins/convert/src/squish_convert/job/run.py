@@ -23,25 +23,26 @@ from ..plan import ConversionPlan
 from ..space import check_space
 from ..step import Step
 from .journal import Journal
+from .options import VERIFY
 from .range_writer import write_literals
 from .remote_staging import RemoteStaging
 from .staging import Staging
 from .tasks import JobLayout, PieceRange, Task
-from .worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
+from .worker import Answer, JobDescription, Message, PanelError, read_task, write_task, written_digest
 
 SAMPLE = 16
 """Maximum number of finished tasks whose bytes `resume=True` reads before it starts."""
 SAMPLE_BYTES = 256 << 20
 """Approximate maximum of these bytes."""
-VERIFY = "verify"
 
 
 class JobRun:
     """One run of a job by this client."""
 
     def __init__(
-        self, job: Job, layout: JobLayout, staging: Staging | RemoteStaging, journal: Journal, registry: Registry
-    ) -> None:
+        self, job: JobDescription, layout: JobLayout, staging: Staging | RemoteStaging, journal: Journal,
+        registry: Registry,
+    ) -> None:  # fmt: skip
         self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
         self._registry, self._is_local = registry, isinstance(staging, Staging)
         self._unread = set[int]()

@@ -16,8 +16,6 @@ from ..plan import ConversionPlan
 from ..ranges import PanelTable, panels_of
 from ..step import Step
 
-TASK_BYTES = 256 << 20
-"""Approximate bytes that a task writes."""
 UNIT = 4 << 20
 """Unit of copied parts in bytes, which is never split."""
 

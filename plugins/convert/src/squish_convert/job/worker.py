@@ -28,12 +28,9 @@ from squish_core.plugins.sources import open_target, remote_target
 
 from ..activations import Activations, open_activations
 from ..compare.metrics import Distance
-from ..copies import CopyChecks
-from ..digests import Digests
 from ..execute import check_source
 from ..image import OutputImage
-from ..mapping.mapped import MappedFile, apply_map
-from ..naming import stored_parts
+from ..mapping.mapped import apply_map
 from ..observer import ConversionObserver
 from ..panel_parts import part_bytes
 from ..panels import ALL_PANELS
@@ -41,6 +38,7 @@ from ..plan import ConversionPlan
 from ..ranges import panels_of, stored_range
 from ..step import Step
 from ..streams import streams_of
+from ..verified_reader import VerifiedReader
 from .canaries import canaries
 from .document import plugin_lock, source_pins
 from .range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
@@ -56,7 +54,7 @@ RETRIES = 3
 
 
 @frozen(kw_only=True)
-class Job:
+class JobDescription:
     """All that workers need, as plain data.
 
     `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
@@ -172,7 +170,7 @@ def opened_job(path: str, digest: str) -> OpenJob:
 class OpenJob:
     """A job with its source open in this process."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobDescription) -> None:
         self.job = job
         with ExitStack() as stack:
             source = opening.open(job.source, assets=job.assets, limits=job.limits)
@@ -222,23 +220,17 @@ class OpenJob:
 
     def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
         started = time.perf_counter()
-        digests = Digests(self.file, on_the_way=True)
-        checks = CopyChecks(digests.file)
-        digests.read_through(checks.file)
-        file = checks.file
+        reader = VerifiedReader(self.file)
         steps = steps_of(self.job.plan, task)
-        whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
-        digests.expect(file, whole)
-        original = file.original if isinstance(file, MappedFile) else file
-        parts = [part for step in whole for _, _, part in stored_parts(file, step)]
+        reader.begin(reader.file, [step for step, piece in zip(steps, task.pieces) if piece.stop is None])
         writer, errors = RangeWriter(paths), list[PanelError]()
-        with writer, original.reading_ahead(parts):
-            for piece, step in zip(task.pieces, steps):
-                if piece.start == 0:
-                    checks.check(file, step, digests)
-                errors += self._write(file, piece, step, writer)
-                self._release_pages(step)
-            digests.finish()
+        with writer:
+            with reader:
+                for piece, step in zip(task.pieces, steps):
+                    if piece.start == 0:
+                        reader.check(reader.file, step)
+                    errors += self._write(reader.file, piece, step, writer)
+                    self._release_pages(step)
             writer.sync()
         return Answer(
             task=task.number, read=sum(map(self._stored_bytes, task.pieces)), nbytes=writer.nbytes,

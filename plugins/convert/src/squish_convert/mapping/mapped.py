@@ -20,7 +20,7 @@ from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
-from ..families.base import GGUF, HF, Family, Rule, source_names
+from ..families.base import ENGINES, GGUF, HF, Family, Rule, source_names
 from ..families.model import CONFIG_FILE, Model
 from .assets import MappedAssets
 from .coverage import PROJECTORS, cover, is_dense, turns_when_dense
@@ -71,8 +71,6 @@ class MappedFile(File):
 
     Attributes
     ----------
-    original
-        The file that contains the bytes.
     family, naming
         The family's id, and the naming of the original.
     carried
@@ -82,7 +80,7 @@ class MappedFile(File):
     def __init__(
         self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
     ) -> None:
-        self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
+        self._original, self.family, self.naming, self.layout = original, family.id, naming, layout
         self._remainder = family.remainder
         gguf = naming.layout == GGUF
         with gc_paused(), guarded(FormatError, f"mapping it as {family.id}", file=original.name):
@@ -108,13 +106,16 @@ class MappedFile(File):
         index = evolve(original.index, tensors=self.mapped, meta=self.carried.meta, assets=assets, children={})
         super().__init__(original.source, index, original.registry, original.limits)
 
+    @property
+    def original(self) -> File:
+        return self._original
+
     def sources(self, name: str) -> tuple[str, ...]:
-        """Names of the original tensors that a tensor is built from."""
         return self.mapped.targets[name].sources
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """Dtypes that the target's engine expects of dense tensors, for the specs accessed so far."""
+        """As in `File`, for the specs accessed so far."""
         return self.mapped.dtypes
 
     def change(self, name: str) -> Change:
@@ -123,8 +124,7 @@ class MappedFile(File):
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """Data of the original that the layout cannot store."""
-        tensors = self.original.index.tensors
+        tensors = self._original.index.tensors
         others = [
             Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
             for name in self.coverage.other_modalities if tensors[name].encodings
@@ -142,12 +142,12 @@ class CarriedFile(File):
 
     Attributes
     ----------
-    original, carried, naming, layout
+    carried, naming, layout
         As in `MappedFile`.
     """
 
     def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
-        self.original, self.naming, self.layout = original, naming, layout
+        self.naming, self.layout = naming, layout
         with gc_paused(), guarded(FormatError, "carrying its settings over", file=original.name):
             model = model_of(original, family, naming.layout)
             self.carried = family.carry(model, {}, layout, options)
@@ -271,6 +271,16 @@ def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
     if carrying_family(file, naming, layout) == naming.family:
         return CarriedFile(file, family_of(file, naming), naming, layout, options)
     return map_file(file, layout, options, naming)
+
+
+def map_notes(file: File) -> tuple[str, ...]:
+    """Notes for the report: the family, and what the target's engine will lack."""
+    if not isinstance(file, MappedFile | CarriedFile):
+        return ()
+    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
+    if isinstance(file, CarriedFile):
+        return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
+    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
 
 
 def carrying_family(file: File, naming: Naming, layout: str) -> str | None:

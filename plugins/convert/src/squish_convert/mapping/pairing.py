@@ -28,9 +28,30 @@ def map_to_first(first: File, second: File) -> tuple[File, str]:
         mapped = map_file(second, layout, {"keep": "no"}, other, coded=coded)
     except SquishError:
         return second, ""
-    if same_names:
-        return mapped, f"compared as {one.family}"
-    return mapped, f"compared as {one.family}: {second.name} mapped from {other.layout} to {layout}"
+    return mapped, f"compared as {one.family}" if same_names else compared_as(mapped)
+
+
+def compared_as(*files: File) -> str:
+    """Describe how files were mapped to the names of others of their family.
+
+    Parameters
+    ----------
+    files
+        Open files of one family.
+
+    Returns
+    -------
+    str
+        A sentence on those that are mapped; empty if none is.
+
+    Examples
+    --------
+    >>> compared_as(squish.open("model.gguf"))
+    ''
+    """
+    mapped = [file for file in files if isinstance(file, MappedFile)]
+    changes = ", ".join(f"{file.name} mapped from {file.naming.layout} to {file.layout}" for file in mapped)
+    return f"compared as {mapped[0].family}: {changes}" if mapped else ""
 
 
 def respelled(first: File, second: MappedFile) -> bytes | None:

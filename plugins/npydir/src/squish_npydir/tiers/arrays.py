@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-from squish_convert.api import Conversion, convert
+from squish_convert.api import Conversion, Job, convert
 
-from squish_core.api import ErrorCode, File, FormatError, UsageError
+from squish_core.api import ErrorCode, File, FormatError
 
 from ..read.manifest import MANIFEST
 
@@ -26,34 +26,20 @@ Arrays = dict[str, Path]
 """Suffix -> file of an array."""
 
 
-@frozen(kw_only=True)
-class Job:
-    """How a build runs: with a scheduler as jobs of `convert`, whose unfinished arrays stay in `folder`."""
+@frozen
+class Workspace:
+    """The folder in which a build keeps unfinished arrays, and the job that makes them; without one, this process."""
 
     folder: Path
-    scheduler: str | None = None
-    task_bytes: int | str | None = None
-    resume: bool | str = False
-
-    def __attrs_post_init__(self) -> None:
-        if self.scheduler is None and (self.task_bytes is not None or self.resume):
-            name = "resume" if self.resume else "task_bytes"
-            raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of `convert`; empty without a scheduler."""
-        if self.scheduler is None:
-            return {}
-        return {"scheduler": self.scheduler, "task_bytes": self.task_bytes, "resume": self.resume}
+    job: Job | None = None
 
 
 def converted(
-    own: File, rules: Mapping[str, str], progress: Progress | None, job: Job, target: str = "npydir"
+    own: File, rules: Mapping[str, str], progress: Progress | None, workspace: Workspace, target: str = "npydir"
 ) -> Iterator[tuple[str, Arrays]]:
     """Each tensor with its arrays, in a temporary folder; those beyond float16's range are stored as float32."""
-    if rules and job.scheduler is not None:
-        yield from _by_job(own, rules, progress, job, target)
+    if rules and workspace.job is not None:
+        yield from _by_job(own, rules, progress, workspace, target)
         return
     sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
     done, total = 0, sum(sizes.values())
@@ -67,29 +53,29 @@ def converted(
                 done += sizes[name]
                 if progress:
                     progress(name, done, total)
-            yield from converted(own, beyond, None, job, target)
+            yield from converted(own, beyond, None, workspace, target)
 
 
 def _by_job(
-    own: File, rules: Mapping[str, str], progress: Progress | None, job: Job, target: str
+    own: File, rules: Mapping[str, str], progress: Progress | None, workspace: Workspace, target: str
 ) -> Iterator[tuple[str, Arrays]]:
     """As `converted`, when all arrays are complete: the directory does not change while workers read it."""
-    outputs = create_folder(job.folder) / "arrays", job.folder / "f32"
+    outputs = create_folder(workspace.folder) / "arrays", workspace.folder / "f32"
     beyond: dict[str, str] = {}
     try:
         for output, each in zip(outputs, (rules, beyond)):
             if output.exists():  # the build ended while arrays were moved
                 shutil.rmtree(output)
             if each:
-                beyond |= saturated(_convert(own, output, target, each, progress=progress, **job.arguments))
+                beyond |= saturated(_convert(own, output, target, each, progress=progress, job=workspace.job))
     except BaseException:
         with suppress(OSError):  # unfinished arrays stay for `resume`
-            job.folder.rmdir()
+            workspace.folder.rmdir()
         raise
     yield from ((name, arrays) for name, arrays in _arrays(outputs[0]) if name not in beyond)
     if beyond:
         yield from _arrays(outputs[1])
-    shutil.rmtree(job.folder)
+    shutil.rmtree(workspace.folder)
 
 
 def _convert(own: File, output: Path, target: str, rules: Mapping[str, str], **arguments: Any) -> Conversion:
@@ -120,10 +106,10 @@ def create_folder(place: Path) -> Path:
     return place
 
 
-def remove_leftovers(folder: Path, job: Job) -> None:
+def remove_leftovers(folder: Path, workspace: Workspace) -> None:
     """Remove what killed builds left, except for an unfinished job that this one may continue."""
     for left in folder.glob(f"{TEMPORARY}*"):
-        if job.scheduler is None or left != job.folder:
+        if workspace.job is None or left != workspace.folder:
             shutil.rmtree(left)
 
 

@@ -11,11 +11,10 @@ from functools import partial
 from glob import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-from squish_convert.api import convert, locked_file
+from squish_convert.api import Job, convert, locked_file
 
 from squish_core.api import (
     ErrorCode,
@@ -37,7 +36,7 @@ from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST, PLACE
 from ..write.replace import IN_PLACE, delete_eights, delete_tier, refresh_listing
 from . import panels, seal
-from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
+from .arrays import TEMPORARY, Progress, Workspace, converted, create_folder, remove_leftovers, saturated
 from .choice import family_of
 from .read import LABELS, SUFFIX, TIERS
 from .resources import check_resources
@@ -49,7 +48,7 @@ SYMMETRIC_GROUPS = (128, 64, *GROUPS)
 NO_PARAMS: Params = MappingProxyType({})
 Gate = Callable[[Path, str, str], Mapping[str, float]]
 """Measures a tier, by folder, name and label, and raises an error for one that is refused."""
-Builder = Callable[[File, Path, Progress | None, Job], "Built"]
+Builder = Callable[[File, Path, Progress | None, Workspace], "Built"]
 
 
 @frozen(kw_only=True)
@@ -67,8 +66,7 @@ class Built:
 
 def build(
     path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
-    gate: Gate | None = None, scheduler: str | None = None, task_bytes: int | str | None = None,
-    resume: bool | str = False,
+    gate: Gate | None = None, job: Job | str | None = None,
 ) -> Built:  # fmt: skip
     """Build a cache tier of a npy directory.
 
@@ -91,7 +89,7 @@ def build(
     gate
         Compares the model of the tier with its source and raises if they differ too much. A tier that fails is removed
         before it gets its sentinel; an existing one stays.
-    scheduler, task_bytes, resume
+    job
         Build it as a job, as in `convert`: in other processes, and resumable.
 
     Returns
@@ -123,11 +121,12 @@ def build(
             f"--delete-source is not possible for the tier {tier}, which is a cache", file=str(path), code="delete",
             hint="Only int4 and int4a replace arrays. For another directory, use `squish convert --delete-source`.",
         )  # fmt: skip
-    job = Job(folder=Path(path) / f"{TEMPORARY}{tier}", scheduler=scheduler, task_bytes=task_bytes, resume=resume)
+    job = Job(job) if isinstance(job, str) else job
+    workspace = Workspace(Path(path) / f"{TEMPORARY}{tier}", job)
     make = partial(_int4, params=params, symmetric=tier == "int4") if params else BUILDERS[tier][2]
     try:
         with _only_build(Path(path)):
-            result = _build(path, tier, make, progress, gate, job)
+            result = _build(path, tier, make, progress, gate, workspace)
             if delete_source:
                 delete_eights(Path(path))
                 _seal(Path(path))
@@ -158,7 +157,9 @@ def _only_build(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None, job: Job) -> Built:
+def _build(
+    path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None, workspace: Workspace
+) -> Built:
     folder = Path(path)
     sentinel, share, _ = BUILDERS[tier]
     in_place = (IN_PLACE.get(tier, tier), "")
@@ -171,10 +172,10 @@ def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None
             return Built(tier=tier, built=0, reused=len(own), size=0, measured=measured)
         if tier == "3bit" and gate is None:
             _check_family(file)
-        remove_leftovers(folder, job)
+        remove_leftovers(folder, workspace)
         weights = sum(spec.elements for spec in own.index.tensors.values())
-        check_resources(folder, 0 if job.resume else weights * share // 8)
-        result = make(own, folder, progress, job)
+        check_resources(folder, 0 if workspace.job and workspace.job.resume else weights * share // 8)
+        result = make(own, folder, progress, workspace)
     try:
         measured = gate(folder, tier, label) if gate else {}
     except BaseException:
@@ -209,7 +210,7 @@ def _own(file: File) -> File:
     return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
 
-def _finalized(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
+def _finalized(own: File, folder: Path, progress: Progress | None, workspace: Workspace) -> Built:
     """Build a float16 array per tensor."""
     place = create_folder(folder / "finalized")
     targets = {name: place / f"{panels.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
@@ -217,14 +218,20 @@ def _finalized(own: File, folder: Path, progress: Progress | None, job: Job) -> 
         name: F16 if _is_float(own.index.tensors[name]) else "keep"
         for name, target in targets.items() if not target.exists()
     }  # fmt: skip
-    for name, arrays in converted(own, rules, progress, job):
+    for name, arrays in converted(own, rules, progress, workspace):
         os.replace(arrays["pt"], targets[name])
     size = sum(target.stat().st_size for target in targets.values())
     return Built(tier="", built=len(rules), reused=len(own) - len(rules), size=size)
 
 
 def _int4(
-    own: File, folder: Path, progress: Progress | None, job: Job, params: Params = NO_PARAMS, *, symmetric: bool
+    own: File,
+    folder: Path,
+    progress: Progress | None,
+    workspace: Workspace,
+    params: Params = NO_PARAMS,
+    *,
+    symmetric: bool,
 ) -> Built:
     """Build 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
@@ -244,7 +251,7 @@ def _int4(
         rules[name] = f"affine:bits=4,group_size={group},{'zero=7' if symmetric else 'offset=bias'}"
         before += sum(part.nbytes for part in encoding.parts.values())
     target = f"npydir:scales={params.get('scales', 'f32')}"
-    for name, arrays in converted(own, rules, progress, job, target):
+    for name, arrays in converted(own, rules, progress, workspace, target):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
         for suffix in ("s4", "q4") if symmetric else ("s4a", "z4a", "q4a"):  # codes last: they imply the scales
             size += arrays[suffix].stat().st_size
@@ -260,7 +267,7 @@ def _group(columns: int, symmetric: bool) -> int:
     return next((size for size in sizes if columns % size == 0), columns)
 
 
-def _panels(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
+def _panels(own: File, folder: Path, progress: Progress | None, workspace: Workspace) -> Built:
     """Build 4-bit panels for compiled kernels; other tensors are skipped."""
     fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
     if not fitting:
@@ -272,8 +279,9 @@ def _panels(own: File, folder: Path, progress: Progress | None, job: Job) -> Bui
     stems = {spec.name: place / panels.key(own, spec) for spec in fitting}
     left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
     done, total = 0, sum(spec.elements for spec in left)
+    scheduler = None if workspace.job is None else workspace.job.scheduler
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
-        for spec, paths in panels.write_all(own, left, Path(temporary), job.scheduler):
+        for spec, paths in panels.write_all(own, left, Path(temporary), scheduler):
             for suffix, path in paths.items():
                 os.replace(path, f"{stems[spec.name]}__{suffix}.npy")
             done += spec.elements
@@ -283,11 +291,11 @@ def _panels(own: File, folder: Path, progress: Progress | None, job: Job) -> Bui
     return Built(tier="", built=len(left), reused=len(fitting) - len(left), size=size)
 
 
-def _weights(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
+def _weights(own: File, folder: Path, progress: Progress | None, workspace: Workspace) -> Built:
     """Build one bfloat16 safetensors file."""
     rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
     report = convert(
-        own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress, **job.arguments
+        own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress, job=workspace.job
     )
     return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
@@ -296,7 +304,7 @@ def _mlx(bits: int) -> Builder:
     """Return a builder of a folder in MLX's layout: codes of this width are kept, other quantized tensors are
     re-quantized, which the name of the tier implies."""
 
-    def make(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
+    def make(own: File, folder: Path, progress: Progress | None, workspace: Workspace) -> Built:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
         if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
             raise FormatError(
@@ -306,12 +314,12 @@ def _mlx(bits: int) -> Builder:
         place = folder / f"squish_{bits}bit"
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)  # from an interrupted build
-        report = convert(own, place, "mlx", rules, requantize=True, progress=progress, **job.arguments)
+        report = convert(own, place, "mlx", rules, requantize=True, progress=progress, job=workspace.job)
         if beyond := saturated(report):
             shutil.rmtree(place)
             again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
-            journal: dict[str, Any] = {"journal": folder / f"{place.name}-f32.squish-journal"} if job.scheduler else {}
-            report = convert(own, place, "mlx", again, requantize=True, progress=progress, **job.arguments, **journal)
+            job = workspace.job and evolve(workspace.job, journal=folder / f"{place.name}-f32.squish-journal")
+            report = convert(own, place, "mlx", again, requantize=True, progress=progress, job=job)
         return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
     return make

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import torch
-from squish_convert.api import MappedFile
+from squish_convert.api import compared_as
 from torch import nn
 
 from squish_core.api import ErrorCode, TensorError, UsageError
@@ -40,11 +40,8 @@ class LanguageModel:
 
     def mapping(self, other: LanguageModel) -> str:
         """How this model and another of its family were mapped to the same names; empty if neither was."""
-        mapped = [file for file in (other.file, self.file) if isinstance(file, MappedFile)]
-        if not mapped or self.model.config.model_type != other.model.config.model_type:
-            return ""
-        changes = (f"{file.name} mapped from {file.naming.layout} to {file.layout}" for file in mapped)
-        return f"compared as {mapped[0].family}: {', '.join(changes)}"
+        same = self.model.config.model_type == other.model.config.model_type
+        return compared_as(other.file, self.file) if same else ""
 
     def logits(self, window: Window) -> torch.Tensor:
         """Logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.
