@@ -76,14 +76,14 @@ class TensorGroup:
         return 8 * self.nbytes / max(self.elements, 1)
 
     @property
-    def state_file(self) -> int:
+    def saved(self) -> int:
         """Bytes that the compressed model saves."""
         return self.base_nbytes - self.nbytes
 
     @property
     def kl_per_byte(self) -> float:
-        """KL divergence per state_file byte; 0 if none is state_file."""
-        return self.kl / self.state_file if self.state_file > 0 else 0.0
+        """KL divergence per saved byte; 0 if none is saved."""
+        return self.kl / self.saved if self.saved > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
