@@ -59,7 +59,7 @@ _NAMES = {
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),
-    "squish_core.io.cache": ("cached_folder",),
+    "squish_core.io.cache": ("CacheEntry", "cached_folder", "surplus"),
     "squish_core.io.atomic": ("atomic_file", "atomic_folder"),
     "squish_core.checking.maps": ("Address", "address_of", "file_at"),
     "squish_core.display.tables": ("table",),

@@ -107,7 +107,9 @@ from squish_core.formats.validate import single_value as single_value
 from squish_core.formats.write_plan import WritePlan as WritePlan
 from squish_core.io.atomic import atomic_file as atomic_file
 from squish_core.io.atomic import atomic_folder as atomic_folder
+from squish_core.io.cache import CacheEntry as CacheEntry
 from squish_core.io.cache import cached_folder as cached_folder
+from squish_core.io.cache import surplus as surplus
 from squish_core.io.digest import Digest as Digest
 from squish_core.io.digest import check_digest as check_digest
 from squish_core.io.local import open_source as open_source

@@ -54,8 +54,8 @@ class _Window:
 
     def error(self, what: str, offset: int, expected: object = None, found: object = None) -> FormatError:
         return FormatError(
-            f"corrupt protobuf message: {what}", file=self.source.name, offset=offset, expected=expected, found=found,
-            code="protobuf",
+            f"corrupt protobuf message: {what}", file=self.source.name or None, offset=offset, expected=expected,
+            found=found, code="protobuf",
         )  # fmt: skip
 
 
@@ -90,27 +90,31 @@ class Message:
         return cls(_Window(source), 0, source.size)
 
     def __iter__(self) -> Iterator[Field]:
-        window, at, end = self._window, self.offset, self.offset + self.length
+        at, end = self.offset, self.offset + self.length
         while at < end:
-            offset = at
-            key, at = window.varint(at, end)
-            number, wire = key >> 3, key & 7
-            if number == 0:
-                raise window.error("field number 0", offset)
-            if wire == VARINT:
-                value, at = window.varint(at, end)
-                yield Field(number, wire, offset, at, value, window)
-                continue
-            if wire == BYTES:
-                length, at = window.varint(at, end)
-            elif wire in _FIXED:
-                length = _FIXED[wire]
-            else:
-                raise window.error("unknown wire type", offset, "0, 1, 2 or 5", wire)
-            if length > end - at:
-                raise window.error("field exceeds its message", offset, f"at most {end - at} bytes", length)
-            yield Field(number, wire, offset, at, length, window)
-            at += length
+            field = self.field(at)
+            yield field
+            at = field.end
+
+    def field(self, offset: int) -> Field:
+        """The field whose key is at an offset of the file, inside the message."""
+        window, end = self._window, self.offset + self.length
+        key, at = window.varint(offset, end)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            raise window.error("field number 0", offset)
+        if wire == VARINT:
+            value, at = window.varint(at, end)
+            return Field(number, wire, offset, at, value, window)
+        if wire == BYTES:
+            length, at = window.varint(at, end)
+        elif wire in _FIXED:
+            length = _FIXED[wire]
+        else:
+            raise window.error("unknown wire type", offset, "0, 1, 2 or 5", wire)
+        if length > end - at:
+            raise window.error("field exceeds its message", offset, f"at most {end - at} bytes", length)
+        return Field(number, wire, offset, at, length, window)
 
     def varints(self) -> Iterator[int]:
         """Yield the numbers of a packed list."""

@@ -1,4 +1,4 @@
-"""Atomic writes: a temporary that is synced and renamed, or an append that a journal can undo."""
+"""Atomic writes: a temporary that is synced and renamed, or an append that a rollback file can undo."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, MissingFileError, WriteError
 from squish_core.io import system
 from squish_core.io.fsync import Syncer
-from squish_core.io.journal import remove_stale_journal
 from squish_core.io.paths import home_hint, make_folders, nearest_folder
+from squish_core.io.rollback import remove_stale_rollback
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.system import BINARY, open_folder, set_mode
 from squish_core.io.temporaries import new_temporary, remove_dead
@@ -79,7 +79,7 @@ def atomic_file(
             syncer.finish(file)
             syncer.wait()
         temporary.move_to(target)
-        remove_stale_journal(target)
+        remove_stale_rollback(target)
     sink.notes += [*notes, *sync_rename(target)]
 
 

@@ -1,10 +1,13 @@
-"""A cache of folders that can be rebuilt from their sources: by key, evicting the least recently used first."""
+"""Caches that evict what was used longest ago; the one of folders that can be rebuilt from their sources, by key."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from shutil import rmtree
 
@@ -18,15 +21,15 @@ FOLDER, SIZE = "SQUISH_CACHE", "SQUISH_CACHE_SIZE"
 DEFAULT_SIZE = 16 << 30
 
 
-@frozen
-class Entry:
-    """A folder of the cache: kind, key, size in bytes and time of last use (seconds since 1970)."""
+@frozen(order=True)
+class CacheEntry:
+    """A folder or file of a cache, in the order of its last use (seconds since 1970); the size is in bytes."""
 
-    kind: str
+    last_used: float
     key: str
+    kind: str
     path: Path
     size: int
-    last_used: float
 
 
 def cache_folder() -> Path:
@@ -99,31 +102,53 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
             if not folder.is_dir():  # else another process was faster
                 raise
     os.utime(folder)
-    make_room(keep=folder)
+    present = entries()
+    size = sum(entry.size for entry in present if entry.path == folder)
+    for entry in surplus((entry for entry in present if entry.path != folder), cache_limit() - size):
+        remove(entry)
     return folder
 
 
-def entries() -> list[Entry]:
+def entries() -> list[CacheEntry]:
     """All folders of the cache, least recently used first."""
-    candidates = [_entry(path) for path in _folders()]
-    return sorted((entry for entry in candidates if entry is not None), key=lambda entry: (entry.last_used, entry.key))
+    found = list[CacheEntry]()
+    for path in cache_folder().glob("*/[!.]*"):
+        with suppress(OSError):  # removed meanwhile
+            used = path.stat()
+            if stat.S_ISDIR(used.st_mode):
+                size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                found.append(CacheEntry(used.st_mtime, path.name, path.parent.name, path, size))
+    return sorted(found)
 
 
-def make_room(keep: Path | None = None) -> list[Entry]:
-    """Evict the least recently used folders until the rest fits the limit; returns the evicted ones."""
-    limit, present = cache_limit(), entries()
-    total, removed = sum(entry.size for entry in present), []
-    for entry in present:
-        if total <= limit:
-            break
-        if entry.path != keep:
-            remove(entry)
-            removed.append(entry)
-            total -= entry.size
-    return removed
+def surplus(entries: Iterable[CacheEntry], limit: int) -> list[CacheEntry]:
+    """Return the entries to remove so that the others fit a limit, least recently used first.
+
+    Parameters
+    ----------
+    entries
+        What a cache holds.
+    limit
+        Maximum sum of the sizes of what stays, in bytes.
+
+    Returns
+    -------
+    list of CacheEntry
+        As few as possible in this order.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> old, new = (CacheEntry(time, str(time), "demo", Path(), size=10) for time in (1.0, 2.0))
+    >>> [entry.key for entry in surplus([new, old], 15)]
+    ['1.0']
+    """
+    newest_first = sorted(entries, reverse=True)
+    fitting = sum(total <= limit for total in accumulate(entry.size for entry in newest_first))
+    return newest_first[fitting:][::-1]
 
 
-def remove(entry: Entry) -> None:
+def remove(entry: CacheEntry) -> None:
     """Remove a folder, renamed first so that nobody opens half of it."""
     trash = entry.path.with_name(f".{entry.key}.{os.getpid()}.removed")
     try:
@@ -131,20 +156,3 @@ def remove(entry: Entry) -> None:
     except FileNotFoundError:
         return  # another process was faster
     rmtree(trash, ignore_errors=True)
-
-
-def _folders() -> Iterator[Path]:
-    try:
-        kinds = [path for path in cache_folder().iterdir() if path.is_dir()]
-    except OSError:
-        return
-    for kind in kinds:
-        yield from (path for path in kind.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _entry(path: Path) -> Entry | None:
-    try:
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        return Entry(kind=path.parent.name, key=path.name, path=path, size=size, last_used=path.stat().st_mtime)
-    except OSError:  # removed meanwhile
-        return None

@@ -13,9 +13,9 @@ from typing import Any
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, LimitError, TruncatedError
-from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, subfolders
+from squish_core.io.rollback import committed_size
 from squish_core.io.snapshot import snapshot_of
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
 from squish_core.io.system import BINARY

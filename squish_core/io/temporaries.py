@@ -12,8 +12,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from squish_core.io.journal import journal_target, torn_bytes
 from squish_core.io.locks import is_locked, is_same_file, try_lock, wait_lock
+from squish_core.io.rollback import rollback_target, torn_bytes
 from squish_core.io.system import BINARY, IS_POSIX, lockable, release, replace, unlink
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part", re.DOTALL)
@@ -98,7 +98,7 @@ def temporaries(folder: Path) -> Iterator[Temporary]:
 def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
     """Files below a folder whose last append was interrupted, with the number of bytes it left."""
     for path in _entries(folder):
-        target = journal_target(path)
+        target = rollback_target(path)
         if target is not None and (count := torn_bytes(target)):
             yield target, count
 

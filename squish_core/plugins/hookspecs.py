@@ -271,5 +271,6 @@ class Hooks:
         Parameters
         ----------
         app
-            The typer app. A command may return an `Answer`, which is printed as text or, with `--json`, as JSON.
+            A typer app; its `command` also takes `examples=`, and adds `--json`, which decides how the `Answer` that a
+            command returns is printed.
         """

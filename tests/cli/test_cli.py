@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("typer")
 
 from squish_cli import diagnosis, main
-from squish_cli.inventory import listed
+from squish_cli.listings import listed
 
 from squish_core.api import (
     DENSE,
@@ -40,7 +40,7 @@ from squish_core.api import (
 from squish_core.display.data import to_json
 from squish_core.errors import ConflictError, SquishError
 from squish_core.formats.write_plan import WritePlan
-from squish_core.io.journal import Journal, write_journal
+from squish_core.io.rollback import Rollback, write_rollback
 from squish_core.plugins import registry
 from squish_core.summary import abbreviate
 
@@ -645,7 +645,7 @@ def test_doctor_names_torn_appends_and_leaves_them(squish: Any, tmp_path: Path) 
     path = tmp_path / "model"
     path.write_bytes(b"old")
     with path.open("r+b") as file:
-        write_journal(path, Journal.of(file.fileno()), 0o644)
+        write_rollback(path, Rollback.of(file.fileno()), 0o644)
         file.seek(0, os.SEEK_END)
         file.write(bytes(50))
     assert squish("doctor", str(tmp_path), "--json").json["torn_appends"] == [{"file": str(path), "bytes": 50}]

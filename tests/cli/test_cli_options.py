@@ -13,8 +13,10 @@ pytest.importorskip("typer")
 
 import typer.main
 from squish_cli import main
+from squish_cli.api import Answer
 from squish_cli.app import build
-from squish_cli.words import OLD_OPTIONS, understood
+from squish_cli.options import App
+from squish_cli.spellings import OLD_OPTIONS, understood
 
 import squish_core as squish
 
@@ -49,6 +51,21 @@ def test_every_command_takes_json() -> None:
     json = {command for command, parameter in parameters(COMMANDS) if "--json" in parameter.opts}
     commands = {command for command, _ in parameters(COMMANDS)} - {""}
     assert commands - json == set()
+
+
+@pytest.mark.parametrize("examples", [(), ("squish greet x",), ("squish greet x", "squish greet y")])
+def test_a_command_takes_json_and_shows_its_examples(examples: tuple[str, ...]) -> None:
+    app = App()
+
+    @app.command("greet", examples=examples)
+    def greet(name: str) -> Answer:
+        return Answer({"name": name}, [f"hello {name}"])
+
+    command = typer.main.get_command(app)
+    assert [option for _, parameter in parameters(command) for option in parameter.opts if option == "--json"]
+    assert command.main(["x", "--json"], standalone_mode=False) == greet("x") == Answer({"name": "x"}, ["hello x"])
+    title = "Examples" if len(examples) > 1 else "Example"
+    assert command.epilog == ("\n  ".join([f"\b\n{title}:", *examples]) if examples else None)
 
 
 def test_old_names_are_not_listed() -> None:

@@ -15,7 +15,7 @@ from attrs import evolve
 pytest.importorskip("typer")
 
 from squish_cli import main
-from squish_cli.wording import command_line
+from squish_cli.output import command_line
 from squish_convert.compare.diff import Difference, difference_lines
 from squish_convert.report import conversion_lines
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from squish_cli.app import run
-from squish_cli.words import understood
+from squish_cli.spellings import understood
 from squish_convert.api import output_image, plan_conversion
 from squish_convert.job.tasks import JobLayout
 from squish_convert.job.worker import Message

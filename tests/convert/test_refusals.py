@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from squish_cli import main
-from squish_cli.wording import command_line
+from squish_cli.output import command_line
 
 import squish_core as squish
 

@@ -309,7 +309,9 @@ def test_a_cut_tokenizer_model_gives_no_piece_that_it_does_not_hold(tiny: Tokeni
 
 
 def test_hostile_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for data in (b"\x0b", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\x08\x01", b"\x0a\x03\x0a\x01\xff"):
+    scores = b"\x0a\x02\x10\x01", b"\x0a\x03\x12\x01\x00", b"\x0a\x09\x11" + bytes(8)  # numbers, and other lengths
+    pieces = b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\x08\x01", b"\x0a\x03\x0a\x01\xff", b"\x08\x01"
+    for data in (b"\x0b", b"\xff" * 20, *pieces, *scores):
         with pytest.raises(FormatError):
             sentencepiece.parse(data)
     monkeypatch.setattr(sentencepiece, "MOST_TOKENS", 1000)

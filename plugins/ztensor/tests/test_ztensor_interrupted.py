@@ -22,7 +22,7 @@ from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError, WriteError
-from squish_core.io.journal import Journal, journal_path, write_journal
+from squish_core.io.rollback import Rollback, rollback_path, write_rollback
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
@@ -32,7 +32,7 @@ WORK = """
 import shutil
 import numpy as np
 from squish_convert.append import locked_file
-from squish_core.io.journal import Journal, write_journal
+from squish_core.io.rollback import Rollback, write_rollback
 from squish_ztensor.edit import edit
 
 SOURCE = {source!r}
@@ -41,7 +41,7 @@ def prepare(folder):
     shutil.copyfile(SOURCE, folder / "model.zt")
     if {torn!r}:
         with open(folder / "model.zt", "r+b") as file:
-            write_journal(folder / "model.zt", Journal.of(file.fileno()), 0o644)
+            write_rollback(folder / "model.zt", Rollback.of(file.fileno()), 0o644)
             file.seek(0, 2)
             file.write(bytes(5000))
 
@@ -65,7 +65,7 @@ def tear(path: Path, count: int = 5000) -> bytes:
     """Leave a file as an edit does that is killed while it appends; its bytes before."""
     before = path.read_bytes()
     with path.open("r+b") as file:
-        write_journal(path, Journal.of(file.fileno()), 0o644)
+        write_rollback(path, Rollback.of(file.fileno()), 0o644)
         file.seek(0, os.SEEK_END)
         file.write(bytes(count))
     return before
@@ -160,9 +160,9 @@ def test_a_torn_append_is_seen_through_a_link(model: Path, tmp_path: Path) -> No
     assert codes(tmp_path / "other" / "link.zt") == ["torn-append"]
 
 
-def test_without_its_journal_a_torn_append_is_not_searched_for(model: Path) -> None:
+def test_without_its_rollback_file_a_torn_append_is_not_searched_for(model: Path) -> None:
     tear(model)
-    os.unlink(journal_path(model))
+    os.unlink(rollback_path(model))
     with pytest.raises(FormatError) as caught:
         squish.open(model)
     assert caught.value.code == "footer"
@@ -173,7 +173,7 @@ def test_recover_truncates_the_file(model: Path, capsys: Any) -> None:
     assert run("edit", model, "--recover", "--json") == 0
     assert json.loads(capsys.readouterr().out)["recovered"] == 5000
     assert model.read_bytes() == before
-    assert not os.path.exists(journal_path(model))
+    assert not os.path.exists(rollback_path(model))
     assert run("edit", model, "--recover") == 0
     assert "nothing to recover" in capsys.readouterr().out
 
@@ -186,7 +186,7 @@ def test_the_next_edit_truncates_the_file_with_a_note(model: Path, capsys: Any) 
     assert contents(model) == (OLD[0], {"license": "MIT"})
 
 
-def test_the_journal_of_another_file_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
+def test_the_rollback_file_of_another_file_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
     tear(model)
     other = tmp_path / "other.zt"
     zt.written(other, {**ARRAYS, "long": np.zeros(9000)}, {"wire": "2"})
@@ -197,14 +197,14 @@ def test_the_journal_of_another_file_is_ignored(zt: Any, model: Path, tmp_path: 
     assert model.read_bytes() == before
 
 
-def test_overwriting_a_torn_file_removes_its_journal(zt: Any, model: Path) -> None:
+def test_overwriting_a_torn_file_removes_its_rollback_file(zt: Any, model: Path) -> None:
     tear(model)
     zt.written(model, {"z": ARRAYS["a"]}, {"wire": "2"})
-    assert not os.path.exists(journal_path(model))
+    assert not os.path.exists(rollback_path(model))
     assert contents(model)[0] == ["z"]
 
 
-def test_the_journal_of_other_content_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
+def test_the_rollback_file_of_other_content_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
     tear(model)
     zt.written(tmp_path / "other.zt", {**ARRAYS, "long": np.zeros(9000)}, {"wire": "2"})
     model.write_bytes((tmp_path / "other.zt").read_bytes())
@@ -214,8 +214,8 @@ def test_the_journal_of_other_content_is_ignored(zt: Any, model: Path, tmp_path:
 @pytest.mark.parametrize(
     "text", [b"", b"squish-append 1 size=", b"\xff" * 4000, b"squish-append 1 size=-1 inode=1 tail=\n"]
 )
-def test_an_unreadable_journal_is_ignored(model: Path, text: bytes) -> None:
-    Path(journal_path(model)).write_bytes(text)
+def test_an_unreadable_rollback_file_is_ignored(model: Path, text: bytes) -> None:
+    Path(rollback_path(model)).write_bytes(text)
     assert codes(model) == []
     edit(model, attributes={"license": "MIT"})
     assert contents(model)[1] == {"license": "MIT"}
@@ -295,7 +295,7 @@ def test_a_file_that_another_program_changes_during_the_edit_is_not_reported_as_
         append_while(model, interfere)
     assert caught.value.code == "changed"
     assert contents(model)[0] == (["z"] if change == "replaced" else OLD[0])
-    assert not os.path.exists(journal_path(model))
+    assert not os.path.exists(rollback_path(model))
 
 
 def append_while(path: Path, interfere: Callable[[], None]) -> None:
@@ -321,7 +321,7 @@ def test_an_edit_whose_nth_sync_fails_leaves_the_old_bytes(
         edit(model, add={"d": ARRAYS["a"]})
     assert caught.value.code == ("os" if failing == 3 else "unwritable")
     assert model.read_bytes() == before
-    assert not os.path.exists(journal_path(model))
+    assert not os.path.exists(rollback_path(model))
 
 
 def test_a_disk_that_syncs_nothing_leaves_the_old_bytes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,17 +334,17 @@ def test_a_disk_that_syncs_nothing_leaves_the_old_bytes(model: Path, monkeypatch
     with pytest.raises(WriteError):
         edit(model, add={"d": ARRAYS["a"]})
     assert model.read_bytes() == before
-    assert not os.path.exists(journal_path(model))
+    assert not os.path.exists(rollback_path(model))
 
 
-def test_the_journal_is_synced_before_the_first_byte_and_removed_after_the_last(
+def test_the_rollback_file_is_synced_before_the_first_byte_and_removed_after_the_last(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, sync, unlink, size = list[str](), os.fsync, os.unlink, model.stat().st_size
 
     def kind(fd: int) -> str:
         inodes = {model.stat().st_ino: "model", model.parent.stat().st_ino: "folder"}
-        return inodes.get(os.fstat(fd).st_ino, "journal")
+        return inodes.get(os.fstat(fd).st_ino, "rollback file")
 
     def record(event: str) -> None:
         grown = model.stat().st_size > size
@@ -356,14 +356,14 @@ def test_the_journal_is_synced_before_the_first_byte_and_removed_after_the_last(
 
     def watched_unlink(path: Any) -> None:
         unlink(path)
-        record(f"remove {'journal' if path == journal_path(model) else path}")
+        record(f"remove {'rollback file' if path == rollback_path(model) else path}")
 
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(os, "unlink", watched_unlink)
     with append.locked_file(model) as lock, append.appended_file(lock) as sink:
         sink.write(bytes(3 << 20))
     assert events == [
-        "sync journal", "sync folder", "sync model grown", "remove journal grown", "sync folder grown",
+        "sync rollback file", "sync folder", "sync model grown", "remove rollback file grown", "sync folder grown",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The typer app: its commands, the plugins' commands, and how answers and errors become exit codes."""
+"""The app: settings that it checks, its commands and the plugins', and how answers and errors become exit codes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import SquishError, UsageError, redact
+from squish_core.errors import MissingPluginError, SquishError, UsageError, redact
 
-from . import words
+from . import spellings
+from .options import App
 from .output import Answer, show, show_error, show_warning
-from .parameters import App
-from .settings import check_settings
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -48,21 +48,39 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "cp": (
-        "cp",
+        "checks",
         (
             "squish cp https://example.org/model.gguf layer0.gguf --only 'blk.0.*'",
             "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
         ),
     ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
-    "bench": ("bench", ("squish bench model.gguf", "squish bench --synthetic --json")),
+    "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
     "backends": ("listings", ("squish backends",)),
     "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
     "new-plugin": ("scaffold", ("squish new-plugin my-format", "squish new-plugin my-format -o plugins")),
-    "doctor": ("listings", ("squish doctor", "squish doctor models --clean")),
+    "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
 }
+
+
+SETTINGS = {
+    "SQUISH_THREADS": (r"[1-9]\d{0,3}", "a number of threads"),
+    "SQUISH_CACHE_SIZE": (r"\d{1,19}", "a number of bytes"),
+    "SQUISH_CPU_THREADS": (r"[1-9]\d{0,2}|10[01]\d|102[0-4]", "a number of threads, 1 to 1024"),
+    "SQUISH_CPU_INSTRUCTIONS": ("avx512|avx2|portable", "avx512, avx2 or portable"),
+    "SQUISH_METAL": ("cpu", "cpu, which runs MLX without a Metal device"),
+}
+"""Variable -> pattern of its values, and what they are."""
+OTHER_SETTINGS = (
+    "SQUISH_PLUGINS",
+    "SQUISH_LIMITS",
+    "SQUISH_SOURCE",
+    "SQUISH_CACHE",
+    "SQUISH_CPU_LIBRARY",
+    "SQUISH_TIERS",
+)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -83,14 +101,12 @@ def _run(argv: Sequence[str]) -> int:
     warnings.showwarning = show_warning
     line = list(argv)
     try:
-        if words.first_word(line) != "doctor":  # which reports them
+        if spellings.first_word(line) != "doctor":  # which reports them
             check_settings()
-        line = words.understood(argv)
+        line = spellings.understood(argv)
         app = build(line)
-        if (first := words.first_word(line)) and first not in COMMANDS:
-            from . import extras
-
-            line = words.with_command(line, extras.command_names(app))
+        if (first := spellings.first_word(line)) and first not in COMMANDS:
+            line = spellings.with_command(line, command_names(app))
         # standalone_mode=False: typer's own error handling has other exit codes and messages.
         result: Any = app(args=line or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
@@ -117,9 +133,7 @@ def _run(argv: Sequence[str]) -> int:
 
 def advised(error: Exception, argv: Sequence[str]) -> Exception:
     """The error, with a command that does what was probably meant."""
-    from .advice import advise
-
-    if isinstance(error, SquishError) and (hint := advise(error, argv)):
+    if isinstance(error, SquishError) and (hint := spellings.advise(error, argv)):
         error.hint = redact(hint)
     return error
 
@@ -137,33 +151,35 @@ def usage(error: Any) -> SquishError:
     return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"{for_example}See `{command} --help`.")
 
 
-def build(argv: Sequence[str]) -> typer.Typer:
+def build(argv: Sequence[str]) -> App:
     """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
     app = App(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(squish)
-    first = words.first_word(argv)
+    first = spellings.first_word(argv)
     for name in [first] if first in COMMANDS else COMMANDS:
         add_command(app, name)
     if first in COMMANDS or "--version" in argv:
         return app
-    from . import extras
+    from squish_core.plugins.registry import registry
+
     from .cache import cache_group
 
     app.add_typer(cache_group(), name="cache")
-    names = [word for word in argv if not word.startswith("-")]
-    extras.check_known(app, names, extras.add_commands(app))
+    failed = list[tuple[str, str]]()
+    with suppress(SquishError):  # invalid settings must not disable `--help`; other commands report them
+        failed = app.add_plugins(registry())
+    check_known(app, [word for word in argv if not word.startswith("-")], failed)
     return app
 
 
-def add_command(app: typer.Typer, name: str) -> None:
+def add_command(app: App, name: str) -> None:
     """Add one command, with its examples."""
     module, examples = COMMANDS[name]
     function = getattr(import_module(f"squish_cli.{module}"), name.replace("-", "_"))
-    lines = "\n".join(f"  {example}" for example in examples)
-    app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
+    app.command(name, examples=examples)(function)
 
 
 def print_version(version: bool) -> None:
@@ -184,3 +200,65 @@ def squish(
 
     Every command takes --json. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
     """
+
+
+def command_names(app: typer.Typer) -> set[str]:
+    """Names of all commands, those of groups as `cache list`."""
+    groups = {group.name or "": group.typer_instance for group in app.registered_groups}
+    names = {entry.name or "" for entry in app.registered_commands} | groups.keys()
+    for name, group in groups.items():
+        names |= {f"{name} {entry.name}" for entry in group.registered_commands} if group else set()
+    return names
+
+
+def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[str, str]]) -> None:
+    """MissingPluginError for a command of a package of this repository that is not installed or is broken."""
+    from squish_core.plugins import catalog
+    from squish_core.plugins.registry import registry
+
+    command = next((name for name in (" ".join(names[:2]), " ".join(names[:1])) if name in catalog.COMMANDS), "")
+    if not command or command in command_names(app):
+        return
+    package = catalog.COMMANDS[command]
+    broken = {**{plugin.dist: plugin.reason for plugin in registry().broken}, **dict(failed)}
+    if package in broken:
+        raise MissingPluginError(
+            f"the command {command!r} is not available: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
+            hint="`squish doctor` shows details.",
+        )  # fmt: skip
+    raise MissingPluginError(
+        f"the command {command!r} is not installed",
+        code=ErrorCode.NOT_INSTALLED,
+        hint=f"Run `{catalog.install_command(package, extra=catalog.COMMAND_EXTRAS.get(command, ''))}`.",
+    )
+
+
+def check_settings() -> None:
+    """UsageError for a variable whose value cannot be used; a warning for one whose name is a known one's, mistyped."""
+    names = [name for name in os.environ if name.startswith("SQUISH_") and os.environ[name]]
+    for name in names:
+        pattern, expected = SETTINGS.get(name, ("(?s:.*)", ""))
+        if not re.fullmatch(pattern, os.environ[name], re.ASCII):
+            raise UsageError(
+                f"{name} is invalid", found=repr(os.environ[name]), expected=expected, code=ErrorCode.USAGE,
+                hint=f"Unset it, or set it to {expected}.",
+            )  # fmt: skip
+    if "SQUISH_LIMITS" in names:
+        from squish_core.limits import default
+
+        default()
+    if "SQUISH_SOURCE" in names:
+        from squish_core.plugins.sources import options_from_environment
+
+        options_from_environment()
+    names_in_use = (*SETTINGS, *OTHER_SETTINGS)
+    for name in names:
+        if name not in names_in_use:
+            _warn_if_mistyped(name, names_in_use)
+
+
+def _warn_if_mistyped(name: str, names_in_use: tuple[str, ...]) -> None:
+    import difflib
+
+    if near := difflib.get_close_matches(name, names_in_use, 1, 0.85):
+        show_warning(f"{name} is not used; did you mean {near[0]}?")

@@ -12,17 +12,16 @@ from squish_core.errors import UsageError
 from squish_core.io import cache
 from squish_core.text import counted, format_bytes
 
-from .options import Json
+from .options import App, Json
 from .output import Answer
-from .parameters import App
 
 
-def cache_group() -> typer.Typer:
+def cache_group() -> App:
     """The group `squish cache`, to which plugins add commands."""
     app = App(help="List, clear and build caches.", invoke_without_command=True)
     app.callback()(group)
-    app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
-    app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
+    app.command("list", examples=["squish cache list"])(list_entries)
+    app.command("clear", examples=["squish cache clear", "squish cache clear 3f2a90"])(clear)
     return app
 
 
@@ -31,7 +30,7 @@ def group(context: typer.Context, json: Json = False) -> Answer | None:
     return list_entries() if context.invoked_subcommand is None else None
 
 
-def list_entries(json: Json = False) -> Answer:
+def list_entries() -> Answer:
     """List cached folders, the least recently used first.
 
     The first line shows the cache's folder, its size and its limit.
@@ -50,7 +49,6 @@ def clear(
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Prefix of a key. Without one, all folders are removed.")
     ] = "",
-    json: Json = False,
 ) -> Answer:
     """Remove cached folders.
 

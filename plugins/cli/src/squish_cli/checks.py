@@ -1,14 +1,16 @@
-"""Commands that read tensors: verify, diff, convert."""
+"""Commands that read tensors: verify, diff, convert, cp, bench."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from squish_core.codes import CANNOT_RUN
+from squish_core.codes import CANNOT_RUN, ErrorCode
 from squish_core.errors import SquishError, UsageError, redact
+from squish_core.io.paths import missing
 
 from . import spellings
 from .options import (
@@ -26,10 +28,8 @@ from .options import (
     To,
     job,
 )
-from .output import Answer, error_data
+from .output import Answer, command_line, error_data
 from .progress import Progress
-from .recipe import read_recipe
-from .wording import command_line
 
 Target = Annotated[
     str | None,
@@ -71,6 +71,13 @@ JournalFile = Annotated[
 Delete = Annotated[
     bool, typer.Option("--delete-source", help="Delete SRC's weights after verifying DST and comparing it with SRC.")
 ]
+Measured = Annotated[str | None, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
+Synthetic = Annotated[
+    bool, typer.Option("--synthetic", help="Measure a seeded matrix under every codec that can encode it.")
+]
+RECIPE_KEY = "encode"
+LARGEST_RECIPE = 1 << 24
+"""Maximum size in bytes; a recipe with 100,000 rules is smaller."""
 
 
 def verify(
@@ -80,7 +87,6 @@ def verify(
     scheduler: Scheduler = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
-    json: Json = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
 
@@ -140,7 +146,6 @@ def diff(
     ] = None,
     scheduler: Scheduler = None,
     quiet: Quiet = False,
-    json: Json = False,
 ) -> Answer:
     """Compare two files, in the same format or in different ones.
 
@@ -213,3 +218,76 @@ def convert(
             job=job(scheduler, task_bytes, resume, journal), dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))
+
+
+def read_recipe(path: str) -> list[str]:
+    """The rules of a recipe; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_RECIPE + 1)
+        if len(data) > LARGEST_RECIPE:
+            raise _recipe_error(path, f"{len(data)} bytes or more")
+        recipe = tomllib.loads(data.decode())
+    except OSError as error:
+        raise missing(Path(path), error) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _recipe_error(path, str(error)) from None
+    except RecursionError:
+        raise _recipe_error(path, "arrays or tables that are nested too deeply") from None
+    rules = recipe.get(RECIPE_KEY)
+    if list(recipe) != [RECIPE_KEY] or not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        raise _recipe_error(path, ", ".join(recipe) or "nothing")
+    return rules
+
+
+def _recipe_error(path: str, content: str) -> UsageError:
+    return UsageError(
+        "not a recipe", file=Path(path).name, code=ErrorCode.ENCODE, found=content,
+        expected=f'TOML with {RECIPE_KEY} = ["[PATTERN=]SPEC", ...]',
+    )  # fmt: skip
+
+
+def cp(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The file or URL to read.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The local file to write; its suffix names the format.")],
+    only: Only = None,
+    to: To = None,
+    format: Format = None,  # noqa: A002
+    quiet: Quiet = False,
+) -> Answer:
+    """Copy some tensors into a local file.
+
+    Keeps their names, codes and values; `squish convert --only` changes them. From a remote model, fetches only the
+    header and the bytes of these tensors.
+    """
+    from squish_convert.report import conversion_lines
+
+    import squish_core as squish
+    from squish_core.opening import open as open_file
+
+    with open_file(src, format) as opened, Progress("copying", quiet) as progress:
+        try:
+            report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
+        except squish.SquishError as error:
+            if error.code == ErrorCode.REFUSED:
+                error.hint = f"`squish convert --only` encodes them. {error.hint}"
+            raise
+    return Answer(report.to_dict(), list(conversion_lines(report)))
+
+
+def bench(file: Measured = None, synthetic: Synthetic = False) -> Answer:
+    """Measure opening, decoding and multiplying.
+
+    Each rate is a fraction of what this machine can do, on every backend; 1 is the limit. decode (to float32, into a
+    reused array) is compared with filling memory of the same size, linear (one vector) with reading the stored
+    bytes, and open with reading the whole file. Small tensors fit the CPU's caches, and so do the bytes they are
+    compared with.
+    """
+    from .benchmark import benchmark
+
+    if bool(file) == synthetic:
+        raise UsageError("pass either a FILE or --synthetic", code=ErrorCode.USAGE, hint="See `squish bench --help`.")
+    report = benchmark(file)
+    return Answer(report.to_dict(), list(report.lines()))

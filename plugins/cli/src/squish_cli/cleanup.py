@@ -1,4 +1,7 @@
-"""`squish doctor FOLDER`: temporary files and interrupted appends that killed writers left behind."""
+"""`squish doctor FOLDER`: temporary files and interrupted appends that killed writers left behind.
+
+Apart from `diagnosis`, which knows the installation and no files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diagnose`: the state of the installation. The only module that imports every installed implementation."""
+"""`squish doctor` and `diagnose`: the state of the installation. The only module that imports every implementation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from attrs import asdict, frozen
 
 from squish_core import concurrency
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.text import escape, format_bytes
 
-from .inventory import add_commands, brought, conflicts, listed, missing_packages
+from .cache import cache_group
+from .listings import brought, conflicts, listed, missing_packages
+from .options import App
+from .output import Answer
 
 LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
@@ -153,6 +158,33 @@ class Diagnosis:
         return page(self.lines())
 
 
+def doctor(
+    folder: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FOLDER", help="Folder to search, with its subfolders, for leftovers of interrupted writes."
+        ),
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove the temporary files that killed writers left in FOLDER.")
+    ] = False,
+) -> Answer:
+    """Check the installation, or clean up a folder.
+
+    Without FOLDER: versions, the machine, every plugin, which backends run here (or why not), and what is not
+    installed. With FOLDER: what interrupted writes left in it. Exit code 1 if something is broken or cannot be
+    removed.
+    """
+    if folder is not None:
+        from .cleanup import examine
+
+        return examine(folder, clean)
+    if clean:
+        raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
+    diagnosis = diagnose()
+    return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)
+
+
 def diagnose(registry: Registry | None = None) -> Diagnosis:
     """Check the installation: versions, the machine, every plugin, and which backends run here.
 
@@ -239,11 +271,10 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
 
 
 def _command_failures(registry: Registry) -> list[tuple[str, str]]:
-    try:
-        import typer
-    except ModuleNotFoundError:  # there are no commands without the extra `cli`
-        return []
-    return add_commands(registry, typer.Typer())
+    """(plugin, reason) for each plugin whose commands cannot be added."""
+    app = App()
+    app.add_typer(cache_group(), name="cache")
+    return app.add_plugins(registry)
 
 
 def _import_failures(registry: Registry, dist: str) -> Iterator[str]:

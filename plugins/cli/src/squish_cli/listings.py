@@ -1,8 +1,9 @@
-"""Commands about what is installed: formats, codecs, backends, plugins, doctor."""
+"""Commands that list what is installed and what is not: formats, codecs, backends, plugins, matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,21 +12,25 @@ from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.plugins import catalog
+from squish_core.plugins.hookspecs import PLURALS
 from squish_core.text import did_you_mean
 
-from .inventory import brought, conflicts, listed, missing_ids
-from .options import Json, Op
+from .options import Op
 from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
     from squish_core.plugins.hookspecs import BackendInfo, ContainerInfo
+    from squish_core.plugins.registry import Registry
 
 Only = Annotated[str | None, typer.Argument(metavar="NAME", help="Show only this one.")]
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Show one format in detail.")]
+FAMILY = 6
+"""Number of ids with a common prefix above which only their count is listed."""
+_SINGULAR = {many: one for one, many in PLURALS.items()}
 
 
-def formats(format_id: FormatId = None, json: Json = False) -> Answer:
+def formats(format_id: FormatId = None) -> Answer:
     """List the file formats, or show one in detail.
 
     ID shows the options for `--to` and `--format`, the features for `plan`, and the short names for `--encode`.
@@ -52,7 +57,6 @@ def matrix(
         typer.Option("--backend", metavar="ID[:key=value]", help="Only this backend as a column. Repeatable."),
     ] = None,
     op: Op = None,
-    json: Json = False,
 ) -> Answer:
     """Show what runs each combination of a format's features.
 
@@ -65,7 +69,7 @@ def matrix(
     return Answer(answers.to_dict(), answers.lines())
 
 
-def codecs(name: Only = None, json: Json = False) -> Answer:
+def codecs(name: Only = None) -> Answer:
     """List the codecs.
 
     `squish convert --encode` takes ids and short names, also of allocators. NAME may be an id, a prefix of ids such as
@@ -91,7 +95,7 @@ def codecs(name: Only = None, json: Json = False) -> Answer:
     return Answer(data, [*answer.lines, *lines])
 
 
-def backends(name: Only = None, json: Json = False) -> Answer:
+def backends(name: Only = None) -> Answer:
     """List the backends.
 
     `squish doctor` shows which of them run on this machine.
@@ -108,7 +112,7 @@ def backends(name: Only = None, json: Json = False) -> Answer:
     return answer
 
 
-def plugins(name: Only = None, json: Json = False) -> Answer:
+def plugins(name: Only = None) -> Answer:
     """List the plugins and what each provides."""
     from squish_core.plugins.registry import registry
 
@@ -134,36 +138,6 @@ def plugins(name: Only = None, json: Json = False) -> Answer:
     lines = table(("state", "package", "version", "provides"), "<<<<", rows)
     messages = [f"conflict: {message}" for message in conflicts(installed)] if name is None else []
     return Answer(data, [*lines, *([""] if messages else []), *messages])
-
-
-def doctor(
-    folder: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FOLDER", help="Folder to search, with its subfolders, for leftovers of interrupted writes."
-        ),
-    ] = None,
-    clean: Annotated[
-        bool, typer.Option("--clean", help="Remove the temporary files that killed writers left in FOLDER.")
-    ] = False,
-    json: Json = False,
-) -> Answer:
-    """Check the installation, or clean up a folder.
-
-    Without FOLDER: versions, the machine, every plugin, which backends run here (or why not), and what is not
-    installed. With FOLDER: what interrupted writes left in it. Exit code 1 if something is broken or cannot be
-    removed.
-    """
-    if folder is not None:
-        from .cleanup import examine
-
-        return examine(folder, clean)
-    if clean:
-        raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
-    from .diagnosis import diagnose
-
-    diagnosis = diagnose()
-    return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)
 
 
 def listing(
@@ -228,3 +202,51 @@ def _values(data: dict[str, Any], feature: str) -> str:
 def origin(entry: Entry[Any]) -> str:
     """The distribution that provides an entry, with its version."""
     return f"{entry.dist} {entry.version}".strip()
+
+
+def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
+    """The ids that a distribution provides, by kind."""
+    ids = {kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.KINDS}
+    return {kind: names for kind, names in ids.items() if names}
+
+
+def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
+    """Errors for all ids in conflict, or only those that `dist` provides."""
+    return [str(conflict.error()) for conflict in registry.conflicts if dist is None or dist in conflict.dists]
+
+
+def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
+    """Package -> ids and prefixes of a kind, for packages of this repository that are not installed."""
+    present = {plugin.dist for plugin in registry.plugins} | {plugin.dist for plugin in registry.broken}
+    absent: dict[str, list[str]] = {}
+    for name, package in catalog.packages(kind).items():
+        if package not in present:
+            absent.setdefault(package, []).append(name)
+    return absent
+
+
+def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
+    """Package -> kind -> ids, for packages of this repository that are not installed."""
+    absent: dict[str, dict[str, list[str]]] = {}
+    for kind in catalog.KINDS:
+        for package, ids in missing_ids(kind, registry).items():
+            absent.setdefault(package, {})[kind_name(kind)] = ids
+    return absent
+
+
+def kind_name(kind: str) -> str:
+    """A kind of plugin, in the plural."""
+    return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
+
+
+def listed(brings: Mapping[str, Sequence[str]]) -> str:
+    """Summary of what a plugin provides; long lists of ids with a common prefix are counted."""
+    kinds = ((kind if len(ids) > 1 else _SINGULAR.get(kind, kind[:-1]), ids) for kind, ids in brings.items())
+    return "; ".join(f"{kind} {' '.join(_by_family(ids))}" for kind, ids in kinds) or "commands only"
+
+
+def _by_family(ids: Sequence[str]) -> Iterator[str]:
+    """Ids, with more than `FAMILY` of one prefix collapsed to `prefix.* (27)`."""
+    for family, members in groupby(sorted(ids), lambda id_: id_.rpartition(".")[0]):
+        names = list(members)
+        yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

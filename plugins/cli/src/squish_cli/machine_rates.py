@@ -1,4 +1,4 @@
-"""This machine's peak memory and file rates, as reference for benchmarks."""
+"""This machine's peak memory and file rates: apart from `benchmark`, which compares plugins with them."""
 
 from __future__ import annotations
 

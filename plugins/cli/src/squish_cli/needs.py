@@ -24,7 +24,7 @@ from squish_core.plugins.registry import registry as installed
 from squish_core.plugins.sources import scheme_of, source_entry, source_package
 from squish_core.specs import parse_spec
 
-from .options import Format, Json
+from .options import Format
 from .output import Answer
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def needs(
     backend: Backend = None,
     requirements: Requirements = False,
     format: Format = None,  # noqa: A002
-    json: Json = False,
 ) -> Answer:
     """List the plugins that a file needs, and which are missing.
 

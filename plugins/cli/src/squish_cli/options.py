@@ -1,16 +1,27 @@
-"""Arguments and options of several commands: one name and one text for each, also in plugins' commands."""
+"""Arguments and options of several commands, one name and one text for each, also in plugins' commands; and the app.
+
+Typer 0.29 loads pydantic to convert any value, even text, which takes 0.2 s, and has no setting against it. So commands
+replace `get_runtime_param`, where a parameter looks up its conversion, by one that keeps values of the right type. Old
+versions have no such method, and load no pydantic. `tests/cli/test_cli_process.py` fails if a new version undoes this.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
     from squish_convert.api import Job
+
+    from squish_core.plugins.registry import Registry
 
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
 Patterns = Annotated[
@@ -137,3 +148,86 @@ def job(
     from squish_convert.api import Job
 
     return Job(scheduler, task_bytes=task_bytes, resume=resume == "True" or resume or False, journal=journal)
+
+
+class _Conversion:
+    """Typer's conversion of a parameter's value, unless the value has its type already."""
+
+    def __init__(self, converter: Callable[[], Any]) -> None:
+        self._converter = converter
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        annotation = param.type_descriptor.annotation
+        if annotation == list[str] and not isinstance(value, str) and {*map(type, value)} <= {str}:
+            return list(value)
+        return value if type(value) is annotation else self._converter().coerce(value, param=param, ctx=ctx)
+
+
+def _lazily(parameters: Any) -> Any:
+    """The parameters of a command, converted in this way."""
+    for parameter in parameters:
+        converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
+        if converter is not None and "get_runtime_param" not in vars(parameter):
+            conversion = _Conversion(converter)
+            parameter.get_runtime_param = lambda conversion=conversion: conversion
+    return parameters
+
+
+class Command(typer.core.TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _lazily(super().get_params(ctx))
+
+
+class Group(typer.core.TyperGroup):
+    """A group of commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _lazily(super().get_params(ctx))
+
+
+class App(typer.Typer):
+    """An app of commands, those of plugins included; each takes `--json`, and may have examples."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=Group, **options)
+
+    def command(self, name: str | None = None, *, examples: Sequence[str] = (), **options: Any) -> Any:
+        """Add a command, as in typer; its help ends with the examples."""
+        lines = "".join(f"\n  {example}" for example in examples)
+        epilog = f"\b\nExample{'s' if len(examples) > 1 else ''}:{lines}" if examples else None
+        register = super().command(name, **{"cls": Command, "epilog": epilog, **options})
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            register(_with_json(function))
+            return function
+
+        return add
+
+    def add_plugins(self, registry: Registry) -> list[tuple[str, str]]:
+        """Add the commands of all plugins; returns (plugin, reason) for each that failed."""
+        failed = []
+        for implementation in registry.manager.hook.squish_commands.get_hookimpls():
+            try:
+                implementation.function(self)
+            except Exception as error:  # a plugin may raise anything
+                failed.append((implementation.plugin_name, f"{type(error).__name__}: {error}"))
+        return failed
+
+
+def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a command, with the option `--json`, which decides how its answer is printed."""
+    declared = signature(function, eval_str=True)
+    if "json" in declared.parameters or any(each.annotation == Json for each in declared.parameters.values()):
+        return function
+
+    @wraps(function)
+    def command(*, json: bool, **arguments: Any) -> Any:
+        return function(**arguments)
+
+    json = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    vars(command)["__signature__"] = declared.replace(parameters=[*declared.parameters.values(), json])
+    return command

@@ -1,4 +1,4 @@
-"""Output: prints an `Answer` as one JSON document or as escaped, wrapped text."""
+"""Output: prints an `Answer` as one JSON document or as escaped, wrapped text, in the words of the command line."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from squish_core.display.tables import fit, terminal_width
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
-from .wording import command_line
-
+_OPTIONS = {
+    "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
+    "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
+    "only": "--only", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
+    "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
+}  # fmt: skip
+"""Argument of a Python function, which texts of the core name -> the option."""
+_ARGUMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR|FOLDER)|(?=[\s.,;:)]|$))")
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
@@ -81,6 +87,16 @@ def print_stderr(line: str) -> None:
     commands = iter(_COMMAND.findall(text))  # to be pasted: NULs, which no line has, stand for their characters
     lines = fit(_COMMAND.sub(lambda match: "\0" * len(match[0]), text), terminal_width(sys.stderr))
     print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
+
+
+def command_line(text: str) -> str:
+    """`encode='f32'` as `--encode f32`, `deep=True` as `--deep`, `to=...` and `to=` as `--to`."""
+    return _ARGUMENT.sub(lambda match: " ".join(filter(None, (_OPTIONS[match[1]], _word(match[2]), match[3]))), text)
+
+
+def _word(value: str | None) -> str | None:
+    """A value as a shell word, quoted if the shell would expand it."""
+    return f"'{value}'" if value and any(mark in value for mark in "*?[") else value
 
 
 def _color(match: re.Match[str]) -> str:

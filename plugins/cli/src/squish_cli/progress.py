@@ -9,7 +9,7 @@ from typing import Any
 
 from squish_core.text import escape
 
-from .wording import command_line
+from .output import command_line
 
 EVERY = 2.0
 """Seconds between two lines, and before the first."""

@@ -17,7 +17,6 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 from squish_core.plugins.registry import registry
 
-from .options import Json
 from .output import Answer
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -31,7 +30,6 @@ def new_plugin(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to create the plugin's folder.")
     ] = Path(),
-    json: Json = False,
 ) -> Answer:
     """Create a working plugin to start from.
 

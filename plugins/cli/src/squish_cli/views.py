@@ -10,14 +10,11 @@ from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table, terminal_width
-from squish_core.errors import UsageError
+from squish_core.errors import SquishError, UsageError
 from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
 
-from .metadata import one_value
-from .options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
-from .output import Answer
-from .values import values
-from .wording import command_line
+from .options import Assets, Backend, FileName, Format, Op, Patterns, Prefer
+from .output import Answer, command_line
 
 if TYPE_CHECKING:
     from squish_core.file import File
@@ -45,7 +42,6 @@ def ls(
     ] = "file",
     format: Format = None,  # noqa: A002
     assets: Assets = None,
-    json: Json = False,
 ) -> Answer:
     """List the tensors of a file.
 
@@ -124,7 +120,6 @@ def info(
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value in full.")] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
-    json: Json = False,
 ) -> Answer:
     """Summarize a file, or the values of some of its tensors.
 
@@ -137,12 +132,44 @@ def info(
         raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
-            return values(opened.name, matching_tensors(opened, patterns))
+            return statistics_of(opened.name, matching_tensors(opened, patterns))
         if meta is not None:
-            return one_value(opened, meta)
+            return metadata_value(opened, meta)
         summary = opened.summary()
         problems = tuple(evolve(problem, message=command_line(problem.message)) for problem in summary.problems)
         return Answer(summary.to_dict(), list(evolve(summary, problems=problems).lines()))
+
+
+def metadata_value(file: File, key: str) -> Answer:
+    """One metadata value, not shortened."""
+    from squish_core.display.data import to_json
+    from squish_core.text import did_you_mean
+
+    metadata = file.metadata
+    if key not in metadata:
+        raise SquishError(
+            "no such metadata key", file=file.name, found=repr(key), code="meta",
+            hint=did_you_mean(key, metadata) or "`squish info` lists the keys.",
+        )  # fmt: skip
+    value = to_json(metadata[key])
+    lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return Answer(value, [str(line) for line in lines], verbatim=True)
+
+
+def statistics_of(file: str, tensors: Sequence[Tensor]) -> Answer:
+    """Statistics of each tensor, with counts by magnitude if there is only one."""
+    from squish_core.statistics import COLUMNS, magnitudes, statistics_row
+
+    pairs = [(tensor, tensor.statistics()) for tensor in tensors]
+    data = [
+        {"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec, **stats.to_dict()}
+        for tensor, stats in pairs
+    ]  # fmt: skip
+    rows = [(*statistics_row(stats), tensor.name) for tensor, stats in pairs]
+    lines = table((*COLUMNS, "name"), ">>>>>><", rows)
+    if len(pairs) == 1:
+        lines += ["", *magnitudes(pairs[0][1])]
+    return Answer({"file": file, "tensors": data}, lines)
 
 
 def plan(
@@ -162,7 +189,6 @@ def plan(
     backend: Backend = None,
     prefer: Prefer = "spec",
     op: Op = None,
-    json: Json = False,
 ) -> Answer:
     """Show how tensors would run on this machine, and why.
 

@@ -28,8 +28,10 @@ from squish_convert.image import OutputImage as OutputImage
 from squish_convert.image import output_image as output_image
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
-from squish_convert.job.document import source_pins as source_pins
 from squish_convert.job.range_writer import worker_name as worker_name
+from squish_convert.lock import differences as differences
+from squish_convert.lock import library_versions as library_versions
+from squish_convert.lock import source_pins as source_pins
 from squish_convert.mapping.inventory import Inventory as Inventory
 from squish_convert.mapping.inventory import take_inventory as take_inventory
 from squish_convert.mapping.mapped import MappedFile as MappedFile

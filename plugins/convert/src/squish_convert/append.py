@@ -15,9 +15,9 @@ from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.atomic import BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
 from squish_core.io.fsync import Syncer
-from squish_core.io.journal import Journal, read_journal, remove_journal, write_journal
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.paths import missing
+from squish_core.io.rollback import Rollback, read_rollback, remove_rollback, write_rollback
 from squish_core.io.sink import Sink
 from squish_core.io.system import BINARY, IS_POSIX
 
@@ -112,7 +112,7 @@ def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> I
 def appended_file(lock: LockedFile) -> Iterator[Sink]:
     """Append to a locked file: synced if the block succeeds, else cut back to the old size.
 
-    A journal beside the file lets the next reader and writer undo an interrupted append.
+    A rollback file beside it lets the next reader and writer undo an interrupted append.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
         raise unwritable(target, lock.fault)
     try:
         with creation(target):
-            write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
+            write_rollback(target, Rollback.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
             sync_folder(target.parent)
         with open(os.dup(lock.fd), "r+b", buffering=BUFFER) as file, closing(Syncer()) as syncer:
             file.seek(size)
@@ -155,14 +155,14 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
             syncer.finish(file)
             syncer.wait()
         lock.check()
-        remove_journal(target)
+        remove_rollback(target)
     except BaseException:
         # The file is closed, so no buffered byte can follow the cut.
         if os.fstat(lock.fd).st_size > size:
             os.ftruncate(lock.fd, size)
             os.fsync(lock.fd)
         lock.size = size
-        remove_journal(target)
+        remove_rollback(target)
         raise
     lock.notes += sync_rename(target)
 
@@ -177,7 +177,7 @@ def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
             locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
             if locked is False:
                 raise _lock_error(target, "is being edited by another process", "Try again when it is done.")
-            if locked is None and not recover and read_journal(target):
+            if locked is None and not recover and read_rollback(target):
                 hint = "If no edit is running, `squish edit FILE --recover` cuts off the unfinished one."
                 raise _lock_error(target, "may be in use by another edit: this file system has no locks", hint)
             if is_same_file(target, fd):
@@ -212,9 +212,9 @@ def _open(target: Path) -> tuple[int, str]:
 
 
 def _cut_back(lock: LockedFile) -> None:
-    journal = read_journal(lock.path)
-    if journal and lock.size > journal.size and journal.describes(lock.fd):
-        lock.recovered, lock.size = lock.size - journal.size, journal.size
-        os.ftruncate(lock.fd, journal.size)
+    rollback = read_rollback(lock.path)
+    if rollback and lock.size > rollback.size and rollback.describes(lock.fd):
+        lock.recovered, lock.size = lock.size - rollback.size, rollback.size
+        os.ftruncate(lock.fd, rollback.size)
         os.fsync(lock.fd)
-    remove_journal(lock.path)
+    remove_rollback(lock.path)

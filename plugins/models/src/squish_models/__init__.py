@@ -53,6 +53,6 @@ def squish_families() -> list[FamilyInfo]:
 @hookimpl
 def squish_commands(app: Any) -> None:
     """`squish check-model`."""
-    from .engines.command import add_to
+    from .engines.command import EXAMPLES, check
 
-    add_to(app)
+    app.command("check-model", examples=EXAMPLES)(check)

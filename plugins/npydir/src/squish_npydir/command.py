@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from attrs import evolve
@@ -22,12 +22,9 @@ EXAMPLES = (
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add `build` to the group `squish cache`, which is created if it is missing."""
-    group = next((each.typer_instance for each in app.registered_groups if each.name == "cache"), None)
-    if group is None:
-        group = typer.Typer()
-        app.add_typer(group, name="cache")
-    group.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(build)
+    """Add `build` to the group `squish cache`."""
+    group: Any = next(each.typer_instance for each in app.registered_groups if each.name == "cache")
+    group.command("build", examples=EXAMPLES)(build)
 
 
 def build(

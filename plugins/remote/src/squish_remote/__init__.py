@@ -47,4 +47,4 @@ def squish_commands(app: Any) -> None:
     from .commands import EXAMPLES, refs, serve
 
     for name, command in (("serve", serve), ("refs", refs)):
-        app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[name]))(command)
+        app.command(name, examples=EXAMPLES[name])(command)

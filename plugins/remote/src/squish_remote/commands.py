@@ -57,7 +57,6 @@ def serve(
 def refs(
     src: Source,
     out: Annotated[str, typer.Argument(metavar="OUT.json", help="The manifest to write.")],
-    json: options.Json = False,
 ) -> Answer:
     """Write references (kerchunk JSON) for zarr.
 

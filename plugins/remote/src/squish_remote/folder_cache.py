@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from squish_core.api import Pin
+from squish_core.api import CacheEntry, Pin, surplus
 
 DIGEST = 32
 """Bytes of the SHA-256 at the end of each file."""
@@ -73,17 +73,15 @@ class FolderCache:
             self._used += added
         if self._used is not None and self._used <= self._size:
             return
-        entries = sorted(self._entries())
-        self._used = sum(size for _, size, _ in entries)
-        for _, size, path in entries:
-            if self._used <= self._size:
-                return
-            path.unlink(missing_ok=True)
-            self._used -= size
+        entries = list(self._entries())
+        removed = surplus(entries, self._size)
+        self._used = sum(entry.size for entry in entries) - sum(entry.size for entry in removed)
+        for entry in removed:
+            entry.path.unlink(missing_ok=True)
 
-    def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Time, size and path of each range."""
+    def _entries(self) -> Iterator[CacheEntry]:
+        """The ranges in the folder."""
         for path in self._folder.glob(f"*/*{_SUFFIX}"):
             with suppress(OSError):
                 info = path.stat()
-                yield info.st_mtime, info.st_size, path
+                yield CacheEntry(info.st_mtime, path.name, path.parent.name, path, info.st_size)

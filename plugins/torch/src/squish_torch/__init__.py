@@ -75,4 +75,4 @@ def squish_commands(app: Any) -> None:
         "tune": (tune_model, TUNE_EXAMPLES),
     }  # fmt: skip
     for name, (command, examples) in commands.items():
-        app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples))(command)
+        app.command(name, examples=examples)(command)

@@ -18,6 +18,7 @@ EXAMPLES = (
     "squish run model.gguf --prompt Hello --explain --json",
     "squish run model.squizd --prompt 'What is a codec?' --greedy --draft",
 )
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")]
 Draft = Annotated[
     str | None,
     typer.Option(
@@ -29,7 +30,7 @@ Draft = Annotated[
 
 
 def run(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    model: Model,
     prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What the model continues or answers.")],
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", metavar="N", help="Generate at most N tokens.")

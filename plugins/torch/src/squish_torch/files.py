@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from squish_convert.api import save, with_names
+from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import ErrorCode, File, TensorError, UsageError
 from squish_core.api import Tensor as StoredTensor
@@ -17,12 +18,6 @@ from .description import describe
 from .modules import byte_shape, bytes_of
 from .values import array_of, is_compressed, tensor_of, values_of
 
-CODES = {
-    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "f8_e4m3": "F8_E4M3", "f8_e5m2": "F8_E5M2",
-    "f8_e8m0": "F8_E8M0", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u64": "U64", "u32": "U32",
-    "u16": "U16", "u8": "U8", "bool": "BOOL",
-}  # fmt: skip
-"""Element type -> its name in safetensors."""
 BACKENDS = {"mmap": True, "pread": False}
 """Safetensors' name of a way to read -> whether it maps the file."""
 
@@ -172,7 +167,8 @@ class Slice:
         str
             "BF16", "U8", ...
         """
-        return CODES.get(str(self._tensor.bound.dtype), str(self._tensor.bound.dtype).upper())
+        dtype = str(self._tensor.bound.dtype)
+        return DTYPE_TAGS.get(dtype, dtype.upper())
 
     def __getitem__(self, key: Any) -> torch.Tensor:
         return tensor_of(self._tensor[key]).to(self._device)

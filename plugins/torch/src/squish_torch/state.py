@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import File
 from squish_core.api import Tensor as StoredTensor
@@ -13,10 +14,9 @@ from squish_core.api import Tensor as StoredTensor
 from .description import describe
 from .modules import byte_shape, bytes_of, part_names
 from .replacement import Replacement
-from .values import values_of
+from .values import NAMES, values_of
 
 EXTRA = "_extra_state"
-CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8"}
 
 
 class LazyValue:
@@ -33,7 +33,7 @@ class LazyValue:
 
     def get_dtype(self) -> str:
         """Dtype, as a slice of safetensors gives it."""
-        return CODES[self.dtype]
+        return DTYPE_TAGS[NAMES[self.dtype]]
 
     def __getitem__(self, key: Any) -> torch.Tensor:
         raise NotImplementedError

@@ -79,4 +79,4 @@ def squish_commands(app: Any) -> None:
     """Add `squish edit`."""
     from .command import EXAMPLES, edit
 
-    app.command("edit", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(edit)
+    app.command("edit", examples=EXAMPLES)(edit)

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Annotated, Any
 
 import typer
-from squish_cli.api import Answer, options
+from squish_cli.api import Answer
 from squish_convert.api import check_patterns, locked_file
 
 from squish_core.api import ErrorCode, SquishError, UsageError, counted
@@ -46,7 +46,6 @@ def edit(
     recover: Annotated[
         bool, typer.Option("--recover", help="Remove the remains of an interrupted edit; every edit does so first.")
     ] = False,
-    json: options.Json = False,
 ) -> Answer:
     """Change tensors and metadata of a zTensor file.
 

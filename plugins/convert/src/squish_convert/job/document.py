@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ from squish_core.file import File
 from squish_core.guard import gc_paused
 from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
-from squish_core.model import CodecSpec
-from squish_core.plugins.registry import Registry
 
-from ..compatible import encoder_problem
 from ..image import output_image
+from ..lock import differences, excerpt, plugin_lock, source_pins
 from ..plan import ConversionPlan
 from ..step import Step
 
@@ -58,7 +56,7 @@ class JobFile:
             with atomic_file(Path(self._file)) as sink:
                 sink.write(dumps(document))
             return
-        difference = next(differences(self._stored, to_json(document), ""), None)
+        difference = next(differences(self._stored, to_json(document)), None)
         if difference:
             raise _differs(self._file, *difference)
 
@@ -211,35 +209,6 @@ def document_argument(key: str, value: Any) -> Any:
     raise UsageError(f"a plan cannot store {key}=", found=type(value).__name__, expected="a path or text", code="plan")
 
 
-def source_pins(source: File) -> Iterator[dict[str, Any]]:
-    """Identify the current content of each file of an open source.
-
-    Parameters
-    ----------
-    source
-        An open file.
-
-    Yields
-    ------
-    dict
-        Plain data: the file's name, its size in bytes, and its modification time or what its store calls the version.
-
-    Examples
-    --------
-    >>> with squish.open("model.gguf") as file:
-    ...     [pin["name"] for pin in source_pins(file)]
-    ['model.gguf']
-    """
-    for number, ref in enumerate(source.index.files):
-        file = source.source_for(number)
-        pin: dict[str, Any] = {"name": ref.name, "size": file.size}
-        if file.pin is not None:
-            pin |= {key: value for key, value in file.pin.to_dict().items() if value is not None}
-        elif file.path is not None:
-            pin["modified_ns"] = file.path.stat().st_mtime_ns
-        yield pin
-
-
 def _tensor(step: Step) -> dict[str, Any]:
     """The decision about one tensor."""
     facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
@@ -257,61 +226,8 @@ def _image(plan: ConversionPlan, source: File) -> Any:
         return {"files": None, "reason": error.message}
 
 
-def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
-    """Versions of the distributions that the conversion uses, and its encoders."""
-    registry = source.registry
-    distributions = {
-        (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry
-    }
-    encoders = {}
-    for step in plan.steps:
-        for codec in (*_chain(step.codec), *_chain(step.encoding_codec), *_chain(step.origin.codec)):
-            distributions.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
-        if step.action == "encode":
-            encoder = step.encoding_codec
-            entry = registry.encoders.get(encoder.id)
-            works = entry is not None and _encodes(registry, encoder)
-            encoders[encoder.id] = entry.dist if entry and works else registry.codecs[encoder.id].dist
-            distributions |= {(entry.dist, entry.version)} if entry and works else set()
-    versions = {dist: version for dist, version in distributions if version}
-    return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}
-
-
-def _encodes(registry: Registry, codec: CodecSpec) -> bool:
-    return codec.inner is None and encoder_problem(registry, codec) is None
-
-
-def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:
-    yield codec
-    if codec.inner is not None:
-        yield from _chain(codec.inner)
-
-
-def _core_version() -> str:
-    from squish_core.version import __version__
-
-    return __version__
-
-
-def differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Places where two documents differ, in the order of the newer one."""
-    if isinstance(stored, dict) and isinstance(now, dict):
-        for key in (*now, *(key for key in stored if key not in now)):
-            yield from differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
-    elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
-        for number, (old, new) in enumerate(zip(stored, now)):
-            yield from differences(old, new, f"{where}[{number}]")
-    elif stored != now:
-        yield where, stored, now
-
-
 def _differs(file: str, where: str, stored: Any, now: Any) -> UsageError:
     return UsageError(
         f"the plan says otherwise: {where}", file=file, expected=excerpt(stored), found=excerpt(now), code="plan",
         hint="Carry the plan out as it is, or plan again into a new file.",
     )  # fmt: skip
-
-
-def excerpt(value: Any) -> str:
-    """The beginning of a value as JSON, for errors."""
-    return json.dumps(to_json(value), ensure_ascii=False)[:120]

@@ -19,7 +19,7 @@ from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
 from squish_core.io.system import unlink, user_name
 
-from .document import differences, excerpt
+from ..lock import differences, excerpt
 
 VERSION = 1
 SUFFIX = ".squish-journal"
@@ -71,7 +71,7 @@ class Journal:
         FormatError if an entry is not of one of its `tasks`, or has an error sum that is not of one of its `steps`.
         """
         stored = self.header["job"]
-        for where, old, new in differences(stored, to_json(dict(job)), ""):
+        for where, old, new in differences(stored, to_json(dict(job))):
             raise UsageError(
                 f"belongs to another job: {where}", file=str(self.path), expected=excerpt(old), found=excerpt(new),
                 code="journal", hint="Repeat the command that wrote it, or remove it to start anew.",

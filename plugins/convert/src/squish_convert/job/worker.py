@@ -30,6 +30,7 @@ from ..activations import Activations, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
 from ..image import OutputImage
+from ..lock import differences, plugin_lock, source_pins
 from ..mapping.mapped import apply_map
 from ..observer import ConversionObserver
 from ..panel_parts import part_bytes
@@ -40,7 +41,6 @@ from ..step import Step
 from ..streams import streams_of
 from ..verified_reader import VerifiedReader
 from .canaries import canaries
-from .document import plugin_lock, source_pins
 from .range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
 from .remote_staging import upload
 from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
@@ -292,9 +292,8 @@ class OpenJob:
                 raise _refusal("finds another source", stored, current, ErrorCode.CHANGED, file=source.name)
         lock = plugin_lock(self.job.plan, source)
         for key, values in self.job.lock.items():
-            for name in sorted({*values, *lock[key]}):
-                if values.get(name) != lock[key].get(name):
-                    raise _refusal(f"has other plugins: {name}", values.get(name), lock[key].get(name), "lock")
+            for name, stored, current in sorted(differences(values, lock[key])):
+                raise _refusal(f"has other plugins: {name}", stored, current, "lock")
         current_canaries = canaries(self.job.plan, self.file, self.activations)
         for name, digest in self.job.canaries.items():
             if current_canaries.get(name) != digest:

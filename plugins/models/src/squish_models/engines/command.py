@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from attrs import asdict
-from squish_cli.api import Answer, options
+from squish_cli.api import Answer
 
 from .check import check_model
 from .requirements import ENGINES
@@ -14,15 +14,9 @@ from .requirements import ENGINES
 EXAMPLES = ("squish check-model model.gguf --for llama.cpp", "squish check-model out/ --for mlx --json")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add `check-model` to the app."""
-    app.command("check-model", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(check)
-
-
 def check(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model: a file or a folder.")],
     engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help=f"{', '.join(ENGINES)}.")],
-    json: options.Json = False,
 ) -> Answer:
     """Check whether an engine would load a model.
 

@@ -8,22 +8,22 @@ from squish_core.api import File
 
 from ..speculation import GREEDY, Acceptance, Drafter
 from .language_model import LanguageModel
-from .resume_file import ResumeFile
+from .state_file import StateFile
 from .windows import Progress, Windows
 
 SECTION = "draft"
-"""The part of a resume file that belongs to this module."""
+"""The part of a state file that belongs to this module."""
 
 
 def measure_acceptance(
-    model: LanguageModel, head: File, windows: Windows, journal: ResumeFile | None, progress: Progress | None
+    model: LanguageModel, head: File, windows: Windows, state_file: StateFile | None, progress: Progress | None
 ) -> Acceptance:
     """Let the model continue the first half of each window by as many tokens as its second half has.
 
     The text is greedy, and ends early at an end token.
     """
     drafter = Drafter(model.model, head)
-    state = journal.load(SECTION) if journal else {}
+    state = state_file.load(SECTION) if state_file else {}
     if state:
         drafter.acceptance.restore(state)
     for number in range(state.get("count", 0), len(windows)):
@@ -33,8 +33,8 @@ def measure_acceptance(
             drafter.generate(
                 prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=ids.shape[1] - prompt.shape[1], **GREEDY
             )
-        if journal is not None:
-            journal.save(SECTION, {"count": number + 1, **drafter.acceptance.to_dict()})
+        if state_file is not None:
+            state_file.save(SECTION, {"count": number + 1, **drafter.acceptance.to_dict()})
         if progress is not None:
             progress("drafting", (number + 1) * windows.size, windows.total)
     return drafter.acceptance

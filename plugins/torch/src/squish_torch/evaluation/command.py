@@ -11,7 +11,7 @@ from squish_cli.api import Answer, Progress, options
 
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
-from ..command import Draft
+from ..command import Draft, Model
 from ..libraries import required
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
@@ -39,7 +39,7 @@ TARGET = "bpw="
 
 
 def eval_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    model: Model,
     text: Annotated[str | None, TEXT] = None,
     task: Annotated[
         list[str] | None,
@@ -76,7 +76,6 @@ def eval_model(
     html: Html = None,
     scheduler: options.Scheduler = None,
     quiet: options.Quiet = False,
-    json: options.Json = False,
 ) -> Answer:
     """Measure perplexity, divergence from a base, and accuracy.
 
@@ -122,7 +121,7 @@ def write(path: str, text: str) -> None:
 
 
 def activations(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    model: Model,
     text: Annotated[str, TEXT],
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write; .dat for the older format.")
@@ -133,7 +132,6 @@ def activations(
     ] = "keep",
     scheduler: options.Scheduler = None,
     quiet: options.Quiet = False,
-    json: options.Json = False,
 ) -> Answer:
     """Collect activation statistics (imatrix) of a model on a text.
 
@@ -152,7 +150,7 @@ def activations(
 
 
 def tune_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    model: Model,
     target: Annotated[
         str, typer.Option("--target", metavar="bpw=N", help="Most bits per weight of the matrices, scales included.")
     ],
@@ -168,7 +166,6 @@ def tune_model(
     window: Window = 512,
     html: Html = None,
     quiet: options.Quiet = False,
-    json: options.Json = False,
 ) -> Answer:
     """Choose encodings within a budget by measured KL divergence.
 

@@ -20,14 +20,14 @@ from .hidden_states import layer_outputs
 from .language_model import LanguageModel, check_tokens
 from .logits_file import FLOOR, LogitsFile, is_logits_file, write_header, write_rows
 from .report import Evaluation
-from .resume_file import ResumeFile, identity_of
 from .scores import log_softmax, slices
 from .sensitivity import GROUPS, measure_tensors
+from .state_file import StateFile, identity_of
 from .windows import LLAMA_CPP, Progress, Window, Windows
 from .workers import Processes
 
 SECTION = "windows"
-"""The part of a resume file that belongs to this module."""
+"""The part of a state file that belongs to this module."""
 
 
 def evaluate(
@@ -92,7 +92,7 @@ def evaluate(
     FormatError
         There is no draft head, or its config does not fit the model.
     UsageError
-        The text is too short, the models differ in vocabulary or tokenizer, the resume file is of another evaluation,
+        The text is too short, the models differ in vocabulary or tokenizer, the state file is of another evaluation,
         or an argument is invalid.
     TensorError
         A layer's output is not finite.
@@ -118,18 +118,18 @@ def evaluate(
         subject, windows, base.file.name if base else stored.name if stored else None,
         base.mapping(subject) if base else "",
     )  # fmt: skip
-    journal = None
+    state_file = None
     if resume is not None:
         files = {"model": subject.file, "base": against if stored else base and base.file, "draft": head}
         settings = {"tokens": windows.digest, "window": window, "definition": definition, "backend": backend, "by": by}
-        journal = ResumeFile(resume, identity_of(files, settings))
+        state_file = StateFile(resume, identity_of(files, settings))
     with ExitStack() as stack:
         sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
-        _Lockstep(evaluation, subject, base, stored, sink).run(journal, progress)
+        _Lockstep(evaluation, subject, base, stored, sink).run(state_file, progress)
     if head is not None:
-        evaluation.acceptance = measure_acceptance(subject, head, windows, journal, progress)
+        evaluation.acceptance = measure_acceptance(subject, head, windows, state_file, progress)
     if by is not None and base is not None:
-        evaluation.per_tensor = measure_tensors(subject, base, windows, by, journal, progress, processes)
+        evaluation.per_tensor = measure_tensors(subject, base, windows, by, state_file, progress, processes)
     return evaluation
 
 
@@ -174,10 +174,10 @@ class _Lockstep:
     stored: LogitsFile | None
     sink: Sink | None
 
-    def run(self, journal: ResumeFile | None, progress: Progress | None) -> None:
-        """Run every window that is not in the resume file, and add its sums."""
+    def run(self, state_file: StateFile | None, progress: Progress | None) -> None:
+        """Run every window that is not in the state file, and add its sums."""
         evaluation, windows = self.evaluation, self.evaluation.windows
-        state = journal.load(SECTION) if journal else {}
+        state = state_file.load(SECTION) if state_file else {}
         first = min(state.get("count", 0), len(windows))
         if state.get("count", 0) > len(windows):
             raise UsageError(
@@ -192,8 +192,8 @@ class _Lockstep:
             progress(evaluation.model, first * windows.size, windows.total)
         for number in range(first, len(windows)):
             self._add(number, windows[number])
-            if journal is not None:
-                journal.save(SECTION, {"count": number + 1, "sums": evaluation.state()})
+            if state_file is not None:
+                state_file.save(SECTION, {"count": number + 1, "sums": evaluation.state()})
             if progress is not None:
                 progress(evaluation.model, (number + 1) * windows.size, windows.total)
 

@@ -18,13 +18,13 @@ from squish_core.api import File, panels
 
 from ..replacement import EXPERT_PATHS, WEIGHT
 from .language_model import LanguageModel
-from .resume_file import ResumeFile
 from .scores import divergences, log_softmax, slices
+from .state_file import StateFile
 from .windows import Progress, Windows
 from .workers import Processes, Setup, loaded, one_at_a_time
 
 SECTION = "tensors"
-"""The part of a resume file that belongs to this module."""
+"""The part of a state file that belongs to this module."""
 
 GROUPS: dict[str, Callable[[str], str]] = {
     "tensor": lambda name: name,
@@ -99,7 +99,7 @@ def exchanges(groups: Iterable[TensorGroup]) -> list[TensorGroup]:
 
 
 def measure_tensors(
-    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, journal: ResumeFile | None = None,
+    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, state_file: StateFile | None = None,
     progress: Progress | None = None, processes: Processes | None = None,
 ) -> list[TensorGroup]:  # fmt: skip
     """Groups by descending KL divergence; those that change no value are not run and cost 0.
@@ -110,7 +110,7 @@ def measure_tensors(
     for group in groups:
         compare(group, model.file, base.file)
     active = [group for group in groups if not group.distance.equal]
-    state = journal.load(SECTION) if journal else {}
+    state = state_file.load(SECTION) if state_file else {}
     done, positions = state.get("count", 0), state.get("positions", 0)
     for group in active:
         group.kl = state.get("kl", {}).get(group.label, 0.0)
@@ -128,9 +128,9 @@ def measure_tensors(
                     progress(group.label, run * windows.size, windows.total * len(active))
                 for value in next(answers):
                     group.kl += value
-            if journal is not None:
+            if state_file is not None:
                 kl = {group.label: group.kl for group in active}
-                journal.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
+                state_file.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
     for group in active:
         group.kl /= positions
     return sorted(groups, key=lambda group: (-group.kl, group.label))

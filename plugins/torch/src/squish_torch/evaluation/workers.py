@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import torch
 from attrs import frozen
-from squish_convert.api import worker_name
+from squish_convert.api import differences, library_versions, worker_name
 
 from squish_core.api import Address, ErrorCode, File, FormatError, SquishError, address_of, file_at, scheduler_named
 
 from ..generation import set_up
 from .language_model import LanguageModel
-from .resume_file import library_versions
+from .state_file import LIBRARIES
 from .windows import Windows
 
 Answer = TypeVar("Answer")
@@ -49,7 +49,7 @@ class Setup:
             models=tuple(address_of(original(model.file)) for model in models), backend=backend,
             text=str(Path(windows.text).absolute()), window=windows.size, definition=windows.definition,
             limit=len(windows), tokens=windows.digest, threads=torch.get_num_threads(),
-            versions=tuple(sorted(library_versions())),
+            versions=tuple(library_versions(*LIBRARIES).items()),
         )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
     FormatError for another file or text, SquishError with code `lock` for other versions of libraries.
     """
     set_up()
-    check_versions(dict(setup.versions), dict(library_versions()))
+    check_versions(dict(setup.versions), library_versions(*LIBRARIES))
     models = tuple(
         LanguageModel(file_at(address, mmap=True), None if number else setup.backend)
         for number, address in enumerate(setup.models)
@@ -101,12 +101,11 @@ def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
 
 def check_versions(expected: dict[str, str], installed: dict[str, str]) -> None:
     """Raise SquishError for the first library whose version differs from the client's."""
-    for name in sorted({*expected, *installed}):
-        if expected.get(name) != installed.get(name):
-            raise SquishError(
-                f"the worker {worker_name()} has another version of {name}", expected=expected.get(name),
-                found=installed.get(name), code="lock", hint="Install the same versions for all workers.",
-            )  # fmt: skip
+    for name, version, here in sorted(differences(expected, installed)):
+        raise SquishError(
+            f"the worker {worker_name()} has another version of {name}", expected=version, found=here, code="lock",
+            hint="Install the same versions for all workers.",
+        )  # fmt: skip
 
 
 def in_order(answers: Iterator[tuple[int, Answer]]) -> Iterator[Answer]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from importlib.metadata import distributions
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from squish_convert.api import source_pins
+from squish_convert.api import differences, library_versions, source_pins
 
 from squish_core.api import File, FormatError, UsageError, atomic_file
 
@@ -17,7 +16,7 @@ VERSION = 1
 LIBRARIES = ("numpy", "torch", "transformers")
 
 
-class ResumeFile:
+class StateFile:
     """Sums of the finished windows, by what was measured; written anew after each window.
 
     Parameters
@@ -49,13 +48,13 @@ class ResumeFile:
                 "not the state of an evaluation", file=str(path), code="resume",
                 expected=f'a JSON object with "squish_eval": {VERSION}', hint="Name a new file to start one.",
             )  # fmt: skip
-        for name, value in self._document["identity"].items():
-            if document["identity"].get(name) != value:
-                raise UsageError(
-                    f"the stored state is of another evaluation: {name} differs", file=str(path), code="resume",
-                    expected=json.dumps(value), found=json.dumps(document["identity"].get(name)),
-                    hint="Repeat the command that wrote it, or name a new file.",
-                )  # fmt: skip
+        now = {name: json.dumps(value) for name, value in self._document["identity"].items()}
+        stored = {name: json.dumps(document["identity"].get(name)) for name in now}
+        for name, found, expected in differences(stored, now):
+            raise UsageError(
+                f"the stored state is of another evaluation: {name} differs", file=str(path), code="resume",
+                expected=expected, found=found, hint="Repeat the command that wrote it, or name a new file.",
+            )  # fmt: skip
         self._document = document
 
     def load(self, section: str) -> dict[str, Any]:
@@ -72,7 +71,7 @@ class ResumeFile:
 def identity_of(files: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What an evaluation's sums depend on: models (open files) or logits files (paths), and settings."""
     contents = {name: _content(file) for name, file in files.items()}
-    return {**contents, **settings, "threads": torch.get_num_threads(), "versions": dict(sorted(library_versions()))}
+    return {**contents, **settings, "threads": torch.get_num_threads(), "versions": library_versions(*LIBRARIES)}
 
 
 def _content(file: Any) -> Any:
@@ -84,11 +83,3 @@ def _content(file: Any) -> Any:
     path = Path(file)
     stat = path.stat()
     return {"name": path.name, "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
-
-
-def library_versions() -> Iterator[tuple[str, str]]:
-    """Name and version of each installed distribution that computes something here."""
-    for distribution in distributions():
-        name = distribution.metadata["Name"]
-        if name and (name in LIBRARIES or name.startswith("squish-")):
-            yield name, distribution.version

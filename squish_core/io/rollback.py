@@ -1,7 +1,7 @@
-"""The journal of an append: a small file beside the target that records its size before the append.
+"""The rollback file of an append: a small file beside the target that records its size before the append.
 
-While the journal exists, the append is incomplete: readers stop at the old end, and the next writer cuts the target
-back to it. Removing the journal commits the append.
+While it exists, the append is incomplete: readers stop at the old end, and the next writer cuts the target back to it.
+Removing it commits the append.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLL
 
 
 @frozen
-class Journal:
+class Rollback:
     """Size, inode and last bytes of a file before an append."""
 
     size: int
@@ -37,37 +37,33 @@ class Journal:
     tail: bytes
 
     @classmethod
-    def of(cls, fd: int) -> Journal:
-        """Journal of an open file in its current state."""
+    def of(cls, fd: int) -> Rollback:
+        """The state of an open file."""
         info = os.fstat(fd)
         return cls(info.st_size, info.st_ino, _tail(fd, info.st_size))
 
     def describes(self, fd: int) -> bool:
-        """Whether an open file is the journal's target, at its old size or longer."""
+        """Whether an open file is this one, at its old size or longer."""
         info = os.fstat(fd)
         return info.st_ino == self.inode and info.st_size >= self.size and _tail(fd, self.size) == self.tail
 
-    def pack(self) -> bytes:
-        """Content of the journal file."""
-        return f"squish-append 1 size={self.size} inode={self.inode} tail={self.tail.hex()}\n".encode()
 
-
-def journal_path(target: Path | str) -> str:
-    """Path of a file's journal."""
+def rollback_path(target: Path | str) -> str:
+    """Path of a file's rollback file."""
     folder, name = os.path.split(target)
     return os.path.join(folder, f".{name}.edit")
 
 
-def journal_target(path: Path) -> Path | None:
-    """The target of a journal, from its name; None for any other file name."""
+def rollback_target(path: Path) -> Path | None:
+    """The target of a rollback file, from its name; None for any other file name."""
     match = _NAME.fullmatch(path.name)
     return path.with_name(match[1]) if match else None
 
 
-def read_journal(target: Path | str) -> Journal | None:
-    """Journal of a file; None if it is missing or incomplete, that is, before the first appended byte."""
+def read_rollback(target: Path | str) -> Rollback | None:
+    """The rollback file of a file; None if it is missing or incomplete, that is, before the first appended byte."""
     try:
-        fd = os.open(journal_path(target), _READ_FLAGS)
+        fd = os.open(rollback_path(target), _READ_FLAGS)
     except OSError:
         return None
     try:
@@ -76,46 +72,47 @@ def read_journal(target: Path | str) -> Journal | None:
         return None
     finally:
         os.close(fd)
-    return Journal(int(match[1]), int(match[2]), bytes.fromhex(match[3].decode())) if match else None
+    return Rollback(int(match[1]), int(match[2]), bytes.fromhex(match[3].decode())) if match else None
 
 
-def write_journal(target: Path, journal: Journal, mode: int) -> None:
-    """Write and sync the journal of a file; raises OSError."""
-    path = journal_path(target)
+def write_rollback(target: Path, rollback: Rollback, mode: int) -> None:
+    """Write and sync the rollback file of a file; raises OSError."""
+    path = rollback_path(target)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY
     with open(path, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
-        file.write(journal.pack())
+        record = f"squish-append 1 size={rollback.size} inode={rollback.inode} tail={rollback.tail.hex()}\n"
+        file.write(record.encode())
         file.flush()
         os.fsync(file.fileno())
 
 
-def remove_journal(target: Path) -> None:
-    """Remove the journal of a file, if any; raises OSError."""
-    path = journal_path(target)
+def remove_rollback(target: Path) -> None:
+    """Remove the rollback file of a file, if any; raises OSError."""
+    path = rollback_path(target)
     if os.path.lexists(path):  # a file system that is read-only refuses to remove what is not there, too
         with suppress(FileNotFoundError):
             unlink(path)
 
 
-def remove_stale_journal(target: Path) -> None:
-    """Remove the journal of the file that was replaced at `target`."""
-    journal = read_journal(target)
+def remove_stale_rollback(target: Path) -> None:
+    """Remove the rollback file of the file that was replaced at `target`."""
+    rollback = read_rollback(target)
     with suppress(OSError):
-        if journal and journal.inode != os.stat(target).st_ino:
-            remove_journal(target)
+        if rollback and rollback.inode != os.stat(target).st_ino:
+            remove_rollback(target)
 
 
 def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
     """Committed size of an open file, and a finding if an append is running or was interrupted."""
-    # Read the journal before the size: an append that begins in between has not changed the file yet.
-    journal = _journal_of(path)
+    # Read the rollback file before the size: an append that begins in between has not changed the file yet.
+    rollback = _rollback_of(path)
     size = os.fstat(fd).st_size
-    if journal is None or size == journal.size or not journal.describes(fd):
+    if rollback is None or size == rollback.size or not rollback.describes(fd):
         return size, None
     running = is_locked(fd)
-    if not running and _journal_of(path) != journal:
+    if not running and _rollback_of(path) != rollback:
         return committed_size(path, fd)  # the append ended meanwhile
-    return journal.size, _finding(path, journal.size, size, bool(running))
+    return rollback.size, _finding(path, rollback.size, size, bool(running))
 
 
 def torn_bytes(target: Path) -> int:
@@ -131,9 +128,9 @@ def torn_bytes(target: Path) -> int:
         os.close(fd)
 
 
-def _journal_of(path: Path) -> Journal | None:
-    """Journal of the file that `path` leads to."""
-    return read_journal(os.path.realpath(path) if os.path.islink(path) else path)
+def _rollback_of(path: Path) -> Rollback | None:
+    """The rollback file of the file that `path` leads to."""
+    return read_rollback(os.path.realpath(path) if os.path.islink(path) else path)
 
 
 def _tail(fd: int, size: int) -> bytes:
