@@ -38,9 +38,9 @@ Parts = Mapping[str, PartArray]
 
 
 class Encoder:
-    """The encoding half of a codec, or another one that `EncoderInfo` declares; its constructor raises if it cannot run
-    here. It overrides `encode`, and the others where their defaults do not fit.
+    """The encoding half of a codec, or an alternative one that `EncoderInfo` declares.
 
+    It overrides `encode`, and the others where their defaults do not fit. Its constructor raises if it cannot run here.
     Parameters never change, and `Registry.codec` keeps what it makes: `from_params` is called once for many tensors.
     """
 

@@ -53,5 +53,5 @@ def test_a_slice_beyond_the_tensor_is_refused(shape: tuple[int, ...], params: di
 
 def test_a_slice_alone_is_no_codec() -> None:
     with pytest.raises(CodecError) as caught:
-        toys.registry().codec_type("slice").params_for(FILE.index.tensors["w"], {})
+        toys.registry().codec(CodecSpec("slice"))
     assert caught.value.code == "params"

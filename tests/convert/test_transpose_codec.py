@@ -40,5 +40,5 @@ def test_a_vector_is_refused() -> None:
 
 def test_a_transpose_alone_is_no_codec() -> None:
     with pytest.raises(CodecError) as caught:
-        toys.registry().codec_type("transpose").params_for(SPEC, {})
+        toys.registry().codec(CodecSpec("transpose"))
     assert caught.value.code == "params"

@@ -35,8 +35,8 @@ ONE_LINE = {
     "Benchmark.lines", "Diagnosis.lines", "Summary.lines", "Chain.without_chosen", "Statistics.of",
     "Reader.array", "Reader.bind", "Reader.guard", "Reader.source_for", "TensorFacts.backing", "TensorFacts.guard",
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
-    "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
-    "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator",
+    "Registry.reading_options", "Registry.writing_options", "Registry.encoder", "Registry.encoder_type",
+    "Registry.container", "Registry.codec", "Registry.codec_type", "Registry.byte_codec", "Registry.allocator",
     "Registry.backend", "Plugins.instance", "Offer.about", "File.sources",
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""

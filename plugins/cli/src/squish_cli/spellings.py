@@ -383,7 +383,7 @@ def _format_of(source: str) -> str:
     from squish_core.opening import open as open_file
 
     with suppress(SquishError, OSError), open_file(source) as file:
-        if getattr(file.registry.containers[file.format].info, "can_write", False):
+        if file.registry.containers[file.format].info.can_write:
             return file.format
     return "ztensor"
 
