@@ -10,7 +10,17 @@ import squish_core as squish
 from squish_core.plugins import catalog
 
 
-def test_the_catalog_is_what_the_plugins_declare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m squish_core.plugins.catalog --write` writes it."""
+@pytest.fixture(autouse=True)
+def checkout(published: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "checkout", lambda: Path(__file__).parents[2])
-    assert catalog.TABLE.read_text("utf-8") == catalog.catalog_text(squish.Registry(""))
+
+
+def test_the_catalog_is_what_the_plugins_declare() -> None:
+    text = catalog.catalog_text(squish.Registry(""))
+    assert catalog.TABLE.read_text("utf-8") == text, "run `python -m squish_core.plugins.catalog --write`"
+
+
+def test_the_catalog_is_made_where_every_plugin_is_installed() -> None:
+    with pytest.raises(SystemExit) as caught:
+        catalog.catalog_text(squish.Registry("-squish-zstd"))
+    assert caught.value.code == "not installed here: squish-zstd"
