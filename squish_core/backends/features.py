@@ -30,14 +30,9 @@ class ContainerFeatures(Protocol):
 
 
 def resolve_features(
-    registry: Lookup,
-    container: str,
-    features: Mapping[str, Any],
-    *,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-    backend: str | None = None,
-) -> Chain:
+    registry: Lookup, container: str, features: Mapping[str, Any], *, policy: str | OfferOrder = "spec",
+    op: str | None = None, backend: str | None = None,
+) -> Chain:  # fmt: skip
     """Resolve a combination of a format's declared features, without a file."""
     implementation = registry.container(container)
     info = registry.containers[container].info

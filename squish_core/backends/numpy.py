@@ -52,13 +52,9 @@ class NumpyBackend(Backend):
         return bound
 
     def dense(
-        self,
-        handle: BoundEncoding,
-        *,
-        region: Region | None = None,
-        dtype: str | None = None,
+        self, handle: BoundEncoding, *, region: Region | None = None, dtype: str | None = None,
         out: np.ndarray | None = None,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         return cast_output(handle.read(region), None, dtype, out)
 
     def linear(self, handle: BoundEncoding, x: np.ndarray) -> np.ndarray:

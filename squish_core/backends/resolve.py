@@ -173,15 +173,9 @@ def resolve(
 
 
 def _answers(
-    registry: Lookup,
-    candidates: Sequence[Candidate],
-    recipes: Sequence[Encoding | Refusal],
-    spec: TensorSpec | None,
-    op: str,
-    policy: str,
-    key: OfferOrder,
-    alone: bool,
-) -> Answers:
+    registry: Lookup, candidates: Sequence[Candidate], recipes: Sequence[Encoding | Refusal], spec: TensorSpec | None,
+    op: str, policy: str, key: OfferOrder, alone: bool,
+) -> Answers:  # fmt: skip
     """Ask the candidates about every encoding and order the offers. `alone`: the caller named a backend."""
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     refusals: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]

@@ -16,18 +16,9 @@ from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import (
-    INFOS,
-    PLURALS,
-    AllocatorInfo,
-    BackendInfo,
-    CodecInfo,
-    ContainerInfo,
-    EncoderInfo,
-    FamilyInfo,
-    SchedulerInfo,
-    Signature,
-    SourceInfo,
-)
+    INFOS, PLURALS, AllocatorInfo, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, FamilyInfo, SchedulerInfo,
+    Signature, SourceInfo,
+)  # fmt: skip
 from squish_core.plugins.loading import Plugins
 from squish_core.text import did_you_mean
 
@@ -43,8 +34,8 @@ if TYPE_CHECKING:
     from squish_core.plugins.requirements import Requirement
 
 
-MOST_CODECS = 1024
-"""Maximum number of codecs that are kept."""
+MOST_KEPT = 1024
+"""Maximum number of codecs, and of answers of `find`, that are kept."""
 
 
 class Registry(Plugins):
@@ -83,7 +74,7 @@ class Registry(Plugins):
         if codec is None:
             inner = None if spec.inner is None else self.codec(spec.inner)
             codec = self.codec_type(spec.id).from_params(spec.params, inner)
-            if len(kept) >= MOST_CODECS:
+            if len(kept) >= MOST_KEPT:
                 kept.clear()
             if key is not None:
                 kept[key] = codec
@@ -218,6 +209,8 @@ class Registry(Plugins):
         except TypeError:  # a value without a hash
             found, question, entries = {}, (kind,), None
         if entries is None:
+            if len(found) >= MOST_KEPT:
+                found.clear()
             entries = found[question] = self._find(kind, facts)
         return list(entries)
 
