@@ -104,14 +104,9 @@ class Resolver:
         return here
 
     def resolve(
-        self,
-        target: str,
-        container: str,
-        recipes: Sequence[Encoding | Refusal],
-        *,
-        spec: TensorSpec | None = None,
+        self, target: str, container: str, recipes: Sequence[Encoding | Refusal], *, spec: TensorSpec | None = None,
         op: str | None = None,
-    ) -> Chain:
+    ) -> Chain:  # fmt: skip
         """Ask every backend about every encoding and order the offers. A SquishError without offers lists all refusals.
 
         `op` is the operation to run; the default depends on the rank.
@@ -150,16 +145,10 @@ class Resolver:
 
 
 def resolve(
-    registry: Lookup,
-    target: str,
-    container: str,
-    recipes: Sequence[Encoding | Refusal],
-    *,
-    spec: TensorSpec | None = None,
-    backend: str | None = None,
-    policy: str | OfferOrder = "spec",
+    registry: Lookup, target: str, container: str, recipes: Sequence[Encoding | Refusal], *,
+    spec: TensorSpec | None = None, backend: str | None = None, policy: str | OfferOrder = "spec",
     op: str | None = None,
-) -> Chain:
+) -> Chain:  # fmt: skip
     """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
     resolvers = registry.resolvers
     resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None

@@ -105,14 +105,10 @@ def file_at(address: Address, mmap: bool = False) -> File:
 
 
 def map_spans(
-    function: Callable[[Span], Result],
-    files: Sequence[File],
-    sizes: Sequence[int],
-    scheduler: str,
-    registry: Registry,
-    options: tuple[tuple[str, Any], ...] = (),
+    function: Callable[[Span], Result], files: Sequence[File], sizes: Sequence[int], scheduler: str,
+    registry: Registry, options: tuple[tuple[str, Any], ...] = (),
     done: Callable[[int, int], object] = lambda tensor, nbytes: None,
-) -> list[Result]:
+) -> list[Result]:  # fmt: skip
     """The results of a function for spans of tensors, in the order of the spans.
 
     `sizes`: bytes of each tensor. `done` is called with the number of a span's last tensor and the bytes done so far.

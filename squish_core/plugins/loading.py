@@ -11,7 +11,11 @@ import pluggy
 
 from squish_core.plugins.claims import Claims, Conflict
 from squish_core.plugins.discovery import (
-    check_api, check_hooks, distribution, import_implementation, installed_entry_points,
+    check_api,
+    check_hooks,
+    distribution,
+    import_implementation,
+    installed_entry_points,
 )  # fmt: skip
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
 from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info

@@ -16,8 +16,17 @@ from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import (
-    INFOS, PLURALS, AllocatorInfo, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, FamilyInfo, SchedulerInfo,
-    Signature, SourceInfo,
+    INFOS,
+    PLURALS,
+    AllocatorInfo,
+    BackendInfo,
+    CodecInfo,
+    ContainerInfo,
+    EncoderInfo,
+    FamilyInfo,
+    SchedulerInfo,
+    Signature,
+    SourceInfo,
 )  # fmt: skip
 from squish_core.plugins.loading import Plugins
 from squish_core.text import did_you_mean
