@@ -138,6 +138,14 @@ def test_a_model_is_filled_and_ties_may_be_there_once(tmp_path: Path) -> None:
     assert squish_torch.load_model(target, tmp_path / "x.zt", strict=False) == (set(), ["more"])
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e8m0fnu, torch.float8_e4m3fnuz, torch.uint16])
+def test_a_slice_names_its_dtype_as_safetensors_does(dtype: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file({"x": torch.zeros(2, 4).to(dtype)}, path)
+    with squish_torch.safe_open(path, framework="pt") as ours, safetensors.safe_open(path, framework="pt") as theirs:
+        assert ours.get_slice("x").get_dtype() == theirs.get_slice("x").get_dtype()
+
+
 def test_slices_read_what_is_indexed(dense: Path) -> None:
     with squish_torch.safe_open(dense, framework="pt") as ours, safetensors.safe_open(dense, framework="pt") as theirs:
         assert ours.keys() == sorted(theirs.keys())
