@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from squish_core.plugins.requirements import Requirement
 
 
-MOST_CODECS = 1024
-"""Maximum number of codecs that are kept."""
-
-
 class Registry(Plugins):
     """The installed plugins; queries return plain data and import no implementations."""
 
@@ -72,7 +68,7 @@ class Registry(Plugins):
         if codec is None:
             inner = None if spec.inner is None else self.codec(spec.inner)
             codec = self.codec_type(spec.id).from_params(spec.params, inner)
-            if len(kept) >= MOST_CODECS:
+            if len(kept) >= 1024:
                 kept.clear()
             if key is not None:
                 kept[key] = codec
