@@ -41,7 +41,6 @@ class Encoder:
     """The encoding half of a codec, or an alternative one that `EncoderInfo` declares.
 
     It overrides `encode`, and the others where their defaults do not fit. Its constructor raises if it cannot run here.
-    Parameters never change, and `Registry.codec` keeps what it makes: `from_params` is called once for many tensors.
     """
 
     id: str = ""
@@ -60,7 +59,7 @@ class Encoder:
     @classmethod
     def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
         """The codec with the parameters of a file. A codec overrides it to check those that do not depend on a tensor
-        (CodecError), and to keep what it computes from them."""
+        (CodecError), and to keep what it computes from them: `Registry.codec` keeps what it made."""
         if inner is not None and not cls.wraps:
             raise CodecError("this codec does not wrap another one", code="wrap")
         if inner is None and cls.wraps:
@@ -91,8 +90,7 @@ class Encoder:
 
     @classmethod
     def needs_activations(cls, options: Params) -> bool:
-        """Whether encoding as a user asked needs `activations`: f32 [columns of the panel], the mean magnitude of the
-        inputs of each column."""
+        """Whether it needs `activations`: f32 [columns of the panel], the mean magnitude of each column's inputs."""
         return False
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
@@ -213,10 +211,8 @@ class Codec(Encoder):
         """Share of pruned values, computed from the smallest part that shows it; None if the codec does not prune."""
         return None
 
-    # Stored integers, which other codecs and kernels use without decoding values; by default there are none.
-
     def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
-        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
+        """Layout of this tensor's stored integers (`codes`), declared without reading data; None if there are none.
 
         Formats that do not know the codec use it to decide how to store the codes.
         """

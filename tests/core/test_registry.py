@@ -331,3 +331,24 @@ def test_opening_a_file_of_floats_imports_no_numpy_and_no_other_format(tmp_path:
     others = {"squish_hf.writer", "squish_mlx.writer", "squish_uqff.write.writer", "squish_uqff.read.model"}
     assert "squish_uqff.container" in modules  # it was asked
     assert not modules & {"numpy", "regex", "squish_codecs.api", *others}
+
+
+def test_a_codec_is_made_once_for_equal_parameters() -> None:
+    registry = toys.registry()
+
+    def codec(**params: object) -> object:
+        return registry.codec(api.CodecSpec("toy.rows", params))
+
+    assert codec(a=1, b=[2]) is codec(a=1, b=[2])
+    assert len({id(codec(a=value)) for value in (1, 1.0, True, "1")}) == 4
+    assert codec(a=object()) is not codec(a=object())  # no plain data: not kept
+    first = codec(a=0)
+    for number in range(1100):
+        codec(a=number)
+    assert len(registry._bound) <= 1024
+    assert codec(a=0) is not first
+
+
+def test_a_codec_that_wraps_none_is_refused_an_inner_one() -> None:
+    with expect_error(api.CodecError, code="wrap"):
+        toys.registry().codec(api.CodecSpec("toy.rows", inner=api.CodecSpec("toy.rows")))
