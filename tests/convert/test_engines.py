@@ -77,7 +77,11 @@ def test_a_small_model_has_the_same_bytes_each_time(tmp_path: Path) -> None:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
-ONE_MODEL = [row for row in table.rows() if row.source == "llama, folder" and len(row.formats) == 1]
+ONE_MODEL = [
+    row
+    for row in table.rows()
+    if row.source == "llama, folder" and len(row.formats) == 1 and row.engine != "mistralrs"  # test_uqff_mistralrs.py
+]
 SLICE = [row for row in table.rows() if table.in_slice(row)]
 
 
