@@ -14,7 +14,6 @@ from squish_core.api import (
     CodecError,
     CodeLayout,
     Codes,
-    Exactness,
     Params,
     Parts,
     Region,
@@ -71,10 +70,6 @@ class Boxes(Codec):
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         _Form.of(self.checked, spec.shape)
         return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
-
-    @property
-    def error_bound(self) -> Exactness:
-        return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         form, target = _Form.of(self.checked, spec.shape), out.reshape(-1)
