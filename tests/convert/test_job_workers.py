@@ -16,10 +16,8 @@ import pytest
 from attrs import evolve
 from squish_convert.api import job_document, output_image, plan_conversion
 from squish_convert.job import worker
-from squish_convert.job.canaries import canaries
-from squish_convert.job.range_writer import RangeWriter
 from squish_convert.job.tasks import JobLayout, PieceRange
-from squish_convert.job.worker import JobDescription, Message, OpenJob, write_task
+from squish_convert.job.worker import JobDescription, Message, OpenJob, RangeWriter, canaries, write_task
 
 import squish_core as squish
 from squish_core.api import ErrorCode, SquishError, UsageError, WriteError

@@ -162,7 +162,7 @@ def test_parts_that_are_made_together_are_written_at_their_places(
         raise AssertionError("a part went through a temporary file")
 
     monkeypatch.setenv("SQUISH_THREADS", threads)
-    monkeypatch.setattr("squish_convert.panel_parts.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("squish_convert.streams.tempfile.TemporaryFile", refuse)
     squish.convert(tmp_path / "model.safetensors", tmp_path / "out", to, encode="int4")
     with squish.open(tmp_path / "model.safetensors") as file:
         virtual: Any = as_format(file, to, "int4")

@@ -11,7 +11,7 @@ import acme_source
 import numpy as np
 import pytest
 import toys
-from squish_convert.remote_sink import remote_sink
+from squish_convert.destination import remote_sink
 
 import squish_core as squish
 from squish_core.api import RemoteTarget, SourceInfo

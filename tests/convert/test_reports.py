@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import toys
 from squish_cli import main
-from squish_convert.rule_effects import ineffective_rules
-from squish_convert.rules import Rule
+from squish_convert.rules import Rule, ineffective_rules
 
 import squish_core as squish
 from squish_core.model import CodecSpec

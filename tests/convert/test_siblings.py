@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from squish_convert.siblings import atomic_siblings
+from squish_convert.destination import atomic_siblings
 
 from squish_core.errors import WriteError
 

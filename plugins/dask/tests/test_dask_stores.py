@@ -21,7 +21,7 @@ from attrs import evolve
 from moto.server import DomainDispatcherApplication, create_backend_app
 from squish_convert.job import run as job_run
 from squish_convert.job import worker
-from squish_convert.job.remote_staging import RemoteStaging as Staged
+from squish_convert.job.staging import RemoteStaging as Staged
 from squish_remote.store import Store
 
 import squish_core as squish

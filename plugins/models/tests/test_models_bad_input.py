@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import test_models_conformance as conformance
 from squish_convert.arrays import in_memory
-from squish_convert.families.base import Expression, Family, Permute, Rule, source_names
+from squish_convert.families import Expression, Family, Permute, Rule, source_names
 from squish_convert.mapping.coverage import shape_of
 from squish_convert.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
 from squish_convert.mapping.names import fill, members

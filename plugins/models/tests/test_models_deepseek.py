@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_convert.arrays import in_memory
-from squish_convert.mapping.consistency import check_settings
+from squish_convert.mapping.inventory import check_settings
 from squish_convert.mapping.mapped import map_file, naming_of
 from squish_models.api import check_model
 from squish_testing import model_arrays, write_model

@@ -14,7 +14,7 @@ from squish_convert.arrays import in_memory
 from squish_convert.mapping import tensors
 from squish_convert.mapping.mapped import MappedFile, map_file, naming_of
 from squish_convert.mapping.pairing import compared_as
-from squish_convert.mapping.values import fits
+from squish_convert.mapping.tensors import fits
 from squish_testing import model_arrays, write_model
 
 import squish_core as squish

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_cli.app import run
-from squish_convert.imatrix import read_imatrix
+from squish_convert.activations import read_imatrix
 from squish_testing import write_model
 
 import squish_core as squish

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from squish_cli.app import run
 from squish_convert.arrays import in_memory
-from squish_convert.mapping.consistency import check_settings
+from squish_convert.mapping.inventory import check_settings
 from squish_convert.mapping.mapped import naming_of
 from squish_testing import model_arrays
 from test_models_bad_input import CONFIGS, family_of, opened

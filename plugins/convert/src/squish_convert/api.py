@@ -6,11 +6,10 @@ from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
-    "squish_convert.families.base": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
-        "Squeeze", "Stack", "Transpose", "source_names",
+    "squish_convert.families": (
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Model", "Permute",
+        "Rule", "Squeeze", "Stack", "Transpose", "source_names",
     ),
-    "squish_convert.families.model": ("Model",),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),
@@ -23,7 +22,7 @@ _NAMES = {
     "squish_convert.convert": ("Conversion", "Job", "convert", "outgoing"),
     "squish_convert.execute": ("execute",),
     "squish_convert.observer": ("ConversionObserver",),
-    "squish_convert.job.range_writer": ("worker_name",),
+    "squish_convert.job.worker": ("worker_name",),
     "squish_convert.plan": ("ConversionPlan", "plan_conversion"),
     "squish_convert.naming": ("with_names",),
     "squish_convert.save": ("save",),

@@ -24,6 +24,7 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
 from .delete_source import deletable, delete
+from .destination import space_notes
 from .evidence import end_planning, undecided_notes
 from .execute import execute, outgoing_tensors
 from .inputs import Inputs, open_inputs
@@ -33,7 +34,6 @@ from .observer import ConversionObserver
 from .plan import ConversionPlan, plan_conversion
 from .report import Conversion
 from .rules import Encode
-from .space import space_notes
 
 if TYPE_CHECKING:
     from squish_core.plugins.schedulers import Workers
@@ -199,7 +199,7 @@ def _workers(job: Job, registry: Registry) -> Workers:
 
 
 def _was_replanned(job: Job, target: Path | RemoteTarget) -> bool:
-    from .job.distribution import resumes_replanned
+    from .job.run import resumes_replanned
 
     return resumes_replanned(job, target)
 
@@ -235,7 +235,7 @@ def _execute(
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None or workers is None:
         return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
-    from .job.distribution import execute_job
+    from .job.run import execute_job
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
     return execute_job(

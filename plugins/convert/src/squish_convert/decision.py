@@ -44,9 +44,8 @@ from .compatible import (
 )
 from .evidence import complete_params, repack_exactness, values_of
 from .mapping.tensors import wraps_dense
-from .nearest import Nearest, nearest_encodings
 from .overflow import REFUSE
-from .refusals import described, refused_codes
+from .refusals import Nearest, described, nearest_encodings, refused_codes
 from .rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
 from .step import KEPT, Step
 

@@ -27,8 +27,7 @@ from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 from squish_core.text import format_bytes
 
 from .overflow import SATURATE, error_at
-from .panel_encoder import reader_of
-from .panels import ALL_PANELS, CodePanels
+from .panels import ALL_PANELS, CodePanels, reader_of
 from .step import Step
 
 if TYPE_CHECKING:

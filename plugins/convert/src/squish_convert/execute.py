@@ -22,21 +22,17 @@ from squish_core.io.sink import Sink
 from squish_core.reader import file_problems
 
 from .activations import Activations
-from .assets import asset_bytes, carried_assets
-from .companions import outgoing_companions
+from .carried import asset_bytes, carried_assets, outgoing_companions
 from .compare.metrics import Distance
+from .destination import atomic_siblings, check_space, remote_sink, space_notes
 from .image import image_if_any
 from .mapping.mapped import apply_map
 from .naming import stored_parts
 from .observer import ConversionObserver
-from .panel_parts import Places
 from .plan import ConversionPlan, uses_activations
-from .remote_sink import remote_sink
 from .report import Conversion
-from .siblings import atomic_siblings
-from .space import check_space, space_notes
 from .step import Step
-from .streams import streams_of
+from .streams import Places, streams_of
 from .verified_reader import VerifiedReader
 
 

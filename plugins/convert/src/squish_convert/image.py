@@ -23,7 +23,7 @@ from squish_core.io.sink import Sink
 from squish_core.io.source import check_file_name
 from squish_core.model import Part
 
-from .assets import asset_bytes, carried_assets
+from .carried import asset_bytes, carried_assets
 from .mapping.mapped import apply_map
 from .plan import ConversionPlan
 

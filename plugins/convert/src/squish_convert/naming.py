@@ -18,8 +18,8 @@ from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
 from .arrays import MEMORY
-from .families.base import ENGINES, GGUF, HF, UQFF
-from .mapping.consistency import check_settings, settings_place
+from .families import ENGINES, GGUF, HF, UQFF
+from .mapping.inventory import check_settings, settings_place
 from .mapping.mapped import (
     CarriedFile,
     MappedFile,

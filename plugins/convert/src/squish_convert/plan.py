@@ -23,9 +23,8 @@ from squish_core.specs import parse_format
 from squish_core.text import counted
 
 from .activations import Activations, recorded_metadata
-from .assets import carried_assets
-from .companions import carried_names, inner_losses, split_companions
-from .compatible import needs_activations
+from .carried import carried_assets, carried_names, inner_losses, split_companions
+from .compatible import check_requantize, needs_activations
 from .decision import Decision
 from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
 from .naming import (
@@ -39,17 +38,18 @@ from .naming import (
     stored_parts,
     with_sources,
 )
-from .notes import source_notes
-from .report import Conversion
-from .requantize import check_requantize
-from .rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
+from .report import Conversion, source_notes
 from .rules import (
     Encode,
     Rule,
     check_patterns,
     expand,
+    ineffective_rules,
+    note_origin,
+    overridden_rules,
     parse_rules,
     required_patterns,
+    size_notes,
     with_preset,
 )
 from .step import RuleEffect, Step

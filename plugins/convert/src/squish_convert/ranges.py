@@ -22,11 +22,10 @@ from .activations import Activations
 from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
 from .mapping.mapped import apply_map
-from .panel_parts import part_bytes
 from .panels import EncodedPanels, Panels, RepackedPanels
 from .plan import ConversionPlan, uses_activations
 from .step import Step
-from .streams import widened
+from .streams import part_bytes, widened
 from .verified_reader import check_copy, check_digests
 
 CACHED = 256 << 20

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
-from squish_convert.families.base import GGUF, HF, LAYOUTS, Family
-from squish_convert.families.model import CONFIG_FILE, Model
+from squish_convert.families import CONFIG_FILE, GGUF, HF, LAYOUTS, Family, Model
 from squish_convert.mapping.coverage import shape_of
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members

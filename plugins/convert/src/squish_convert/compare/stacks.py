@@ -15,7 +15,7 @@ from squish_core.guard import guarded
 from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
 
-from ..mapping.segments import cut
+from ..mapping.rows import cut
 
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9])")
 

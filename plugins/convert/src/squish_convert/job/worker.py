@@ -1,9 +1,13 @@
-"""The worker's side of a task: check that it encodes like the client, write the bytes, measure them."""
+"""The worker's side of a job: check that it encodes like the client, write ranges of the files, measure them.
+
+Canaries are fixed panels that both sides encode, to compare two machines before they share a job.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -12,16 +16,18 @@ from hashlib import sha256
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from squish_core import opening
+from squish_core import dtypes, opening
+from squish_core.codecs.regions import Region, full, stored_panels
 from squish_core.codes import ErrorCode
-from squish_core.errors import CodecError, FormatError, SquishError
+from squish_core.errors import CodecError, FormatError, SquishError, WriteError
 from squish_core.file import File
 from squish_core.guard import computing, gc_paused
 from squish_core.io.source import Source
+from squish_core.io.system import BINARY, write_at
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
@@ -29,21 +35,161 @@ from squish_core.plugins.sources import open_target, remote_target
 from ..activations import Activations, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
-from ..image import OutputImage
+from ..image import OutputFile, OutputImage, PartExtent
 from ..lock import differences, plugin_lock, source_pins
 from ..mapping.mapped import apply_map
 from ..observer import ConversionObserver
-from ..panel_parts import part_bytes
-from ..panels import ALL_PANELS
+from ..panels import ALL_PANELS, EncodedPanels
 from ..plan import ConversionPlan
 from ..ranges import panels_of, stored_range
 from ..step import Step
-from ..streams import streams_of
+from ..streams import part_bytes, streams_of
 from ..verified_reader import VerifiedReader
-from .canaries import canaries
-from .range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
-from .remote_staging import upload
+from .staging import upload
 from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RangeWriter:
+    """Writes ranges of output files at their places, and hashes them."""
+
+    def __init__(self, paths: Mapping[int, str] | Sequence[str]) -> None:
+        self._paths, self._open, self.nbytes = paths, dict[int, int](), 0
+        self._state: dict[PieceRange, tuple[int, Any]] = {}
+
+    def __enter__(self) -> RangeWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+
+    def write_all(self, piece_range: PieceRange, chunks: Iterable[Any]) -> None:
+        """Write a whole range."""
+        for chunk in chunks:
+            self.write(piece_range, memoryview(chunk).cast("B"))
+        self.finish([piece_range])
+
+    def write(self, piece_range: PieceRange, data: memoryview) -> None:
+        """Append to a range."""
+        position, digest = self._state.get(piece_range) or (0, sha256())
+        end = position + data.nbytes
+        if end > piece_range.nbytes:
+            raise self._size_error(piece_range, end)
+        digest.update(data)
+        path = self._paths[piece_range.file]
+        try:
+            if piece_range.file not in self._open:
+                self._open[piece_range.file] = os.open(path, os.O_WRONLY | BINARY)
+            write_at(self._open[piece_range.file], data, piece_range.offset + position)
+        except OSError as error:
+            raise unwritable_by_worker(path, error) from None
+        self._state[piece_range] = end, digest
+
+    def finish(self, piece_ranges: Iterable[PieceRange]) -> None:
+        """Raise CodecError unless the ranges are full."""
+        for piece_range in piece_ranges:
+            position, _ = self._state.get(piece_range) or (0, None)
+            if position != piece_range.nbytes:
+                raise self._size_error(piece_range, position)
+            self.nbytes += position
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        for number, fd in self._open.items():
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                raise unwritable_by_worker(self._paths[number], error) from None
+
+    def digest(self) -> str:
+        """SHA-256 of the digests of all ranges."""
+        return sha256(b"".join(digest.digest() for _, digest in self._state.values())).hexdigest()
+
+    def _size_error(self, piece_range: PieceRange, position: int) -> CodecError:
+        return CodecError(
+            "a part has another size than planned", part=piece_range.role, code="size",
+            expected=piece_range.nbytes, found=position,
+        )  # fmt: skip
+
+
+def write_literals(path: str, output: OutputFile) -> None:
+    """Write headers, padding and assets of an output file; durable on return."""
+    try:
+        with open(path, "r+b") as file:
+            for extent, offset in zip(output.extents, output.starts):
+                if not isinstance(extent, PartExtent):
+                    file.seek(offset)
+                    file.write(extent)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable_by_worker(path, error) from None
+
+
+def worker_name() -> str:
+    """Return host and process, as errors and journals name a worker.
+
+    Returns
+    -------
+    str
+        `HOST:PROCESS`.
+
+    Examples
+    --------
+    >>> worker_name().rpartition(":")[2].isdecimal()
+    True
+    """
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def unwritable_by_worker(path: str, error: OSError) -> WriteError:
+    """The error for an output file that this process cannot write."""
+    return WriteError(
+        f"cannot be written by the worker {worker_name()}", file=path, found=error.strerror, code="unwritable",
+        hint="Workers write into the folder of the target, which must be shared, writable and large enough, or, if the "
+        "target is at a URL, into their temporary folders (TMPDIR).",
+    )  # fmt: skip
+
+
+BUDGET = 1 << 16
+"""Approximate bytes of values in a canary panel."""
+
+
+def canaries(plan: ConversionPlan, file: File, activations: Activations | None) -> dict[str, str]:
+    """Codec id -> SHA-256 of a fixed panel of its first tensor, as this process encodes it."""
+    encoded = [step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements]
+    steps = {step.encoding_codec.id: step for step in encoded}
+    return {name: _digest(file, steps[name], activations) for name in sorted(steps)}
+
+
+def _digest(file: File, step: Step, activations: Activations | None) -> str:
+    panels = panels_of(file, step, activations)
+    assert isinstance(panels, EncodedPanels)
+    grain = panels.encoder.grain
+    region = next(stored_panels(step.spec.shape, grain, 4, budget=BUDGET), full(step.spec.shape))
+    values = _values(region, dtypes.to_numpy(file.bind(file.index.tensors[step.name], step.origin).dtype))
+    digest = sha256()
+    try:
+        with panels.guard():
+            parts = panels.encoder.encode(region, values)
+    except CodecError as error:  # such as values that a lossless codec cannot hold
+        return f"error {error.code}"
+    for role in sorted(parts):
+        digest.update(part_bytes(parts[role]))
+    return digest.hexdigest()
+
+
+def _values(region: Region, dtype: np.dtype) -> np.ndarray:
+    """Values between -1 and 1 from a multiplicative hash: the same on every machine and with every NumPy."""
+    import numpy as np
+
+    shape = tuple(part.stop - part.start for part in region)
+    hashes = np.arange(1, dtypes.count(shape) + 1, dtype=np.uint64) * np.uint64(2654435761) % np.uint64(1 << 32)
+    return (hashes.astype(np.float64) / 2**31 - 1).astype(np.float32).astype(dtype).reshape(shape)
+
 
 PIECE_MEMORY = 1 << 20
 """Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""

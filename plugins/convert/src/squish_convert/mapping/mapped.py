@@ -1,9 +1,10 @@
-"""An open model with the names, rows and settings of another layout."""
+"""An open model with the names, rows, settings and other files of another layout."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from attrs import evolve, frozen
@@ -16,18 +17,62 @@ from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
+from squish_core.model import Part
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
-from ..families.base import ENGINES, GGUF, HF, Family, Rule, source_names
-from ..families.model import CONFIG_FILE, Model
-from .assets import MappedAssets
-from .coverage import PROJECTORS, cover, is_dense, turns_when_dense
+from ..families import CONFIG_FILE, ENGINES, GGUF, HF, Family, Model, Rule, source_names
+from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
 from .names import Templates, fill, source_rules
-from .tensors import Change, MappedTensors, Setting
-from .ties import check_ties
-from .values import read_vector
+from .tensors import Change, MappedTensors, Setting, read_vector
+
+
+@frozen(eq=False)
+class MappedAssets(Mapping[str, Part]):
+    """Files of a mapped model; one with the content of the original's file is the original's part.
+
+    Attributes
+    ----------
+    files
+        The files that a family carries.
+    contents, parts
+        Those of the original, and their parts.
+    name
+        Name of the original, for errors.
+    """
+
+    files: Mapping[str, bytes]
+    contents: Mapping[str, bytes]
+    parts: Mapping[str, Part]
+    name: str
+
+    def __getitem__(self, name: str) -> Part:
+        with self._guard():
+            data = self.files.get(name)
+        if data is None:
+            raise KeyError(name)
+        if self.contents.get(name) == data:
+            return self.parts[name]
+        return Part(dtype="u8", shape=(len(data),), data=data)
+
+    def __contains__(self, name: object) -> bool:
+        with self._guard():
+            return name in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        with self._guard():
+            return iter(list(self.files))
+
+    def __len__(self) -> int:
+        with self._guard():
+            return len(self.files)
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        with gc_paused(), guarded(FormatError, "mapping the model's other files", file=self.name):
+            yield
+
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from ..families.base import (
+from ..families import (
     GGUF,
     HF,
     MLX,

@@ -1,26 +1,157 @@
-"""Slice, concatenate, stack and permute the rows of encoded tensors, as views of their stored bytes."""
+"""Slice, concatenate, stack, permute and transpose the rows of encoded tensors, as views of their stored bytes.
+
+What byte ranges cannot express (transposed axes, rows that alternate) becomes a codec that does so on reading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec
+from squish_core.codecs.permuted import PermutedRows
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
+from squish_core.model import DENSE, CodecSpec, Encoding, Part, Segment, TensorSpec
+from squish_core.plugins.registry import Registry
 
-from .axes import member_parts, merge_error
+from .codecs.groups import Groups
 from .codecs.heads import head_order
 from .codecs.stack import member_role
-from .segments import concatenate, cut, permute
+from .codecs.transpose import swapped
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+TRANSPOSE, INTERLEAVE, DEINTERLEAVE = "transpose", "interleave", "deinterleave"
+
+
+def transpose(spec: TensorSpec) -> TensorSpec:
+    """Swap the last two axes; a second time gives the stored tensor back."""
+
+    def view(encoding: Encoding) -> Encoding:
+        codec = encoding.codec
+        inner = codec.inner if codec.id == TRANSPOSE else None
+        return evolve(encoding, codec=inner or CodecSpec(TRANSPOSE, {}, codec))
+
+    encodings = tuple(map(view, spec.encodings))
+    return evolve(spec, shape=swapped(spec.shape), encodings=encodings, extras={}, tied_to=None, row_names=None)
+
+
+def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) -> TensorSpec:
+    """Let groups of rows alternate; TensorError (code `rows`) for tensors of different codecs."""
+    first = specs[0]
+    shape = groups.whole(first.shape, 0)
+    if _are_separated(specs, groups):
+        stored = [evolve(encoding, codec=encoding.codec.inner or encoding.codec) for encoding in first.encodings]
+        return evolve(first, shape=shape, encodings=tuple(stored))
+    turned = [transpose(spec) if _is_transposed(spec) else spec for spec in specs]
+    params = {**groups.params, "transposed": tuple(n for n, spec in enumerate(specs) if spec is not turned[n])}
+    for spec in turned:
+        codecs = zip(spec.encodings, turned[0].encodings)
+        alike = len(spec.encodings) == len(first.encodings) and spec.dtype == first.dtype
+        if not alike or not all(registry.same_codec(one.codec, other.codec) for one, other in codecs):
+            raise merge_error(turned[0], spec)
+
+    def view(encodings: Sequence[Encoding]) -> Encoding:
+        codec = CodecSpec(INTERLEAVE, params, encodings[0].codec)
+        return evolve(encodings[0], codec=codec, parts=member_parts(encodings))
+
+    encodings = tuple(map(view, zip(*(spec.encodings for spec in turned))))
+    return evolve(first, shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None, attrs={})
+
+
+def deinterleave(spec: TensorSpec, groups: Groups, number: int) -> TensorSpec:
+    """Extract one of the tensors whose groups of rows alternate."""
+    params = {**groups.params, "number": number}
+    encodings = tuple(
+        evolve(encoding, codec=CodecSpec(DEINTERLEAVE, params, encoding.codec)) for encoding in spec.encodings
+    )
+    shape = groups.piece(spec.shape, number)
+    return evolve(spec, shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None)
+
+
+def member_parts(encodings: Sequence[Encoding]) -> dict[str, Part]:
+    """The parts of several tensors as parts of one."""
+    return {
+        member_role(number, role): part
+        for number, encoding in enumerate(encodings)
+        for role, part in encoding.parts.items()
+    }
+
+
+def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
+    """The error for tensors that cannot become one."""
+    return TensorError(
+        "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
+        expected=_storage(first), found=_storage(other),
+        hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
+    )  # fmt: skip
+
+
+def _are_separated(specs: Sequence[TensorSpec], groups: Groups) -> bool:
+    """Whether tensors are all pieces of one stored tensor, in order."""
+    first = specs[0].encodings
+    for number, spec in enumerate(specs):
+        params = {**groups.params, "number": number}
+        if len(spec.encodings) != len(first) or any(
+            encoding.codec != CodecSpec(DEINTERLEAVE, params, original.codec.inner) or encoding.parts != original.parts
+            for encoding, original in zip(spec.encodings, first)
+        ):
+            return False
+    return True
+
+
+def _is_transposed(spec: TensorSpec) -> bool:
+    return bool(spec.encodings) and spec.encodings[0].codec.id == TRANSPOSE
+
+
+def _storage(spec: TensorSpec) -> str:
+    return f"{spec.encodings[0].codec if spec.encodings else 'unreadable'} {spec.dtype} {list(spec.shape)}"
+
+
+def permute(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:
+    """Put rows in another order."""
+    if len(segments) == 1:
+        return PermutedRows(segments[0].file, segments[0].offset, row_bytes, order)
+    return concatenate(cut(segments, row * row_bytes, row_bytes) for row in order.tolist())
+
+
+def cut(segments: Iterable[Segment], start: int, length: int) -> tuple[Segment, ...]:
+    """Cut a byte range out of consecutive segments.
+
+    >>> cut([Segment(0, 100, 4), Segment(0, 200, 4)], 2, 4)
+    (Segment(file=0, offset=102, length=2), Segment(file=0, offset=200, length=2))
+    """
+    pieces = []
+    for segment in segments:
+        low, high = max(start, 0), min(start + length, segment.length)
+        if low < high:
+            pieces.append(Segment(segment.file, segment.offset + low, high - low))
+        start -= segment.length
+    return tuple(pieces)
+
+
+def concatenate(groups: Iterable[Iterable[Segment]]) -> tuple[Segment, ...]:
+    """Concatenate segments, merging adjacent ones.
+
+    >>> concatenate([[Segment(0, 0, 4)], [Segment(0, 4, 4)]])
+    (Segment(file=0, offset=0, length=8),)
+    """
+    merged: list[Segment] = []
+    for segment in (segment for group in groups for segment in group):
+        last = merged[-1] if merged else None
+        if last is not None and (last.file, last.offset + last.length) == (segment.file, segment.offset):
+            merged[-1] = Segment(last.file, last.offset, last.length + segment.length)
+        else:
+            merged.append(segment)
+    return tuple(merged)
+
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""

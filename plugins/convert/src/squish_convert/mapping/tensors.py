@@ -1,4 +1,4 @@
-"""The tensors of a model in another layout, as views built on access."""
+"""The tensors of a model in another layout, as views built on access; constants that are added, and lossless casts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from squish_core import dtypes
+from squish_core.codecs.regions import full, panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
 from squish_core.file import File
-from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec, check_declared
+from squish_core.guard import quietly
+from squish_core.model import DENSE, CodecSpec, Encoding, Exactness, Part, TensorSpec, check_declared
 
-from ..families.base import (
+from ..families import (
     GGUF,
     Expression,
     Family,
@@ -25,14 +28,13 @@ from ..families.base import (
     Transpose,
     source_names,
 )
-from .axes import deinterleave, interleave, transpose
 from .coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
 from .names import Numbers, fill, members, target_rules
-from .rows import Rows
-from .values import add_constant, dense, fits
+from .rows import Rows, deinterleave, interleave, transpose
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 CACHED = 1 << 24
 """Bytes of all cached specs: permuted tensors may have a segment per row, others may be in memory."""
@@ -292,3 +294,69 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     for name in setting.constants:
         targets[name] = Target(rule=Rule(name, name), numbers={})
     return targets
+
+
+MAX_SIZE = 1 << 20
+"""Largest vector that is computed in memory."""
+
+
+def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
+    """A dense tensor with its bytes in memory."""
+    data = quietly(dtypes.cast, values, dtype).tobytes()
+    part = Part(dtype=dtype, shape=values.shape, data=data)
+    return TensorSpec(
+        name=name, shape=values.shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+    )
+
+
+def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
+    """Read a dense float vector as f32; TensorError for any other tensor."""
+    import numpy as np
+
+    encoding = spec.encodings[0] if spec.encodings else None
+    floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+        codec = spec.problem or str(encoding.codec if encoding else "unreadable")
+        raise TensorError(
+            "must be a dense vector of floats, since its values change", tensor=spec.name, code="values",
+            expected=f"a vector of at most {MAX_SIZE} floats", found=f"{codec}, {spec.dtype} {list(spec.shape)}",
+        )  # fmt: skip
+    with np.errstate(all="ignore"):
+        return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
+
+
+def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> tuple[TensorSpec, Exactness]:
+    """Add a constant to a vector in f32; returns the sum, and how exactly subtraction restores the values.
+
+    The sum has the dtype `narrow` if subtraction then still restores the same f32 values.
+    """
+    import numpy as np
+
+    values = read_vector(file, spec)
+    with np.errstate(all="ignore"):  # NaN and infinities are values like others
+        total = values + np.float32(constant)
+        if narrow is not None and narrow != "f32":
+            rounded = dtypes.cast(total, narrow).astype(np.float32)
+            if np.array_equal(rounded - np.float32(constant), values, equal_nan=True):
+                return evolve(dense(spec.name, rounded, narrow), attrs=spec.attrs), Exactness("values", "f32")
+        restored = total - np.float32(constant)
+        error = np.abs(restored.astype(np.float64) - values)
+        error[(restored == values) | (np.isnan(restored) & np.isnan(values))] = 0
+    largest = float(error.max(initial=0.0))
+    exactness = Exactness("values", "f32") if largest == 0 else Exactness("bounded", error=largest)
+    return evolve(dense(spec.name, total), attrs=spec.attrs), exactness
+
+
+def fits(file: File, spec: TensorSpec, dtype: str) -> bool:
+    """Whether `dtype` represents every value of a dense tensor exactly."""
+    import numpy as np
+
+    if not is_dense(spec) or spec.dtype not in dtypes.FLOATS:
+        return False
+    bound = file.bind(spec, spec.encodings[0])
+    for region in panels(spec.shape, bound.grain, 4):
+        values = bound.read(region)
+        with np.errstate(all="ignore"):
+            if not np.array_equal(dtypes.cast(values, dtype).astype(values.dtype), values, equal_nan=True):
+                return False
+    return True

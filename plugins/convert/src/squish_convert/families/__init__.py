@@ -1,1 +1,0 @@
-"""The interface of model families."""
