@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.stored import StoredArray
 from squish_core.codecs.views import dense_arrays
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import MissingPluginError, Problem, SquishError, TensorError
+from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
+from squish_core.guard import guarded
 from squish_core.io.buffer import Buffer
+from squish_core.io.digest import check_digest
 from squish_core.io.local import READERS
+from squish_core.io.source import Source
+from squish_core.limits import DEFAULT, MIB, Limits
+from squish_core.model import Encoding, Index, Part, TensorSpec
 from squish_core.plugins.catalog import install_command
-from squish_core.reader import Assets, Reader
+from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 from squish_core.text import did_you_mean
 
@@ -30,8 +40,113 @@ if TYPE_CHECKING:
     from squish_core.summary import Summary
 
 
-class File(Reader, Mapping[str, "Tensor"]):
+class File(Mapping[str, "Tensor"]):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
+
+    def __init__(self, source: Source, index: Index, registry: Registry, limits: Limits = DEFAULT) -> None:
+        self.source, self.index, self.registry, self.limits = source, index, registry, limits
+        self._is_loading = False
+
+    @property
+    def name(self) -> str:
+        """Path or name of the file."""
+        return self.source.name
+
+    @property
+    def path(self) -> Path | None:
+        """Path of the file or folder; None for bytes in memory."""
+        return self.source.path
+
+    @property
+    def format(self) -> str:
+        """Container id."""
+        return self.index.format
+
+    @property
+    def format_spec(self) -> str:
+        """The format with its read options, as `open(format=)` takes it."""
+        options = ",".join(f"{key}={value}" for key, value in self.index.reading.items())
+        return f"{self.format}:{options}" if options else self.format
+
+    @property
+    def size(self) -> int:
+        """Total size in bytes, assets included; of a compressed file, the size of its content."""
+        return sum(ref.size for ref in self.index.files)
+
+    @property
+    def version(self) -> str:
+        """Version or dialect of the format according to the file; "" if there is none."""
+        return self.index.version
+
+    def source_for(self, number: int) -> Source:
+        """Source of a file of the Index."""
+        ref = self.index.files[number]
+        if not self.source.is_dir and ref.name == self.source.filename:
+            return self.source
+        folder, _, name = ref.name.rpartition("/")
+        source = self.source.member(name, folder)
+        if source.size < ref.size:
+            raise FormatError(
+                "is smaller than when it was opened", file=source.name,
+                expected=ref.size, found=source.size, code=ErrorCode.CHANGED,
+            )  # fmt: skip
+        return source
+
+    def array(self, part: Part) -> StoredArray:
+        """A part as a lazy array."""
+        return StoredArray(part, self.values_source, self.registry.byte_codec, self.limits)
+
+    @property
+    def values_source(self) -> Callable[[int], Source]:
+        """`source_for`; the first call tells the format that values are read, if the Index asks for it."""
+        return self._loading_source if self.index.pending_caches else self.source_for
+
+    def _loading_source(self, number: int) -> Source:
+        if not self._is_loading:
+            self._is_loading = True
+            self.registry.container(self.format).loading(self.source)
+        return self.source_for(number)
+
+    def bind(self, spec: TensorSpec, encoding: Encoding) -> BoundEncoding:
+        """Bind an encoding to its codec and stored parts."""
+        parts = {role: self.array(part) for role, part in encoding.parts.items()}
+        return BoundEncoding(self.registry.codec(encoding.codec), spec, encoding, parts, self.limits)
+
+    @contextmanager
+    def reading_ahead(self, parts: Iterable[Part]) -> Iterator[None]:
+        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead.
+
+        Parameters
+        ----------
+        parts
+            What will be read in the `with` block.
+
+        Returns
+        -------
+        context manager
+            At its end nothing more is fetched.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> with file.reading_ahead(file["blk.0.ffn_up.weight"].bound.encoding.parts.values()):
+        ...     values = file["blk.0.ffn_up.weight"].numpy()
+        """
+        sources: dict[int, Source] = {}
+        if not self.source.cheap_views:
+            segments = dict.fromkeys(segment for part in parts for segment in part.segments if segment.length)
+            for number, run in groupby(segments, key=lambda segment: segment.file):
+                sources[number] = self.source_for(number)
+                sources[number].read_ahead([(segment.offset, segment.length) for segment in run])
+        try:
+            yield
+        finally:
+            for source in sources.values():
+                source.read_ahead(())
+
+    def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
+        """Context manager around plugin code, with this file's name."""
+        return guarded(kind, what, file=self.name, **context)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -342,3 +457,45 @@ class File(Reader, Mapping[str, "Tensor"]):
         from squish_core.display.notebook import file_lines, page
 
         return page(file_lines(self))
+
+
+class Assets(Mapping[str, Buffer]):
+    """Asset name -> Buffer, read on indexing."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __getitem__(self, name: str) -> Buffer:
+        part = self._file.index.assets[name]
+        with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
+            return self._file.array(part).buffer()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.index.assets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.index.assets)
+
+    def __len__(self) -> int:
+        return len(self._file.index.assets)
+
+    def __repr__(self) -> str:
+        return f"<Assets {', '.join(self) or 'none'}>"
+
+
+def file_problems(file: File, numbers: Iterable[int] | None = None) -> Iterator[Problem]:
+    """Check the digests of whole files that the header lists: those of all files, or of those with these numbers."""
+    files = file.index.files
+    for number in range(len(files)) if numbers is None else numbers:
+        ref = files[number]
+        if ref.digest is None:
+            continue
+        source = file.source_for(number)
+        chunks = (source.view(start, min(4 * MIB, source.size - start)) for start in range(0, source.size, 4 * MIB))
+        verdict = check_digest(ref.digest, chunks)
+        if verdict.state == "wrong":
+            message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
+            yield Problem(code=ErrorCode.DIGEST, severity="error", where=ref.name, message=message)
+        elif verdict.state == "unverified":
+            message = f"the file's digest {ref.digest[:40]!r} has an unknown algorithm"
+            yield Problem(code="unverified", severity="note", where=ref.name, message=message)

@@ -11,7 +11,7 @@ from attrs import evolve
 from squish_core.codes import ErrorCode
 from squish_core.detect import Probe, compressed_by, detect, matches, missing_refinements
 from squish_core.errors import FormatError, SquishError, UnknownFormatError, UsageError
-from squish_core.file import File
+from squish_core.file import File, file_problems
 from squish_core.formats.assets import overlay_assets
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
@@ -112,8 +112,6 @@ def open(  # noqa: A001
 
 def fail_on_warnings(file: File) -> None:
     """Raise the first warning or error, wrong digests of whole files included."""
-    from squish_core.reader import file_problems
-
     for problem in chain(file.problems, file_problems(file)):
         if problem.severity != "note":
             raise FormatError(

@@ -14,11 +14,13 @@ from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, Ten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.model import TensorSpec, Typed
-from squish_core.reader import Reader, TensorFacts
+from squish_core.tensor import Tensor
 from squish_core.text import counted, escape, format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from squish_core.tensor import OpenFile
 
 MOST_FILES = 16
 """Number of files to print."""
@@ -157,18 +159,18 @@ class Summary:
         return page(self.lines())
 
 
-def summarize(reader: Reader) -> Summary:
+def summarize(file: OpenFile) -> Summary:
     """The summary of an open file."""
-    index, kinds = reader.index, tuple(_stored_kinds(reader))
+    index, kinds = file.index, tuple(_stored_kinds(file))
     parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.nbytes for kind in kinds)
     return Summary(
-        file=reader.name, link=link_of(reader.source.path), format=reader.format, version=index.version,
+        file=file.name, link=link_of(file.source.path), format=file.format, version=index.version,
         kind=index.kind,
         files=tuple(
             SummaryFile(name=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
-            for ref, path in zip(index.files, _paths(reader))
+            for ref, path in zip(index.files, _paths(file))
         ),
-        size=sum(ref.size for ref in index.files), packed=_packing(reader), tensors=len(index.tensors),
+        size=sum(ref.size for ref in index.files), packed=_packing(file), tensors=len(index.tensors),
         parameters=parameters, bits_per_weight=8 * nbytes / parameters if parameters else 0.0, codecs=kinds,
         metadata={key: untyped(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
@@ -194,14 +196,14 @@ def stored_as(spec: TensorSpec, long: bool = False) -> str:
     return f"{codec.id}:bits={codec.params['bits']}" if "bits" in codec.params else codec.id
 
 
-def zero_share(reader: Reader, spec: TensorSpec) -> float | None:
+def zero_share(file: OpenFile, spec: TensorSpec) -> float | None:
     """Share of a tensor's values that its mask zeroes, from the mask alone; None without a mask."""
     encoding = spec.encodings[0] if spec.encodings else None
-    if encoding is None or encoding.codec.inner is None or reader.registry.missing(encoding):
+    if encoding is None or encoding.codec.inner is None or file.registry.missing(encoding):
         return None
     try:
-        with guarded(TensorError, "reading its mask", file=reader.name, tensor=spec.name):
-            bound = reader.bind(spec, encoding)
+        with guarded(TensorError, "reading its mask", file=file.name, tensor=spec.name):
+            bound = file.bind(spec, encoding)
             return bound.codec.zero_share(bound.parts, spec)
     except SquishError:
         return None  # `verify` reports a damaged mask
@@ -228,21 +230,21 @@ def with_link(name: str, target: str | None) -> str:
     return f"{name} (a link to {target})" if target else name
 
 
-def _stored_kinds(reader: Reader) -> list[StoredKind]:
+def _stored_kinds(file: OpenFile) -> list[StoredKind]:
     """The kinds of storage, largest first."""
     groups: dict[str, list[TensorSpec]] = {}
     shares: dict[str, float] = {}
-    for spec in reader.index.tensors.values():
-        zeros = zero_share(reader, spec)
+    for spec in file.index.tensors.values():
+        zeros = zero_share(file, spec)
         groups.setdefault(shown_as(spec, zeros), []).append(spec)
         shares[spec.name] = zeros or 0.0
     kinds = []
     for name, specs in groups.items():
         untied = [spec for spec in specs if spec.tied_to is None]
         parameters = sum(spec.elements for spec in untied)
-        nbytes = sum(TensorFacts(reader, spec).nbytes for spec in untied)
+        nbytes = sum(Tensor(file, spec).nbytes for spec in untied)
         pruned = sum(shares[spec.name] * spec.elements for spec in untied)
-        lacks = next(filter(None, (_lacks(reader, spec) for spec in specs)), None)
+        lacks = next(filter(None, (_lacks(file, spec) for spec in specs)), None)
         kinds.append(
             StoredKind(
                 stored_as=name, tensors=len(specs), parameters=parameters, nbytes=nbytes, lacks=lacks,
@@ -259,27 +261,27 @@ def _remark(kind: StoredKind) -> str:
     return "" if kind.zeros is None else f"{kind.zeros:.1%} zeros"
 
 
-def _lacks(reader: Reader, spec: TensorSpec) -> str | None:
+def _lacks(file: OpenFile, spec: TensorSpec) -> str | None:
     """What to install, or why no encoding of a tensor can be decoded here."""
-    refusals = [reader.registry.missing(encoding) for encoding in spec.encodings]
+    refusals = [file.registry.missing(encoding) for encoding in spec.encodings]
     first = refusals[0] if refusals and all(refusals) else None
     return None if first is None else first.install or first.why
 
 
-def _paths(reader: Reader) -> list[Path | None]:
+def _paths(file: OpenFile) -> list[Path | None]:
     """The path of each file of the Index; None for bytes in memory."""
-    source = reader.source
+    source = file.source
     folder = source.path if source.is_dir or source.path is None else source.path.parent
-    return [folder / ref.name if folder is not None else None for ref in reader.index.files]
+    return [folder / ref.name if folder is not None else None for ref in file.index.files]
 
 
-def _packing(reader: Reader) -> dict[str, Any] | None:
+def _packing(file: OpenFile) -> dict[str, Any] | None:
     """The codec of compressed files, and their size on disk; None if they are not compressed."""
-    if reader.source.packed is None:
+    if file.source.packed is None:
         return None
-    sources = [reader.source_for(number) for number in range(len(reader.index.files))]
+    sources = [file.source_for(number) for number in range(len(file.index.files))]
     size = sum(source.packed[1] if source.packed else source.size for source in sources)
-    return {"codec": reader.source.packed[0], "size": size}
+    return {"codec": file.source.packed[0], "size": size}
 
 
 def _not_metadata(attribute: Any, value: Any) -> bool:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from squish_core import dtypes
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codes import ErrorCode
+from squish_core.dtypes import DType
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
-from squish_core.guard import boundary
+from squish_core.guard import boundary, computing
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding, check_declared
-from squish_core.reader import TensorFacts
 from squish_core.text import install_hint
 
 if TYPE_CHECKING:
@@ -24,11 +24,85 @@ if TYPE_CHECKING:
 
     from squish_core.backends.chain import Chain, OfferOrder
     from squish_core.backends.weight import Weight
+    from squish_core.codecs.stored import StoredArray
+    from squish_core.io.source import Backing, Source
+    from squish_core.model import Index, Part, TensorSpec
+    from squish_core.plugins.registry import Registry
     from squish_core.statistics import Statistics
 
+    class OpenFile(Protocol):
+        """What tensors and summaries use of `File`, which imports them."""
 
-class Tensor(TensorFacts):
+        source: Source
+        index: Index
+        registry: Registry
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def format(self) -> str: ...
+        def source_for(self, number: int) -> Source: ...
+        def array(self, part: Part) -> StoredArray: ...
+        def bind(self, spec: TensorSpec, encoding: Encoding) -> BoundEncoding: ...
+
+
+class Tensor:
     """One tensor of an open file. Data is read only by `numpy`, `parts`, indexing and `load`."""
+
+    def __init__(self, file: OpenFile, spec: TensorSpec) -> None:
+        self.file, self.spec = file, spec
+
+    @property
+    def name(self) -> str:
+        """Name."""
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return self.spec.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.elements
+
+    @property
+    def dtype(self) -> DType:
+        """Logical dtype; f32 for quantized tensors unless the format says otherwise."""
+        return DType(self.spec.dtype)
+
+    @property
+    def codec(self) -> str:
+        """Codec id of the first encoding, or "unknown"."""
+        return self.spec.encodings[0].codec.id if self.spec.encodings else "unknown"
+
+    @property
+    def nbytes(self) -> int:
+        """Stored size of the first encoding, in bytes."""
+        if self.spec.encodings:
+            return self.spec.encodings[0].stored
+        return sum(part.stored for part in self.spec.extras.values())
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits per logical element, scales included."""
+        return 8 * self.nbytes / self.spec.elements if self.spec.elements else 0.0
+
+    def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
+        """The files that views of an encoding's parts depend on."""
+        parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
+        numbers = {segment.file for part in parts for segment in part.segments if segment.length}
+        files = (self.file.source_for(number).backing() for number in sorted(numbers))
+        return tuple(backing for backing in files if backing is not None)
+
+    def guard(self, what: str, **context: Any) -> Any:
+        return computing(CodecError, what, file=self.file.name, tensor=self.spec.name, **context)
 
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None

@@ -14,12 +14,11 @@ from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
 from squish_core.dtypes import FLOATS, bits
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
-from squish_core.file import File
+from squish_core.file import File, file_problems
 from squish_core.guard import computing, guarded
 from squish_core.io.buffer import as_array
 from squish_core.io.digest import Verdict, check_digest
 from squish_core.model import Part
-from squish_core.reader import Reader, file_problems
 from squish_core.tensor import Tensor
 from squish_core.text import counted
 
@@ -38,7 +37,7 @@ def as_problem(error: SquishError, severity: str = "error") -> Problem:
     return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
-def check_part(file: Reader, name: str, role: str, part: Part) -> bool:
+def check_part(file: File, name: str, role: str, part: Part) -> bool:
     """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
     differs."""
     if part.digest is None:
@@ -66,7 +65,7 @@ def digest_error(part: Part, verdict: Verdict) -> FormatError:
     )  # fmt: skip
 
 
-def check_empty(file: Reader, name: str, role: str, part: Part) -> None:
+def check_empty(file: File, name: str, role: str, part: Part) -> None:
     """Decode the filters of an empty part, which reading skips."""
     if part.filters and not part.nbytes:
         with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):

@@ -33,7 +33,7 @@ SHARED = (api.Codec, api.ByteCodec, api.Allocator)
 """Interfaces whose methods share their arguments: the class explains these, a line what each method gives."""
 ONE_LINE = {
     "Benchmark.lines", "Diagnosis.lines", "Summary.lines", "Chain.without_chosen", "Statistics.of",
-    "Reader.array", "Reader.bind", "Reader.guard", "Reader.source_for", "TensorFacts.backing", "TensorFacts.guard",
+    "File.array", "File.bind", "File.guard", "File.source_for", "Tensor.backing", "Tensor.guard",
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
     "Registry.reading_options", "Registry.writing_options", "Registry.encoder", "Registry.encoder_type",
     "Registry.container", "Registry.codec", "Registry.codec_type", "Registry.byte_codec", "Registry.allocator",

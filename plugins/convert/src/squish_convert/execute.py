@@ -11,7 +11,7 @@ from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
-from squish_core.file import File
+from squish_core.file import File, file_problems
 from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
@@ -19,7 +19,6 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.sink import Sink
-from squish_core.reader import file_problems
 
 from .activations import Activations
 from .carried import asset_bytes, carried_assets, outgoing_companions
