@@ -454,7 +454,7 @@ class File(Mapping[str, "Tensor"]):
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
 
     def _repr_html_(self) -> str:
-        from squish_core.display.notebook import file_lines, page
+        from squish_core.display import file_lines, page
 
         return page(file_lines(self))
 

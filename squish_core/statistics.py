@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from squish_core.display.data import to_json
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table, to_json
 from squish_core.errors import CodecError
 
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
-from squish_core.display.data import to_json
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded

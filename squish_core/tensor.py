@@ -369,6 +369,6 @@ class Tensor:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
 
     def _repr_html_(self) -> str:
-        from squish_core.display.notebook import page, tensor_lines
+        from squish_core.display import page, tensor_lines
 
         return page(tensor_lines([self]))

@@ -11,9 +11,7 @@ from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MEMORY, MODES, Cost, Offer
 from squish_core.codes import ErrorCode
-from squish_core.display.data import to_json
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all
+from squish_core.display import fit_all, page, to_json
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.text import escape, format_bytes
 

@@ -14,8 +14,7 @@ from squish_core.backends.offers import Offer
 from squish_core.backends.resolve import Lookup, Resolver, resolve
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codes import ErrorCode
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all
+from squish_core.display import fit_all, page
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.guard import boundary, computing
 from squish_core.model import Encoding, Index, Refusal, TensorSpec

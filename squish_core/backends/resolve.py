@@ -1,29 +1,140 @@
-"""Resolving: choose an encoding and a backend for a tensor, with reasons for and against each."""
+"""Resolving: choose an encoding and a backend for a tensor, with reasons for and against each.
+
+Without a file, an example tensor takes the place of the stored one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve, frozen
 
+from squish_core import dtypes
 from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked, Reason
-from squish_core.backends.example import example
-from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
-from squish_core.backends.reasons import because
+from squish_core.backends.offers import MEMORY, OPS, OPS_OF_RANK, Availability, Offer, Request
+from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import CodecError, SquishError, UsageError
 from squish_core.guard import quietly
-from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec, check_declared
+from squish_core.model import CodecSpec, Encoding, Filter, Part, Refusal, Segment, TensorSpec, check_declared
 from squish_core.specs import parse_spec
-from squish_core.text import install_hint
+from squish_core.text import format_bytes, install_hint
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from squish_core.codecs.base import Codec
     from squish_core.formats.base import Container
+
+
+SHAPES = ((256, 256), (1280, 256))
+"""Large enough for the default blocks and groups of formats, small enough to compute quickly. The second is for codecs
+that refuse the first: vectors of 5 divide no power of two."""
+EXPERTS = 4
+
+
+class Codecs(Protocol):
+    """The part of the registry that an example needs."""
+
+    def codec(self, spec: CodecSpec) -> Codec: ...
+
+
+def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
+    """Complete an encoding without parts for a matrix, or for `experts` a stack of matrices.
+
+    Parameters that depend on the values, such as TCA-TBE's exponents, are computed for a tensor of ones. CodecError
+    if the codec supports none of the shapes.
+    """
+    try:
+        return _example(codecs, encoding, op, SHAPES[0])
+    except CodecError as error:
+        with contextlib.suppress(CodecError):
+            return _example(codecs, encoding, op, SHAPES[1])
+        raise error
+
+
+def _example(codecs: Codecs, encoding: Encoding, op: str, shape: tuple[int, int]) -> TensorSpec:
+    values = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
+    dtype = "f32" if values is None else values.dtype
+    spec = TensorSpec(name="", shape=(EXPERTS, *shape) if op == "experts" else shape, dtype=dtype)
+    spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec))
+    codec = _fitted(codecs, encoding.codec, spec)
+    parts = codecs.codec(codec).parts(spec)
+    filters = {role: part.filters for role, part in encoding.parts.items()}
+    complete = {role: _part(kind, shape, filters.get(role, ())) for role, (kind, shape) in parts.items()}
+    return evolve(spec, encodings=(evolve(encoding, codec=codec, parts=complete),))
+
+
+def _fitted(codecs: Codecs, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
+    """A codec and the codecs it wraps, with the parameters that depend on values."""
+    inner = None if codec.inner is None else _fitted(codecs, codec.inner, spec)
+    fitted = evolve(codec, inner=inner)
+    return evolve(fitted, params=codecs.codec(fitted).fit_params(_panels(spec), spec))
+
+
+def _panels(spec: TensorSpec) -> Callable[[], Iterator[np.ndarray]]:
+    def panels() -> Iterator[np.ndarray]:
+        import numpy as np
+
+        yield np.ones(spec.shape, dtypes.to_numpy(spec.dtype))
+
+    return panels
+
+
+def _part(dtype: str, shape: tuple[int, ...], filters: tuple[Filter, ...]) -> Part:
+    segment = Segment(0, 0, dtypes.nbytes(dtype, shape))
+    return Part(dtype=dtype, shape=shape, segments=(segment,), filters=filters)
+
+
+def because(offers: Sequence[Ranked], policy: str, key: OfferOrder, *, alone: bool, use: str = "use") -> str:
+    """Why the first offer precedes those of other encodings, and the next one.
+
+    `alone`: the caller named a backend. `use`: the unit of moved bytes.
+    """
+    if len(offers) == 1:
+        return "only this backend was requested" if alone else "nothing else here can run it"
+    first, second = offers[:2]
+    other = next((ranked for ranked in offers if ranked.rank != first.rank), second)
+    return "; ".join(dict.fromkeys(_reason(first, after, policy, key, use) for after in (other, second)))
+
+
+def _reason(first: Ranked, second: Ranked, policy: str, key: OfferOrder, use: str) -> str:
+    """Why an offer precedes another, as a sentence."""
+    mine, other = first.offer.backend, second.offer.backend
+    if first.outside != second.outside:
+        return f"{other} is a third-party backend, which is preferred only if named"
+    if first.emulated != second.emulated:
+        return f"{other} emulates a device that is not here, and is used only if named"
+    if mine == other:
+        other = f"{other} with {second.offer.encoding.label}"
+    keys = key(first), key(second)
+    if keys[0] != keys[1]:
+        if key is not OFFER_ORDERS.get(policy, (None, ""))[0]:
+            return f"the caller's policy ({policy}) prefers it to {other}"
+        return OFFER_ORDERS["spec" if keys[0][:-1] == keys[1][:-1] else policy][1].format(other=other)
+    moved = format_bytes(first.cost.moved), format_bytes(second.cost.moved)
+    reasons = (
+        f"its own runtime takes over the whole operation, which is preferred to {other}",
+        f"{mine} keeps the weights in {MEMORY[first.cost.memory]}, {other} in {MEMORY[second.cost.memory]}",
+        _mode_reason(first.offer, other),
+        f"{mine} reads and writes {moved[0]} per {use}, {other} {moved[1]}",
+        f"{mine} declares a higher preference than {other}; all else is equal",
+        f"{mine} comes before {other} by name; all else is equal",
+        OFFER_ORDERS["spec"][1],
+    )
+    return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
+
+
+def _mode_reason(offer: Offer, other: str) -> str:
+    """The advantage of an offer's mode over that of another backend."""
+    if offer.encoding.codec.id == "dense":
+        return f"works on the stored values directly; {other} would make an f32 copy first"
+    return f"works on the compressed blocks directly; {other} would decode them to f32 first"
 
 
 class Lookup(Protocol):

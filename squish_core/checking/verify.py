@@ -11,8 +11,7 @@ from attrs import evolve, field, frozen
 from squish_core import opening
 from squish_core.checking.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
-from squish_core.display.data import to_json
-from squish_core.display.tables import fit_all
+from squish_core.display import fit_all, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, UsageError, redact, shorten
 from squish_core.file import File
 from squish_core.limits import Limits

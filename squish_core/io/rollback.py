@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.io.locks import is_locked
-from squish_core.io.system import BINARY, unlink
+from squish_core.io.system import BINARY, is_locked, unlink
 
 if TYPE_CHECKING:
     from squish_core.model import Problem

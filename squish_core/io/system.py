@@ -1,6 +1,6 @@
 """What operating systems do differently: file locks, writes at an offset, open folders, renames, a process's memory.
 
-Nothing else asks which system this is, except `mmap` (mappings), `space` (allocation) and `cache` (the user's folder).
+Nothing else asks which system this is, except `local` (mappings), `sink` (allocation) and `cache` (the user's folder).
 Windows locks are mandatory, so one byte far behind the end of a file stands for the file: its data stays readable. It
 opens no folders, so a file in a folder stands for the folder. It neither renames nor removes open files, so they are
 closed before, and it refuses to replace a file that anything has open or mapped.
@@ -228,3 +228,42 @@ def _peak_on_windows() -> int | None:
     if not kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), sizes, size):
         return None
     return ctypes.c_size_t.from_buffer(sizes, sizes_at).value
+
+
+WAIT = 10.0
+"""Seconds to wait for another process's lock."""
+
+
+def try_lock(fd: int, shared: bool = False) -> bool | None:
+    """Lock an open file: False if another descriptor has the lock, None if the file system has no locks."""
+    try:
+        lock(fd, shared)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
+    """Lock an open file, waiting up to `seconds`; returns what `try_lock` does."""
+    deadline = time.monotonic() + seconds
+    while (locked := try_lock(fd)) is False and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return locked
+
+
+def is_locked(fd: int) -> bool | None:
+    """Whether another descriptor has locked the open file; None if the file system has no locks."""
+    free = try_lock(fd, shared=True)
+    if free:
+        unlock(fd)
+    return None if free is None else not free
+
+
+def is_same_file(path: Path, fd: int) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except OSError:
+        return False

@@ -10,8 +10,7 @@ from pathlib import Path, PurePath
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, UnknownFormatError
 from squish_core.io.local import open_source
-from squish_core.io.paths import broken_links
-from squish_core.io.snapshot import PREFIX, SNAPSHOTS
+from squish_core.io.paths import PREFIX, SNAPSHOTS, broken_links
 from squish_core.io.source import Source
 from squish_core.plugins import catalog
 

@@ -34,7 +34,7 @@ from squish_core.text import did_you_mean
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.backends.matrix import Matrix
+    from squish_core.backends.features import Matrix
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
@@ -376,7 +376,7 @@ class Registry(Plugins):
         >>> len(matrix), matrix[4].text, matrix[4].answers["numpy"].chosen.mode
         (128, 'flags=INT4', 'fold')
         """
-        from squish_core.backends.matrix import feature_matrix
+        from squish_core.backends.features import feature_matrix
 
         columns = (None, *sorted(self.backends)) if backends is None else tuple(backends)
         return feature_matrix(self, container, columns, policy=policy, op=op)

@@ -13,15 +13,13 @@ from squish_core.guard import guarded
 from squish_core.io.local import open_source
 from squish_core.io.source import Source
 from squish_core.plugins import catalog
-from squish_core.plugins.claims import Conflict
-from squish_core.plugins.entries import Entry
+from squish_core.plugins.entries import Conflict, Entry
 from squish_core.plugins.hookspecs import SourceInfo
 from squish_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     from squish_core.io.pin import Pin
-    from squish_core.io.remote_target import RemoteTarget
-    from squish_core.io.source_opener import SourceOpener
+    from squish_core.io.urls import RemoteTarget, SourceOpener
 
 VARIABLE = "SQUISH_SOURCE"
 """Environment variable with options of sources: `NAME=VALUE[,...]`."""

@@ -37,7 +37,7 @@ from squish_core.api import (
     dropped_assets,
     hookimpl,
 )
-from squish_core.display.data import to_json
+from squish_core.display import to_json
 from squish_core.errors import ConflictError, SquishError
 from squish_core.formats.write_plan import WritePlan
 from squish_core.io.rollback import Rollback, write_rollback
@@ -634,7 +634,7 @@ def test_doctor_reports_files_it_could_not_remove(squish: Any, tmp_path: Path, m
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("squish_core.io.temporaries.unlink", refused)
+    monkeypatch.setattr("squish_core.io.atomic.unlink", refused)
     ran = squish("doctor", str(tmp_path), "--clean", "--json")
     (row,) = ran.json["temporaries"]
     assert (ran.code, ran.json["ok"], row["state"], row["error"]) == (1, False, "dead", "Permission denied")

@@ -16,7 +16,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import SquishError
-from squish_core.io import mmap as squish_mmap
+from squish_core.io import local
 from squish_core.io.buffer import _IS_COPIED, Buffer, _Managed, _Versioned
 from squish_core.io.local import FileSource
 from squish_core.io.source import BytesSource, Source
@@ -177,15 +177,15 @@ def test_mappings_leave_the_descriptor_alone(
 ) -> None:
     """Before Python 3.13 through the C library, from then on with `trackfd=False`."""
     if sys.version_info < (3, 13):
-        monkeypatch.setattr(squish_mmap, "UNTRACKED", {})  # the argument is new
-    monkeypatch.setattr(squish_mmap, "IS_UNTRACKED", untracked)
+        monkeypatch.setattr(local, "UNTRACKED", {})  # the argument is new
+    monkeypatch.setattr(local, "IS_UNTRACKED", untracked)
     offset, length = checkpoint.stat().st_size - 64, 64
     with checkpoint.open("rb") as file:
-        view = squish_mmap.mapped(file.fileno(), offset + length)
-        private = squish_mmap.mapped_privately(file.fileno(), offset, length)
+        view = local.mapped(file.fileno(), offset + length)
+        private = local.mapped_privately(file.fileno(), offset, length)
         if untracked:
             with pytest.raises(OSError, match="greater than file size"):
-                squish_mmap.mapped_privately(file.fileno(), 1 << 40, 1)
+                local.mapped_privately(file.fileno(), 1 << 40, 1)
     stored = checkpoint.read_bytes()
     assert (view.readonly, private.readonly) == (True, False)
     assert bytes(view) == stored

@@ -24,7 +24,7 @@ from squish_convert.job.staging import Staging
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, UsageError, WriteError
-from squish_core.io.temporaries import temporaries
+from squish_core.io.atomic import temporaries
 from squish_core.plugins.schedulers import Workers
 
 REGISTRY = inline_registry()

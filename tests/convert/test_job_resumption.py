@@ -21,7 +21,7 @@ from squish_convert.job.worker import opened_job
 
 import squish_core as squish
 from squish_core.api import FormatError, WriteError
-from squish_core.io.temporaries import temporaries
+from squish_core.io.atomic import temporaries
 from squish_core.plugins.schedulers import Workers
 
 RANDOM = np.random.default_rng(5)

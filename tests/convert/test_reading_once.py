@@ -13,7 +13,7 @@ from squish_testing.sources import CountingSource, fetched_part
 
 import squish_core as squish
 from squish_core.api import Typed
-from squish_core.checking.source_reader import SourceReader
+from squish_core.checking.check import SourceReader
 from squish_core.errors import FormatError, TensorError
 from squish_core.io.local import open_source
 from squish_core.io.wrapped import CachedSource
@@ -125,7 +125,7 @@ def test_codes_of_a_late_panel_that_do_not_fit_have_the_message_of_planning(
 def test_what_planning_cannot_keep_is_read_again_and_noted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_core.checking.source_reader.MEMORY_LIMIT", 1 << 20)
+    monkeypatch.setattr("squish_core.checking.check.MEMORY_LIMIT", 1 << 20)
     source = CountingSource(open_source(folder / "layer.gguf"))
     with squish.open(source) as file:
         source.log.clear()

@@ -16,7 +16,7 @@ from squish_convert.destination import remote_sink
 import squish_core as squish
 from squish_core.api import RemoteTarget, SourceInfo
 from squish_core.errors import FormatError, UsageError, WriteError
-from squish_core.io.remote_target import target_exists
+from squish_core.io.urls import target_exists
 
 VALUES = {"w": np.arange(64, dtype=np.float32).reshape(2, 32)}
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.fsync import WRITES
-from squish_core.io.sink import _PIECE
+from squish_core.io.sink import _PIECE, WRITES
 from squish_core.io.source import BytesSource
 
 PATIENCE = 120

@@ -12,9 +12,8 @@ from squish_testing import expect_error
 
 from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
-from squish_core.io import fsync
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.sink import Sink
+from squish_core.io.sink import MOST, Sink
 
 
 def names(folder: Path) -> list[str]:
@@ -66,7 +65,7 @@ def test_everything_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", watched)
     with atomic_folder(target) as sink:
-        for number in range(2 * fsync.MOST):
+        for number in range(2 * MOST):
             with sink.member(f"{number}", "inner") as member:
                 member.write(bytes(number))
     paths = [target, *target.rglob("*")]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.plugins.discovery import installed_entry_points
 from squish_core.plugins.entry_points import Distribution, EntryPoint
+from squish_core.plugins.loading import installed_entry_points
 
 DATA = Path(__file__).parents[1] / "data"
 

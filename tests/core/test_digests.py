@@ -16,8 +16,7 @@ import squish_core as squish
 from squish_core import api
 from squish_core.checking.verify import report_lines
 from squish_core.file import File
-from squish_core.io.crc32c import Crc32c, crc32c
-from squish_core.io.digest import Digest, check_digest
+from squish_core.io.digest import Crc32c, Digest, check_digest, crc32c
 
 
 def crc(data: bytes) -> str:

@@ -13,7 +13,7 @@ from squish_cli.app import run
 
 import squish_core as squish
 from squish_core import api
-from squish_core.display.tables import fit_all
+from squish_core.display import fit_all
 from squish_core.model import CodecSpec, Encoding, Index
 
 DATA = Path(__file__).parents[1] / "data"

@@ -9,13 +9,13 @@ import pytest
 from squish_testing import expect_error
 
 from squish_core.api import Sink, TruncatedError
-from squish_core.io import sink, space
+from squish_core.io import sink
 from squish_core.io.atomic import atomic_file, atomic_folder
 
 
 def test_space_is_allocated_where_the_next_bytes_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranges: list[tuple[int, ...]] = []
-    monkeypatch.setattr(space, "_fallocate", lambda: lambda _, *numbers: ranges.append(numbers))
+    monkeypatch.setattr(sink, "_fallocate", lambda: lambda _, *numbers: ranges.append(numbers))
     with atomic_file(tmp_path / "file.bin") as file:
         file.write(b"head")
         file.reserve(8)
@@ -23,14 +23,14 @@ def test_space_is_allocated_where_the_next_bytes_go(tmp_path: Path, monkeypatch:
     with atomic_folder(tmp_path / "folder") as folder, folder.member("member.bin") as member:
         member.reserve(2)
         member.write(b"ab")
-    assert ranges == [(space.KEEP_SIZE, 4, 8), (space.KEEP_SIZE, 0, 2)]
+    assert ranges == [(sink.KEEP_SIZE, 4, 8), (sink.KEEP_SIZE, 0, 2)]
 
 
-@pytest.mark.parametrize("function", [space._fallocate(), None, lambda *_: -1])
+@pytest.mark.parametrize("function", [sink._fallocate(), None, lambda *_: -1])
 def test_a_file_is_the_same_with_and_without_allocated_space(
     function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "_fallocate", lambda: function)
+    monkeypatch.setattr(sink, "_fallocate", lambda: function)
     with atomic_file(tmp_path / "file.bin") as file:
         file.reserve(5)
         file.write(b"12345")

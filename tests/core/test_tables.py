@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from squish_core.display.tables import fit, table, terminal_width, wrap
+from squish_core.display import fit, table, terminal_width, wrap
 
 FILE = "tensors/model__layers__0__self_attn__a_module_with_a_long_name__weight__q4a.npy"
 NAMES = [f"model.layers.{n}.self_attn.a_module_with_a_long_name.and_another_one.weight" for n in range(3)]

@@ -16,10 +16,9 @@ from typing import Any
 import kills
 import pytest
 
-from squish_core.io import locks
-from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io import system
+from squish_core.io.atomic import atomic_file, atomic_folder, temporaries, torn_appends
 from squish_core.io.paths import common_mode
-from squish_core.io.temporaries import temporaries, torn_appends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
@@ -123,7 +122,7 @@ def test_temporaries_of_other_targets_stay(tmp_path: Path) -> None:
 def test_a_temporary_removed_between_its_creation_and_its_lock_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait, removed = locks.wait_lock, list[Path]()
+    wait, removed = system.wait_lock, list[Path]()
 
     def remove_first(fd: int) -> Any:
         if not removed:
@@ -131,7 +130,7 @@ def test_a_temporary_removed_between_its_creation_and_its_lock_is_created_again(
             removed[0].unlink()
         return wait(fd)
 
-    monkeypatch.setattr("squish_core.io.temporaries.wait_lock", remove_first)
+    monkeypatch.setattr("squish_core.io.atomic.wait_lock", remove_first)
     write_file(tmp_path / "out")
     assert len(removed) == 1
     assert os.listdir(tmp_path) == ["out"]

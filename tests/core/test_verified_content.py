@@ -12,7 +12,7 @@ import pytest
 from squish_cli.app import run
 
 import squish_core as squish
-from squish_core.checking.content import checked
+from squish_core.checking.check import checked
 
 NAN, INF = np.nan, np.inf
 FLOATS = ("f2", "f4", "f8", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, "c8", "c16")

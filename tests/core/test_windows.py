@@ -153,7 +153,7 @@ def test_temporaries_are_locked_while_their_writer_lives_and_removed_afterwards(
     import os, time
     from pathlib import Path
     from squish_core.io.atomic import atomic_file, atomic_folder
-    from squish_core.io.temporaries import temporaries, remove_dead
+    from squish_core.io.atomic import temporaries, remove_dead
     kind = {kind!r}
     write = atomic_file if kind == "file" else atomic_folder
     with write(Path("t")) as sink:
@@ -181,7 +181,7 @@ def test_temporaries_are_locked_while_their_writer_lives_and_removed_afterwards(
         """
         import os, time
         from pathlib import Path
-        from squish_core.io.temporaries import temporaries, remove_dead
+        from squish_core.io.atomic import temporaries, remove_dead
         (left,) = temporaries(Path())
         assert left.state == "dead", left
         assert remove_dead(Path("v")) == []  # its writer may be about to rename it

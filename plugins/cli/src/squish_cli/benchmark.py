@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File

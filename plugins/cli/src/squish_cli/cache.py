@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import table
+from squish_core.display import table
 from squish_core.errors import UsageError
 from squish_core.io import cache
 from squish_core.text import counted, format_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from squish_core.display.tables import table
+from squish_core.display import table
 from squish_core.io.local import open_folder
 from squish_core.io.paths import missing
 
@@ -20,7 +20,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def examine(folder: str, clean: bool) -> Answer:
     """List what interrupted writes left in a folder and its subfolders; `clean` removes dead writers' temporaries."""
-    from squish_core.io.temporaries import remove, temporaries, torn_appends
+    from squish_core.io.atomic import remove, temporaries, torn_appends
 
     open_folder(folder).close()  # its error says what is wrong with the path
     path = Path(folder)

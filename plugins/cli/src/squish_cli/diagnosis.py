@@ -13,8 +13,7 @@ from attrs import asdict, frozen
 
 from squish_core import concurrency
 from squish_core.codes import ErrorCode
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE

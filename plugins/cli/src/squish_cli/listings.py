@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import table
+from squish_core.display import table
 from squish_core.errors import UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import PLURALS

@@ -13,7 +13,7 @@ from squish_core.backends.chain import ChainPlugin
 from squish_core.backends.resolve import Resolver
 from squish_core.codes import ErrorCode
 from squish_core.detect import absent_refinements
-from squish_core.display.tables import table
+from squish_core.display import table
 from squish_core.errors import SquishError, redact
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.opening import open as open_file

@@ -11,8 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.display.data import to_json
-from squish_core.display.tables import fit, terminal_width
+from squish_core.display import fit, terminal_width, to_json
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 

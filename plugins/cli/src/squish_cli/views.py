@@ -9,7 +9,7 @@ import typer
 from attrs import evolve
 
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import table, terminal_width
+from squish_core.display import table, terminal_width
 from squish_core.errors import SquishError, UsageError
 from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
 
@@ -142,7 +142,7 @@ def info(
 
 def metadata_value(file: File, key: str) -> Answer:
     """One metadata value, not shortened."""
-    from squish_core.display.data import to_json
+    from squish_core.display import to_json
     from squish_core.text import did_you_mean
 
     metadata = file.metadata

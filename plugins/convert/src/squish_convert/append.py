@@ -14,12 +14,10 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.atomic import BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
-from squish_core.io.fsync import Syncer
-from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.paths import missing
 from squish_core.io.rollback import Rollback, read_rollback, remove_rollback, write_rollback
-from squish_core.io.sink import Sink
-from squish_core.io.system import BINARY, IS_POSIX
+from squish_core.io.sink import Sink, Syncer
+from squish_core.io.system import BINARY, IS_POSIX, WAIT, is_same_file, wait_lock
 
 NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.checking.check import ProgressCallback
-from squish_core.checking.source_reader import SourceReader
+from squish_core.checking.check import ProgressCallback, SourceReader
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, FileAccessError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.atomic import check_target
-from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.urls import RemoteTarget
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed

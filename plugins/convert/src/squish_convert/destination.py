@@ -11,13 +11,20 @@ from typing import Any, BinaryIO
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, WriteError
-from squish_core.io.atomic import Packing, check_parent, check_regular, create_folder, sync_folder, sync_rename
-from squish_core.io.fsync import Syncer
+from squish_core.io.atomic import (
+    Packing,
+    check_parent,
+    check_regular,
+    create_folder,
+    new_temporary,
+    remove_dead,
+    sync_folder,
+    sync_rename,
+)
 from squish_core.io.paths import nearest_folder
-from squish_core.io.remote_target import RemoteTarget
-from squish_core.io.sink import PackedSink, Sink
+from squish_core.io.sink import PackedSink, Sink, Syncer
 from squish_core.io.system import LOCK_FILE, replace
-from squish_core.io.temporaries import new_temporary, remove_dead
+from squish_core.io.urls import RemoteTarget
 
 _LAST = ".json"
 """Suffix of files that appear last: an index or manifest names files that must exist."""

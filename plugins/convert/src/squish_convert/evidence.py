@@ -16,7 +16,7 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from squish_core.checking.source_reader import SourceReader
+from squish_core.checking.check import SourceReader
 from squish_core.codecs.base import Codec, Params
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import Region, stored_panels

@@ -17,8 +17,8 @@ from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
-from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.sink import Sink
+from squish_core.io.urls import RemoteTarget
 
 from .activations import Activations
 from .carried import asset_bytes, carried_assets, outgoing_companions

@@ -13,7 +13,7 @@ from squish_core import opening
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 from squish_core.file import File
-from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.urls import RemoteTarget
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.sources import remote_target, scheme_of

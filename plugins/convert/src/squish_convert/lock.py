@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import distributions
 from typing import Any
 
-from squish_core.display.data import to_json
+from squish_core.display import to_json
 from squish_core.file import File
 from squish_core.model import CodecSpec
 from squish_core.plugins.registry import Registry

@@ -10,8 +10,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table
 from squish_core.errors import MAX_MESSAGE, redact, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped

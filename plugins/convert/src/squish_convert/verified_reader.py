@@ -10,8 +10,7 @@ from typing import Any
 
 from attrs import define
 
-from squish_core.checking.check import check_empty, check_part, digest_error
-from squish_core.checking.source_reader import SourceReader
+from squish_core.checking.check import SourceReader, check_empty, check_part, digest_error
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.guard import computing

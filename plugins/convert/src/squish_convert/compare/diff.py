@@ -14,9 +14,7 @@ from squish_core import opening
 from squish_core.checking.check import ProgressCallback
 from squish_core.checking.maps import Span, file_at, map_spans
 from squish_core.codecs.regions import panels
-from squish_core.display.data import to_json
-from squish_core.display.notebook import page
-from squish_core.display.tables import fit_all, table
+from squish_core.display import fit_all, page, table, to_json
 from squish_core.errors import SquishError, UsageError, redact
 from squish_core.file import File
 from squish_core.formats.json import has_keys, load_json, without_keys

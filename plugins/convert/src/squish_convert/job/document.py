@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from squish_core.display.data import to_json
+from squish_core.display import to_json
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
 from squish_core.guard import gc_paused

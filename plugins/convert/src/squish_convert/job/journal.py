@@ -14,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from squish_core.display.data import to_json
+from squish_core.display import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
-from squish_core.io.locks import try_lock
-from squish_core.io.system import unlink, user_name
+from squish_core.io.system import try_lock, unlink, user_name
 
 from ..lock import differences, excerpt
 

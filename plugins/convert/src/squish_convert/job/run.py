@@ -23,7 +23,7 @@ from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.guard import gc_paused
 from squish_core.io.paths import common_mode
-from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.urls import RemoteTarget
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
 from squish_core.plugins.sources import open_target, remote_target

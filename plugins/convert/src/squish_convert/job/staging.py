@@ -16,13 +16,11 @@ from pathlib import Path
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, WriteError
-from squish_core.io.atomic import check_parent, check_target, creation, sync_folder, sync_rename
-from squish_core.io.locks import is_same_file, try_lock
+from squish_core.io.atomic import check_parent, check_target, creation, remove_dead, sync_folder, sync_rename
 from squish_core.io.paths import make_folders
-from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.source import Source
-from squish_core.io.system import BINARY, IS_POSIX, lockable, open_folder, replace, set_mode
-from squish_core.io.temporaries import remove_dead
+from squish_core.io.system import BINARY, IS_POSIX, is_same_file, lockable, open_folder, replace, set_mode, try_lock
+from squish_core.io.urls import RemoteTarget
 
 _PIECE = 8 << 20
 JOB = ".squish-job"

@@ -1,15 +1,20 @@
-"""Text that fits the terminal: tables, wrapped lines, counts."""
+"""How results are shown: tables and lines that fit the terminal, HTML in notebooks, data for JSON.
+
+Nothing else generates or escapes HTML.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TextIO
 
-from squish_core.text import escape
+from squish_core.text import counted, escape
 
 DEFAULT_WIDTH = 100
 """Columns if there is neither a terminal nor COLUMNS."""
@@ -159,3 +164,54 @@ def _side_by_side(lines: Sequence[list[str]]) -> Iterable[tuple[str, ...]]:
     """The lines of one row's cells as rows, padded with empty cells."""
     height = max(map(len, lines))
     return zip(*([*cell, *[""] * (height - len(cell))] for cell in lines))
+
+
+MOST_TENSORS = 20
+"""Tensors shown per file."""
+
+
+def page(lines: Iterable[str]) -> str:
+    """Lines as one preformatted element, with markup escaped and control characters made visible."""
+    from html import escape as escape_html
+
+    text = "\n".join(escape(line) for line in fit_all(lines))
+    return f"<pre>{escape_html(text)}</pre>"
+
+
+def file_lines(file: Any) -> list[str]:
+    """A `File`: a title and its first tensors."""
+    title = f"{file.name}: {file.format} {file.version}".rstrip()
+    lines = [f"{title}, {counted(len(file), 'tensor')}, {counted(file.size, 'byte')}"]
+    lines += tensor_lines(file[name] for name in islice(file, MOST_TENSORS))
+    return [*lines, f"and {len(file) - MOST_TENSORS:,} more"] if len(file) > MOST_TENSORS else lines
+
+
+def tensor_lines(tensors: Iterable[Any]) -> list[str]:
+    """A table with one row per `Tensor`."""
+    rows = [
+        (list(tensor.shape), tensor.dtype, tensor.codec, f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}",
+         tensor.name)
+        for tensor in tensors
+    ]  # fmt: skip
+    return table(("shape", "dtype", "codec", "bits", "bytes", "name"), "<<<>><", rows)
+
+
+def to_json(value: Any) -> Any:
+    """Data of a result for JSON: dicts of objects, lists of arrays, the length of bytes, null for NaN and infinities.
+
+    >>> to_json({"shape": (2, 3), "error": float("inf"), "blob": b"abc"})
+    {'shape': [2, 3], 'error': None, 'blob': {'bytes': 3}}
+    """
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": len(value)}
+    if isinstance(value, (Sequence, set, frozenset)):
+        return [to_json(item) for item in value]
+    if hasattr(value, "__attrs_attrs__"):
+        return {field.name: to_json(getattr(value, field.name)) for field in value.__attrs_attrs__}
+    return to_json(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -1,1 +1,0 @@
-"""Text tables, and HTML for notebooks."""
