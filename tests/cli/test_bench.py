@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from squish_cli import benchmark, machine_rates
+from squish_cli import benchmark
 from squish_cli.app import run
 
 from squish_core.plugins import registry
@@ -39,7 +39,7 @@ def test_every_codec_that_encodes_is_in_the_synthetic_file() -> None:
 def test_a_synthetic_matrix_is_stored_in_more_bytes_than_the_last_level_cache_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine_rates, "last_level", lambda: 1 << 19)
+    monkeypatch.setattr(benchmark, "last_level", lambda: 1 << 19)
     for file in benchmark.synthetic(registry.registry(), 256):
         assert all(file[name].nbytes > 1 << 19 for name in file)
 
@@ -47,7 +47,7 @@ def test_a_synthetic_matrix_is_stored_in_more_bytes_than_the_last_level_cache_ha
 def test_the_command_prints_ratios_or_one_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_rates, "last_level", lambda: 1 << 19)
+    monkeypatch.setattr(benchmark, "last_level", lambda: 1 << 19)
     assert run(["bench", str(DATA / "sample.safetensors"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["limits"]["read"] > 0

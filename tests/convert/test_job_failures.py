@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from inline_scheduler import inline_registry
 from squish_cli import main
-from squish_cli.progress import Progress
+from squish_cli.output import Progress
 from squish_convert.job import worker
 from squish_convert.job.journal import Journal
 from squish_convert.job.staging import Staging

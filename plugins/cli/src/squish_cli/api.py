@@ -6,8 +6,7 @@ from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
     "squish_cli": ("options",),
-    "squish_cli.output": ("Answer",),
-    "squish_cli.progress": ("Progress",),
+    "squish_cli.output": ("Answer", "Progress"),
 }  # fmt: skip
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import repeat
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
+from squish_core.concurrency import Pool, workers
 from squish_core.display import fit_all, page, table
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
 from squish_core.guard import computing
-from squish_core.io.source import BytesSource
+from squish_core.io.source import BytesSource, Source
 from squish_core.limits import DEFAULT
 from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
@@ -24,13 +28,94 @@ from squish_core.specs import parse_spec
 from squish_core.tensor import Tensor
 from squish_core.text import format_bytes
 
-from . import machine_rates
-from .machine_rates import MachineRates, measure_rates
-
 if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.codecs.base import Codec
+
+
+ROUNDS = 5
+ENOUGH = 1.0
+"""Seconds after which no further round starts."""
+SHARED = 1 << 20
+"""Size in bytes above which several threads are faster than one."""
+
+
+@frozen(kw_only=True)
+class MachineRates:
+    """Peak rates beyond the caches, on all cores, in bytes per second.
+
+    `set` fills memory, `read` reads it, `file` reads a file in its current cache state (None: no file). `cache`: bytes
+    of the last-level cache.
+    """
+
+    set: float
+    read: float
+    file: float | None = None
+    cache: int
+
+
+def measure_rates(source: Source | None) -> MachineRates:
+    """Measure the rates of this machine; `source` is the file to read."""
+    cache = last_level()
+    size = 2 * cache
+    calls = [filling(size), reading(size)]
+    length = min(source.size, 1 << 28) if source is not None else 0
+    if source is not None and length:
+        calls.append(lambda: source.read(0, length))
+    seconds = best(calls)
+    return MachineRates(
+        set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache
+    )
+
+
+def last_level() -> int:
+    """Size of the largest cache that the system reports (Linux), or 32 MiB."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
+    return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
+
+
+def filling(size: int) -> Callable[[], object]:
+    """A call that fills memory on all cores; NumPy releases the GIL."""
+    import numpy as np
+
+    threads = workers()
+    if size < SHARED or threads == 1:
+        return partial(aligned_memory(size).fill, 0)
+    pool, pieces = Pool(threads), np.array_split(aligned_memory(size), threads)
+    return lambda: pool.map(lambda piece: piece.fill(0), pieces)
+
+
+def reading(size: int) -> Callable[[], object]:
+    """A call that reads memory on all cores, through BLAS."""
+    memory = aligned_memory(size)
+    return lambda: memory @ memory
+
+
+def aligned_memory(size: int) -> Any:
+    """Float32 ones, `size` bytes, aligned to a cache line."""
+    import numpy as np
+
+    buffer = np.empty(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    ones = buffer[start : start + size // 4 * 4].view(np.float32)
+    ones.fill(1)
+    return ones
+
+
+def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
+    """Minimum time of each call in seconds. Calls are interleaved so that noise affects all of them; slow calls
+    get fewer rounds."""
+    minima, first_start = [float("inf")] * len(calls), time.perf_counter()
+    for _ in range(rounds):
+        if time.perf_counter() - first_start > ENOUGH:
+            break
+        for number, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            minima[number] = min(minima[number], time.perf_counter() - start)
+    return [max(seconds, 1e-9) for seconds in minima]
+
 
 ROWS, COLUMNS = 384, 4096
 """Shape of the panel that synthetic matrices repeat; blocks of up to 12 rows divide it."""
@@ -189,7 +274,7 @@ def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec_type: typ
 
     small = layout(1)[2]
     size = sum(nbytes(*part) for part in small.values())
-    times = max(1, min(ceil(PAST * machine_rates.last_level() / size), most // panel.size))
+    times = max(1, min(ceil(PAST * last_level() / size), most // panel.size))
     tiled, codec, parts = layout(times)
     repeats = {role: _repeats(small[role][1], shape, times) for role, (_, shape) in parts.items()}
     if all(repeats.values()):
@@ -227,7 +312,7 @@ def _tensors(file: File) -> Iterator[Measurement]:
                 common: dict[str, Any] = {"what": what, "backend": backend, "codec": codec, "tensor": tensor.name}
                 try:
                     of, size, limit, call = prepare(tensor, backend)
-                    seconds, limit_seconds = machine_rates.best([call, limit])
+                    seconds, limit_seconds = best([call, limit])
                 except SquishError as error:
                     yield Measurement(of="", refused=error.message, **common)
                     continue
@@ -244,8 +329,8 @@ def _decode(tensor: Tensor, backend: str) -> Prepared:
     """Decode all values to float32, into a reused array."""
     weight = tensor.load(backend, op="dense")
     size = 4 * tensor.spec.elements
-    out = machine_rates.aligned_memory(size).reshape(tensor.shape)
-    return "set", size, machine_rates.filling(size), lambda: weight.dense(dtype="f32", out=out)
+    out = aligned_memory(size).reshape(tensor.shape)
+    return "set", size, filling(size), lambda: weight.dense(dtype="f32", out=out)
 
 
 def _linear(tensor: Tensor, backend: str) -> Prepared:
@@ -255,7 +340,7 @@ def _linear(tensor: Tensor, backend: str) -> Prepared:
     weight = tensor.load(backend)
     x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
     size = max(tensor.spec.encodings[0].stored, 4)
-    return "read", size, machine_rates.reading(size), lambda: weight.linear(x)
+    return "read", size, reading(size), lambda: weight.linear(x)
 
 
 def _largest_matrices(file: File) -> Iterable[Tensor]:
@@ -273,7 +358,7 @@ def _largest_matrices(file: File) -> Iterable[Tensor]:
 
 def _opening(target: Any, file: File, limits: MachineRates) -> Measurement:
     """Measure opening, relative to reading the whole file."""
-    (seconds,) = machine_rates.best([lambda: opening.open(target, registry=file.registry).close()])
+    (seconds,) = best([lambda: opening.open(target, registry=file.registry).close()])
     size = file.size
     rate = size / seconds
     ratio = rate / limits.file if limits.file else None

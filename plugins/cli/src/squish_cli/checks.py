@@ -28,8 +28,7 @@ from .options import (
     To,
     job,
 )
-from .output import Answer, command_line, error_data
-from .progress import Progress
+from .output import Answer, Progress, command_line, error_data
 
 Target = Annotated[
     str | None,

@@ -1,11 +1,15 @@
-"""`squish doctor` and `diagnose`: the state of the installation. The only module that imports every implementation."""
+"""`squish doctor` and `diagnose`: the state of the installation, and what interrupted writes left in a folder.
+
+The only module that imports every implementation.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +19,8 @@ from squish_core import concurrency
 from squish_core.codes import ErrorCode
 from squish_core.display import fit_all, page, table
 from squish_core.errors import SquishError, UsageError
+from squish_core.io.local import open_folder
+from squish_core.io.paths import missing
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE
 from squish_core.plugins.registry import Registry
@@ -25,6 +31,65 @@ from .cache import cache_group
 from .listings import brought, conflicts, listed, missing_packages
 from .options import App
 from .output import Answer
+
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def leftovers(folder: str, clean: bool) -> Answer:
+    """List what interrupted writes left in a folder and its subfolders; `clean` removes dead writers' temporaries."""
+    from squish_core.io.atomic import remove, temporaries, torn_appends
+
+    open_folder(folder).close()  # its error says what is wrong with the path
+    path = Path(folder)
+    try:
+        found, torn = list(temporaries(path)), list(torn_appends(path))
+    except OSError as error:
+        raise missing(path, error) from None
+    rows = []
+    for leftover in found:
+        state, reason = leftover.state, None
+        if clean and state == "dead":
+            try:
+                state = "removed" if remove(leftover) else "live"
+            except OSError as error:
+                reason = error.strerror or str(error)
+        rows.append(
+            {"file": str(leftover.path), "target": str(leftover.target), "size": leftover.size,
+             "age": leftover.age, "state": state, "error": reason}
+        )  # fmt: skip
+    appends = [{"file": str(path), "bytes": count} for path, count in torn]
+    ok = not any(row["error"] for row in rows)
+    data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
+    return Answer(data, list(_leftover_lines(rows, appends)), 0 if ok else 1)
+
+
+def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The findings as text; for temporaries that may be in use, only their number."""
+    from squish_core.text import counted, format_bytes
+
+    removable = [row for row in rows if row["state"] in ("dead", "removed")]
+    states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in removable]
+    cells = [(state, format_bytes(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, removable)]
+    yield from table(("writer", "size", "age", "temporary"), "<>><", cells)
+    dead = [row for row in removable if row["state"] == "dead"]
+    total = format_bytes(sum(row["size"] for row in dead))
+    if dead:
+        yield f"{counted(len(dead), 'temporary file')} left by interrupted writes, {total}; remove with --clean"
+    for state, text in (("live", "in use by a running write"), ("unknown", "of a writer that may still be running")):
+        if count := sum(row["state"] == state for row in rows):
+            yield f"{counted(count, 'temporary file')} {text}: left alone"
+    for append in appends:
+        size = format_bytes(append["bytes"])
+        yield f"torn append: {append['file']}: {size} of an interrupted edit; `squish edit FILE --recover` removes it"
+    if not removable and not appends:
+        yield "nothing here was left by an interrupted write"
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit: `3 d`, `20 min`."""
+    size, unit = next(((size, unit) for size, unit in UNITS if seconds >= size), UNITS[-1])
+    return f"{int(seconds // size)} {unit}"
+
 
 LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
@@ -175,9 +240,7 @@ def doctor(
     removed.
     """
     if folder is not None:
-        from .cleanup import examine
-
-        return examine(folder, clean)
+        return leftovers(folder, clean)
     if clean:
         raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
     diagnosis = diagnose()
