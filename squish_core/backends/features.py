@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from attrs import evolve, frozen
 
@@ -16,10 +16,6 @@ from squish_core.codes import ErrorCode
 from squish_core.display import page, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
-
-if TYPE_CHECKING:
-    pass
-
 
 ANY = "any"
 """The name of the choice among all backends."""

@@ -17,7 +17,6 @@ from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked, Reason
 from squish_core.backends.offers import MEMORY, OPS, OPS_OF_RANK, Availability, Offer, Request
-from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, SquishError, UsageError
 from squish_core.guard import quietly
@@ -38,43 +37,37 @@ that refuse the first: vectors of 5 divide no power of two."""
 EXPERTS = 4
 
 
-class Codecs(Protocol):
-    """The part of the registry that an example needs."""
-
-    def codec(self, spec: CodecSpec) -> Codec: ...
-
-
-def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
+def example(registry: Lookup, encoding: Encoding, op: str) -> TensorSpec:
     """Complete an encoding without parts for a matrix, or for `experts` a stack of matrices.
 
     Parameters that depend on the values, such as TCA-TBE's exponents, are computed for a tensor of ones. CodecError
     if the codec supports none of the shapes.
     """
     try:
-        return _example(codecs, encoding, op, SHAPES[0])
+        return _example(registry, encoding, op, SHAPES[0])
     except CodecError as error:
         with contextlib.suppress(CodecError):
-            return _example(codecs, encoding, op, SHAPES[1])
+            return _example(registry, encoding, op, SHAPES[1])
         raise error
 
 
-def _example(codecs: Codecs, encoding: Encoding, op: str, shape: tuple[int, int]) -> TensorSpec:
+def _example(registry: Lookup, encoding: Encoding, op: str, shape: tuple[int, int]) -> TensorSpec:
     values = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
     dtype = "f32" if values is None else values.dtype
     spec = TensorSpec(name="", shape=(EXPERTS, *shape) if op == "experts" else shape, dtype=dtype)
-    spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec))
-    codec = _fitted(codecs, encoding.codec, spec)
-    parts = codecs.codec(codec).parts(spec)
+    spec = evolve(spec, dtype=registry.codec(encoding.codec).value_dtype(spec))
+    codec = _fitted(registry, encoding.codec, spec)
+    parts = registry.codec(codec).parts(spec)
     filters = {role: part.filters for role, part in encoding.parts.items()}
     complete = {role: _part(kind, shape, filters.get(role, ())) for role, (kind, shape) in parts.items()}
     return evolve(spec, encodings=(evolve(encoding, codec=codec, parts=complete),))
 
 
-def _fitted(codecs: Codecs, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
+def _fitted(registry: Lookup, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
     """A codec and the codecs it wraps, with the parameters that depend on values."""
-    inner = None if codec.inner is None else _fitted(codecs, codec.inner, spec)
+    inner = None if codec.inner is None else _fitted(registry, codec.inner, spec)
     fitted = evolve(codec, inner=inner)
-    return evolve(fitted, params=codecs.codec(fitted).fit_params(_panels(spec), spec))
+    return evolve(fitted, params=registry.codec(fitted).fit_params(_panels(spec), spec))
 
 
 def _panels(spec: TensorSpec) -> Callable[[], Iterator[np.ndarray]]:

@@ -1,4 +1,7 @@
-"""Sizes and type codes of GGML's block types, shared by formats and backends. Source: ggml.h, ggml-common.h."""
+"""Sizes and type codes of GGML's block types, shared by formats and backends. Source: ggml.h, ggml-common.h.
+
+For plugins: facts of a format that is not in the core, which several of them need.
+"""
 
 from __future__ import annotations
 

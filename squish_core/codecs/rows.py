@@ -1,4 +1,7 @@
-"""Selected rows of a tensor: one batch of byte ranges for any number of rows and parts."""
+"""Selected rows of a tensor: one batch of byte ranges for any number of rows and parts.
+
+Apart from `tensor`, because it knows codecs and parts, and no files.
+"""
 
 from __future__ import annotations
 

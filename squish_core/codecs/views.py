@@ -1,4 +1,7 @@
-"""Arrays over the mappings of files, for dense tensors."""
+"""Arrays over the mappings of files, for dense tensors.
+
+Apart from `file`, because it makes no tensors: a file may have 20,000 small ones.
+"""
 
 from __future__ import annotations
 

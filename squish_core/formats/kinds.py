@@ -1,4 +1,7 @@
-"""The role of a tensor, from its name in Hugging Face, GGUF, MLX or UQFF."""
+"""The role of a tensor, from its name in Hugging Face, GGUF, MLX or UQFF.
+
+For plugins: the core itself does not depend on what tensors are called.
+"""
 
 from __future__ import annotations
 

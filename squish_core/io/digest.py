@@ -16,8 +16,6 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
 
 

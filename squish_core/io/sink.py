@@ -18,7 +18,6 @@ from squish_core.io.source import Source, check_file_name
 from squish_core.io.system import write_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from concurrent.futures import Future
 
 

@@ -1,4 +1,7 @@
-"""The core's own codec, backend and scheduler, declared like a plugin's."""
+"""The core's own codec, backend and scheduler, declared like a plugin's.
+
+A module of its own, because a plugin is a module: the registry registers it like those of other distributions.
+"""
 
 from __future__ import annotations
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict
-
 from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
-from squish_core.plugins.entries import Entry
-from squish_core.plugins.hookspecs import INFOS
 
 TABLE = Path(__file__).with_name("catalog.json")
-"""What the plugins of this repository declare. `python -m squish_core.plugins.catalog --write` writes it."""
+"""What the plugins of this repository declare. `python tests/lint/catalog.py` writes it."""
 KINDS = ("container", "codec", "allocator", "backend", "source", "scheduler", "family")
 """Kinds of plugins with packages to install."""
 
@@ -294,16 +289,17 @@ def plugin_folders() -> dict[str, Path]:
     root = checkout()
     if root is None:
         return {}
-    folders = {str(_project(file)["name"]): file.parent for file in sorted(root.glob("plugins/*/pyproject.toml"))}
+    folders = {str(project(file)["name"]): file.parent for file in sorted(root.glob("plugins/*/pyproject.toml"))}
     return {**folders, "squish-core": root}
 
 
 @cache
-def _project(file: Path) -> dict[str, Any]:
+def project(file: Path) -> dict[str, Any]:
+    """The table `project` of a `pyproject.toml`."""
     import tomllib
 
-    project: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))["project"]
-    return project
+    facts: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))["project"]
+    return facts
 
 
 def _dependencies(package: str) -> list[str]:
@@ -311,9 +307,9 @@ def _dependencies(package: str) -> list[str]:
     folders, packages = plugin_folders(), list[str]()
     package, *extras = re.split(r"[^\w-]+", package.rstrip("]"))
     file = folders[package] / "pyproject.toml"
-    project = _project(file) if file.is_file() else {}
-    optional = project.get("optional-dependencies", {})
-    requirements = [project.get("dependencies", ()), *(optional.get(extra, ()) for extra in extras)]
+    facts = project(file) if file.is_file() else {}
+    optional = facts.get("optional-dependencies", {})
+    requirements = [facts.get("dependencies", ()), *(optional.get(extra, ()) for extra in extras)]
     for requirement in chain.from_iterable(requirements):
         name = re.split(r"[^\w-]", requirement)[0]
         if name in folders:
@@ -444,63 +440,3 @@ def piece_hint(name: str) -> str | None:
         common = name[: -len(named or bare)] if named or bare else f"{whole}.part"
         pieces = f"$(ls -v {shlex.quote(common)}*)"
     return f"Join its pieces: `cat {pieces} > {shlex.quote(whole)}`."
-
-
-def catalog_text(registry: Any) -> str:
-    """The text of `catalog.json`, from the plugins of this checkout, all of which must be in the registry.
-
-    Names keep the order that they have in the file, since hints list them in it; new ones come last.
-    """
-    places = plugin_folders()
-    plugins = {name for name, folder in places.items() if "entry-points" in _project(folder / "pyproject.toml")}
-    if absent := plugins - {plugin.dist for plugin in registry.plugins}:
-        sys.exit(f"not installed here: {', '.join(sorted(absent))}")
-    folders = {name: places[name].relative_to(places["squish-core"]).as_posix() for name in sorted(places)}
-    facts: dict[str, Any] = {"distributions": {**folders, "squish-core": ""}}
-    for kind in INFOS:
-        entries = {entry.id: entry for entry in registry.find(kind) if entry.dist in places}
-        old = table().get(kind, {})
-        facts[kind] = {name: _facts(entries[name], registry, old.get(name, {})) for name in _ordered(entries, old)}
-    return "{\n" + ",\n".join(f' "{kind}": {{\n{_lines(entries)}\n }}' for kind, entries in facts.items()) + "\n}\n"
-
-
-def _lines(entries: Mapping[str, Any]) -> str:
-    """JSON with one item a line."""
-    import json
-
-    return ",\n".join(f"  {json.dumps(name)}: {json.dumps(facts)}" for name, facts in entries.items())
-
-
-def _facts(entry: Entry[Any], registry: Any, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What hints say of a declaration. `before`: as the table has it."""
-    from squish_core.specs import parse_spec
-
-    info = asdict(entry.info, recurse=False)
-    codecs = [registry.codecs[name] for name in info.get("codecs", ())]
-    codecs += [registry.codecs[name] for codec in codecs for name in codec.info.needs]
-    needs = {codec.dist: codec.id.partition(".")[0] for codec in reversed(codecs)}
-    others = {name for dist, name in needs.items() if dist not in ("squish-core", entry.dist)}
-    signatures = info.get("signatures", ())
-    heads = [each for each in signatures if each.where == "head" and len(each.bytes) > 1]
-    facts = {
-        "dist": entry.dist,
-        **{name: info.get(name) for name in ("refines", "suffixes", "suffix", "schemes")},
-        "heads": [(each.offset, each.bytes.hex()) for each in heads],
-        "members": [each.bytes.decode() for each in signatures if each.where == "member"],
-        "needs": _ordered(sorted(others), before.get("needs", ())),
-        "aliases": {name: parse_spec(text).id for name, text in info.get("aliases", {}).items()},
-    }
-    return {name: fact for name, fact in facts.items() if fact}
-
-
-def _ordered(names: Collection[str], before: Collection[str]) -> list[str]:
-    """The names, first those of before in their order."""
-    return [*(name for name in before if name in names), *(name for name in names if name not in before)]
-
-
-if __name__ == "__main__":
-    import squish_core as squish
-
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python -m squish_core.plugins.catalog --write")
-    TABLE.write_text(catalog_text(squish.Registry("")), "utf-8")

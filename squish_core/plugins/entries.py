@@ -5,15 +5,16 @@ If several distributions claim an id, it is in conflict until the settings choos
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from attrs import asdict, frozen
+from attrs import Attribute, asdict, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import ConflictError, SquishError
-from squish_core.plugins.hookspecs import Info
+from squish_core.errors import ConflictError, SquishError, UsageError
+from squish_core.plugins.hookspecs import Info, Signature
 
 VARIABLE = "SQUISH_PLUGINS"
 """The environment variable with the settings."""
@@ -171,3 +172,35 @@ class Claims:
         if len(dists) < 2 or self._prefer.get(key[1]) in dists:
             return None
         return Conflict(kind=key[0], id=key[1], dists=dists)
+
+
+_FACT_TYPES = {"str": str, "bool": bool, "int": int, "bytes": bytes, "Signature": Signature}
+
+
+def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None) -> None:
+    """Refuse a value that the field of a declaration can never have."""
+    if declared is None:  # of a third party's declaration
+        return
+    outer, bracket, inner = str(declared.type).partition("[")
+    item = "str" if outer == "Mapping" else re.split(r"[,\] |]", inner if bracket else outer)[0]
+    several = isinstance(value, (tuple, list, set, frozenset, Mapping)) and bool(bracket)
+    optional = value is None and "None" in str(declared.type)
+    if item not in _FACT_TYPES or optional:
+        return
+    if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
+        raise UsageError(
+            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"type {item}",
+            code="fact",
+        )  # fmt: skip
+
+
+def has_fact(value: Any, wanted: Any) -> bool:
+    """Whether a field has a value, or contains it, or all of several."""
+    if value == wanted:
+        return True
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return all(key in value and has_fact(value[key], item) for key, item in wanted.items())
+    if isinstance(value, (tuple, Mapping)):
+        several = isinstance(wanted, (tuple, list, set, frozenset))
+        return all(item in value for item in (wanted if several else (wanted,)))
+    return False

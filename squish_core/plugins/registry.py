@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import re
+import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from attrs import Attribute, evolve, fields_dict
+import pluggy
+from attrs import evolve, fields_dict
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
-from squish_core.plugins import catalog
-from squish_core.plugins.entries import Entry
+from squish_core.plugins import builtin, catalog
+from squish_core.plugins.entries import (
+    VARIABLE,
+    Broken,
+    Claims,
+    Conflict,
+    Entry,
+    Loaded,
+    Settings,
+    check_fact,
+    has_fact,
+)
+from squish_core.plugins.entry_points import declarations, distribution, import_implementation
+from squish_core.plugins.entry_points import entry_points as installed
 from squish_core.plugins.hookspecs import (
     INFOS,
     PLURALS,
@@ -24,17 +37,19 @@ from squish_core.plugins.hookspecs import (
     ContainerInfo,
     EncoderInfo,
     FamilyInfo,
+    Hooks,
     SchedulerInfo,
-    Signature,
     SourceInfo,
 )  # fmt: skip
-from squish_core.plugins.loading import Plugins
 from squish_core.text import did_you_mean
+from squish_core.version import __version__
 
 if TYPE_CHECKING:
+    from squish_core.backends.answers import AnswerTable
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
     from squish_core.backends.features import Matrix
+    from squish_core.backends.resolve import Resolver
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
@@ -47,8 +62,92 @@ MOST_KEPT = 1024
 """Maximum number of codecs, and of answers of `find`, that are kept."""
 
 
-class Registry(Plugins):
-    """The installed plugins; queries return plain data and import no implementations."""
+class Registry:
+    """The installed plugins that the settings allow, and those registered in the process.
+
+    Queries return plain data and import no implementations. A plugin that fails is recorded as broken, not raised.
+    """
+
+    def __init__(
+        self,
+        plugins: str | None = None,
+        *,
+        prefer: Mapping[str, str] | None = None,
+        extra: Iterable[Any] = (),
+        entry_points: Callable[[], Iterable[Any]] | None = None,
+    ) -> None:
+        self.settings = Settings.parse(os.environ.get(VARIABLE, "") if plugins is None else plugins)
+        self.prefer = {**self.settings.prefer, **(prefer or {})}
+        self.manager = pluggy.PluginManager("squish")
+        self.manager.add_hookspecs(Hooks)
+        self.plugins: list[Loaded] = []
+        self.broken: list[Broken] = []
+        self._claims = Claims(INFOS, self.prefer)
+        self._tables = self._claims.winners
+        self._instances: dict[tuple[str, str, str], Any] = {}
+        self._unnamed: set[str] = set()
+        self._providers: Providers | None = None
+        self._bound: dict[Hashable, Codec] = {}
+        self.answers: AnswerTable = {}
+        self.resolvers: dict[str, Resolver] = {}
+        self._found: dict[Hashable, list[Entry[Any]]] = {}
+        self._lock = threading.RLock()
+        self.register(builtin, dist="squish-core", version=__version__)
+        points = list((entry_points or installed)())
+        names = {name for point in points for name in (distribution(point), point.name)}
+        ids = self.settings.allow - names
+        for point in points:
+            self._load(point, ids)
+        for plugin in extra:
+            self.register(plugin)
+        dists = {*(loaded.dist for loaded in self.plugins), *map(distribution, points)}
+        self.settings.check(dists, {*names, *(name for table in self._tables.values() for name in table)})
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Ids that several distributions provide, unusable until one is uninstalled or chosen."""
+        return tuple(self._claims.conflicts.values())
+
+    def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
+        """Add a plugin from this process.
+
+        Parameters
+        ----------
+        plugin
+            A module or an object with hook implementations (`squish_core.api.hookimpl`).
+        dist
+            Name of its distribution; the plugin's own name by default.
+        version
+            Version of the distribution.
+
+        Raises
+        ------
+        ConflictError
+            Another distribution provides one of its ids; nothing is registered.
+
+        Examples
+        --------
+        >>> import types
+        >>> from squish_core.api import CodecInfo, hookimpl
+        >>> def codecs():
+        ...     return [CodecInfo(id="acme.rows", title="rows of i8", factory="acme:Rows")]
+        >>> plugin = types.SimpleNamespace(codecs=hookimpl(codecs, specname="squish_codecs"))
+        >>> registry = squish.Registry(extra=[plugin])
+        >>> registry.codecs["acme.rows"].id
+        'acme.rows'
+        """
+        self._register(plugin, dist, version, exclusive=True)
+
+    def instance(self, kind: str, entry: Entry[Any]) -> Any:
+        """Implementation of an entry from `find`, even if its id is in conflict."""
+        key = kind, entry.info.id, entry.dist
+        implementation = self._instances.get(key)  # looked up for every tensor, so without the lock
+        if implementation is None:
+            with self._lock:
+                if key not in self._instances:
+                    self._instances[key] = import_implementation(entry)
+                implementation = self._instances[key]
+        return implementation
 
     def __repr__(self) -> str:
         counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
@@ -235,9 +334,9 @@ class Registry(Plugins):
                 expected=", ".join(sorted(legal)), code="fact",
             )  # fmt: skip
         for name, value in facts.items():
-            _check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
+            check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
         # of one kind, the declarations of a third party may have more fields
-        return [entry for entry in entries if all(_has(getattr(entry.info, k, None), v) for k, v in facts.items())]
+        return [entry for entry in entries if all(has_fact(getattr(entry.info, k, None), v) for k, v in facts.items())]
 
     def needs(self, name: str) -> list[Requirement]:
         """List what a format, codec, backend, short name or file requires, and how to install it.
@@ -429,37 +528,47 @@ class Registry(Plugins):
             return Refusal(why=f"{package} is installed, but does not provide the {kind} {name!r}")
         return refusal
 
+    def _register(
+        self, plugin: Any, dist: str | None, version: str, *, exclusive: bool, ids: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Add a plugin and return its ids; with `ids`, only if it provides one of them."""
+        name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
+        with self._lock:
+            count = sum(loaded.dist == name for loaded in self.plugins)
+            label = f"{name} ({count + 1})" if count else name  # a distribution may have several plugins
+            self.manager.register(plugin, name=label)
+            try:
+                infos = list(declarations(self.manager, plugin))
+                names = frozenset(info.id for _, info in infos)
+                if ids and not names.intersection(ids):
+                    self.manager.unregister(plugin)
+                    return names
+                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in infos]
+                self._claims.add(entries, exclusive=exclusive)
+            except BaseException:
+                self.manager.unregister(plugin)
+                raise
+            self.answers, self.resolvers, self._found, self._bound, self._providers = {}, {}, {}, {}, None
+            self.plugins.append(Loaded(dist=name, name=label, version=version))
+            return names
 
-_FACT_TYPES = {"str": str, "bool": bool, "int": int, "bytes": bytes, "Signature": Signature}
+    def _load(self, point: Any, ids: Collection[str]) -> None:
+        """Register an entry point if the settings allow it; a failure becomes a `broken` record.
 
-
-def _check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None) -> None:
-    """Refuse a value that the field of a declaration can never have."""
-    if declared is None:  # of a third party's declaration
-        return
-    outer, bracket, inner = str(declared.type).partition("[")
-    item = "str" if outer == "Mapping" else re.split(r"[,\] |]", inner if bracket else outer)[0]
-    several = isinstance(value, (tuple, list, set, frozenset, Mapping)) and bool(bracket)
-    optional = value is None and "None" in str(declared.type)
-    if item not in _FACT_TYPES or optional:
-        return
-    if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
-        raise UsageError(
-            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"type {item}",
-            code="fact",
-        )  # fmt: skip
-
-
-def _has(value: Any, wanted: Any) -> bool:
-    """Whether a field has a value, or contains it, or all of several."""
-    if value == wanted:
-        return True
-    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return all(key in value and _has(value[key], item) for key, item in wanted.items())
-    if isinstance(value, (tuple, Mapping)):
-        several = isinstance(wanted, (tuple, list, set, frozenset))
-        return all(item in value for item in (wanted if several else (wanted,)))
-    return False
+        `ids`: names in the settings that are neither entry points nor distributions, and so may be ids of a plugin.
+        """
+        dist = distribution(point)
+        version = point.dist.version if point.dist else ""
+        is_named = self.settings.allows(dist, point.name)
+        if not is_named and (not ids or self.settings.blocks(dist, point.name)):
+            return
+        try:
+            names = self._register(point.load(), dist, version, exclusive=False, ids=() if is_named else ids)
+            if not self.settings.allow.intersection((dist, point.name, *names)):
+                self._unnamed.add(dist)
+        except Exception as error:  # a plugin may raise anything, and must not affect the others
+            if is_named:
+                self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
 
 
 _default: Registry | None = None

@@ -1,4 +1,7 @@
-"""A pool of processes on this machine."""
+"""A pool of processes on this machine.
+
+Apart from the interface, because a declaration names it: it is imported when a job or a check asks for processes.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.plugins.entry_points import Distribution, EntryPoint
-from squish_core.plugins.loading import installed_entry_points
+from squish_core.plugins.entry_points import Distribution, EntryPoint, entry_points
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -60,7 +59,7 @@ def test_squish_torch_makes_the_tensors_of_pytorch(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_message_for_a_broken_squish_torch_has_its_reason() -> None:
-    points = [point for point in installed_entry_points() if point.dist.name != "squish-torch"]
+    points = [point for point in entry_points() if point.dist.name != "squish-torch"]
     points.append(EntryPoint("torch", "squish_absent", Distribution("squish-torch", "0")))
     registry = squish.Registry(entry_points=lambda: points)
     with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from catalog import catalog_text
 
 import squish_core as squish
 from squish_core.plugins import catalog
@@ -16,11 +17,11 @@ def checkout(published: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_catalog_is_what_the_plugins_declare() -> None:
-    text = catalog.catalog_text(squish.Registry(""))
-    assert catalog.TABLE.read_text("utf-8") == text, "run `python -m squish_core.plugins.catalog --write`"
+    text = catalog_text(squish.Registry(""))
+    assert catalog.TABLE.read_text("utf-8") == text, "run `python tests/lint/catalog.py`"
 
 
 def test_the_catalog_is_made_where_every_plugin_is_installed() -> None:
     with pytest.raises(SystemExit) as caught:
-        catalog.catalog_text(squish.Registry("-squish-zstd"))
+        catalog_text(squish.Registry("-squish-zstd"))
     assert caught.value.code == "not installed here: squish-zstd"

@@ -37,7 +37,7 @@ ONE_LINE = {
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
     "Registry.reading_options", "Registry.writing_options", "Registry.encoder", "Registry.encoder_type",
     "Registry.container", "Registry.codec", "Registry.codec_type", "Registry.byte_codec", "Registry.allocator",
-    "Registry.backend", "Plugins.instance", "Offer.about", "File.sources",
+    "Registry.backend", "Registry.instance", "Offer.about", "File.sources",
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]

@@ -13,21 +13,7 @@ from squish_core.errors import SquishError, UsageError, redact
 from squish_core.io.paths import missing
 
 from . import spellings
-from .options import (
-    Assets,
-    Encode,
-    Format,
-    Json,
-    Names,
-    Only,
-    Quiet,
-    Requantize,
-    Resume,
-    Scheduler,
-    TaskBytes,
-    To,
-    job,
-)
+from .options import Assets, Encode, Format, Json, Names, Only, Quiet, Requantize, Resume, Scheduler, TaskBytes, To, job
 from .output import Answer, Progress, command_line, error_data
 
 Target = Annotated[

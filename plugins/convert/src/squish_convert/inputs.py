@@ -1,4 +1,7 @@
-"""What a conversion reads and where it writes, opened from the arguments of `convert`."""
+"""What a conversion reads and where it writes, opened from the arguments of `convert`.
+
+Apart from `convert`, whose functions have their own parameters and docstrings to explain.
+"""
 
 from __future__ import annotations
 

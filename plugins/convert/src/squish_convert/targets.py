@@ -1,4 +1,7 @@
-"""The format and compression implied by the name of a target."""
+"""The format and compression implied by the name of a target.
+
+Apart from `plan`, because it needs the name alone.
+"""
 
 from __future__ import annotations
 

@@ -17,18 +17,7 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import (
-    ANY,
-    Expression,
-    Family,
-    Interleave,
-    Join,
-    Rule,
-    Squeeze,
-    Stack,
-    Transpose,
-    source_names,
-)
+from ..families import ANY, Expression, Family, Interleave, Join, Rule, Squeeze, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules

@@ -6,19 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from ..families import (
-    GGUF,
-    HF,
-    MLX,
-    UQFF,
-    Expression,
-    Family,
-    Interleave,
-    Join,
-    Rule,
-    Stack,
-    source_names,
-)
+from ..families import GGUF, HF, MLX, UQFF, Expression, Family, Interleave, Join, Rule, Stack, source_names
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")

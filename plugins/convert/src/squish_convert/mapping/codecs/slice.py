@@ -1,4 +1,7 @@
-"""Reads a range of rows, or one tensor of a stack, for codecs whose parts cannot be cut."""
+"""Reads a range of rows, or one tensor of a stack, for codecs whose parts cannot be cut.
+
+A codec is a module of its own, because a declaration names it: it is imported when a tensor is read through it.
+"""
 
 from __future__ import annotations
 
