@@ -33,6 +33,8 @@ from squish_core.text import counted
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.tensor import OpenFile
+
 
 _INFINITY = {"f2": 0x7C00, "bf2": 0x7F80, "f4": 0x7F80_0000, "f8": 0x7FF0 << 48}
 """Bit pattern of infinity, by dtype; every NaN is above it."""
@@ -161,7 +163,7 @@ def as_problem(error: SquishError, severity: str = "error") -> Problem:
     return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
-def check_part(file: File, name: str, role: str, part: Part) -> bool:
+def check_part(file: OpenFile, name: str, role: str, part: Part) -> bool:
     """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
     differs."""
     if part.digest is None:
@@ -189,7 +191,7 @@ def digest_error(part: Part, verdict: Verdict) -> FormatError:
     )  # fmt: skip
 
 
-def check_empty(file: File, name: str, role: str, part: Part) -> None:
+def check_empty(file: OpenFile, name: str, role: str, part: Part) -> None:
     """Decode the filters of an empty part, which reading skips."""
     if part.filters and not part.nbytes:
         with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
