@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from squish_cli import main, progress
+from squish_cli import main, output
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -111,12 +111,12 @@ def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A clock that only the test moves."""
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_progress_is_a_plain_line_at_most_every_two_seconds(clock: Any, capsys: Any) -> None:
-    with progress.Progress("writing") as report:
+    with output.Progress("writing") as report:
         for second in range(7):
             clock[0] = 100.0 + second
             report("blk.0\n", second * 1_000_000, 8_000_000)
@@ -130,7 +130,7 @@ def test_progress_is_a_plain_line_at_most_every_two_seconds(clock: Any, capsys: 
 
 
 def test_progress_counts_another_unit(clock: Any, capsys: Any) -> None:
-    with progress.Progress("evaluating", unit="tokens") as report:
+    with output.Progress("evaluating", unit="tokens") as report:
         clock[0] = 104.0  # loading
         report("model.gguf", 1_024, 8_192)
         clock[0] = 108.0
@@ -141,7 +141,7 @@ def test_progress_counts_another_unit(clock: Any, capsys: Any) -> None:
 
 
 def test_quiet_shows_no_progress(clock: Any, capsys: Any) -> None:
-    with progress.Progress("writing", quiet=True) as report:
+    with output.Progress("writing", quiet=True) as report:
         clock[0] = 200.0
         report("blk.0", 1, 2)
     assert capsys.readouterr() == ("", "")
@@ -156,7 +156,7 @@ def test_a_terminal_gets_a_bar_without_color_under_no_color(
     monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.Progress("writing") as report:
+    with output.Progress("writing") as report:
         report("[red]blk.0\x1b[31m", 1_000_000, 2_000_000)
     shown = capsys.readouterr().err
     assert r"[red]blk.0\x1b[31m" in shown
@@ -168,7 +168,7 @@ def test_a_terminal_gets_a_bar_without_color_under_no_color(
 def test_the_bar_is_one_line_on_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, width: int, unit: str) -> None:
     console = pytest.importorskip("rich.console")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.Progress("comparing", unit=unit) as report:
+    with output.Progress("comparing", unit=unit) as report:
         report("model.layers.12.mlp.down_proj.weight", 3_000_000_000, 12_345_678_901)
         assert len(console.Console(width=width).render_lines(report._bar.get_renderable())) == 1
 
