@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.formats.base import Container
-    from squish_core.plugins.providers import Providers
-    from squish_core.plugins.requirements import Requirement
+    from squish_core.plugins.requirements import Providers, Requirement
 
 
 MOST_KEPT = 1024
@@ -263,7 +262,7 @@ class Registry:
     def providers(self) -> Providers:
         """Which distribution provides each format, codec, backend and source."""
         if self._providers is None:
-            from squish_core.plugins.providers import Providers
+            from squish_core.plugins.requirements import Providers
 
             self._providers = Providers.of(self._tables)
         return self._providers

@@ -18,9 +18,9 @@ from squish_core.errors import SquishError, redact
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.opening import open as open_file
 from squish_core.plugins import catalog
-from squish_core.plugins.providers import distributions
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.requirements import distributions
 from squish_core.plugins.sources import scheme_of, source_entry, source_package
 from squish_core.specs import parse_spec
 
