@@ -36,6 +36,7 @@ _NAMES = {
     "squish_core.codecs.allocator": ("AliasResolver", "Allocator", "ModelFacts", "PanelReader"),
     "squish_core.codecs.base": (
         "Codec", "Decoder", "Encoder", "MeasuringEncoder", "Params", "PartArray", "Parts", "Region",
+        "Wrapper",
     ),
     "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),

@@ -29,6 +29,7 @@ from squish_core.codecs.base import Params as Params
 from squish_core.codecs.base import PartArray as PartArray
 from squish_core.codecs.base import Parts as Parts
 from squish_core.codecs.base import Region as Region
+from squish_core.codecs.base import Wrapper as Wrapper
 from squish_core.codecs.bound import BoundEncoding as BoundEncoding
 from squish_core.codecs.byte_codec import ByteCodec as ByteCodec
 from squish_core.codecs.code_layout import CodeLayout as CodeLayout

@@ -58,15 +58,19 @@ class Encoder:
 
     @classmethod
     def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        """The codec with the parameters of a file. A codec overrides it to check those that do not depend on a tensor
-        (CodecError), and to keep what it computes from them: `Registry.codec` keeps what it made."""
+        """The codec with the parameters of a file; CodecError if they are invalid. `Registry.codec` keeps it."""
         if inner is not None and not cls.wraps:
             raise CodecError("this codec does not wrap another one", code="wrap")
         if inner is None and cls.wraps:
-            raise CodecError(f"{cls.id} must wrap another codec", code=ErrorCode.PARAMS, expected=f"{cls.id}(CODEC)")
+            expected = f"the inner codec in brackets, such as {cls.id}(int4)"
+            raise CodecError(f"{cls.id} needs an inner codec", code=ErrorCode.PARAMS, expected=expected)
         codec = cls()
         codec.params, codec.inner = params, inner
+        codec.bind()
         return codec
+
+    def bind(self) -> None:
+        """Check `params` and `inner` as far as they do not depend on a tensor, and keep what is computed from them."""
 
     @property
     def specification(self) -> CodecSpec:
@@ -118,9 +122,9 @@ class Encoder:
 class Codec(Encoder):
     """A tensor codec with its parameters. `parts` declares the shapes of the stored parts, for the core to check.
 
-    A codec overrides `parts`, `grain` and `decode`, and `from_params` to check its parameters. One that encodes, has
-    stored integers or wraps another one overrides `encode`, `codes` or `wraps` and what belongs to them; the defaults
-    say that it does not. A codec serves several threads: methods change nothing.
+    A codec overrides `parts`, `grain` and `decode`, and `bind` to check its parameters. One that encodes or has stored
+    integers overrides `encode` or `codes` and what belongs to them; the defaults say that it does not. One that wraps
+    another codec is a `Wrapper`. A codec serves several threads: after `bind`, methods change nothing.
 
     Parameters
     ----------
@@ -157,7 +161,7 @@ class Codec(Encoder):
     """
 
     unsliced_parts: tuple[str, ...] = ()
-    """Roles that every region may read as a whole: they locate the bytes of the other parts."""
+    """Roles that every region may read as a whole, such as tables; a wrapper does not repeat those of `inner`."""
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Role -> (dtype, shape) of every stored part; CodecError if the tensor's shape is not supported."""
@@ -250,6 +254,36 @@ class Codec(Encoder):
         Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
         """
         raise NotImplementedError
+
+
+class Wrapper(Codec):
+    """A codec around another one, `inner`, which reads the parts of it for the tensor `wrapped(spec)`.
+
+    It overrides `decode`, and what differs from `inner`.
+    """
+
+    wraps = True
+    inner: Codec
+
+    def wrapped(self, spec: TensorSpec) -> TensorSpec:
+        """The tensor of `inner`; CodecError if the parameters do not fit the shape."""
+        return spec
+
+    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.inner.parts(self.wrapped(spec))
+
+    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
+        return self.inner.grain(self.wrapped(spec))
+
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return self.inner.value_dtype(self.wrapped(spec))
+
+    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
+        self.inner.check_parts(parts, self.wrapped(spec))
+
+    @property
+    def error_bound(self) -> Exactness:
+        return self.inner.error_bound
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ from squish_core import dtypes
 from squish_core.codecs.base import Parts, Region
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize, position_of, sizes
-from squish_core.codecs.stored import StoredArray
 from squish_core.errors import RangeError
 from squish_core.io.source import Source
 
@@ -97,26 +96,10 @@ def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> Bound
             for low, high in groups:
                 stop = min(high * size, part.nbytes)
                 ranges.append((role, low * size, (segment.offset + low * size, stop - low * size)))
-    parts: dict[str, Any] = dict(bound.parts)
+    stretches: dict[str, dict[int, memoryview]] = {}
     for source, ranges in sources.values():
         views = source.read_ranges([bounds for _, _, bounds in ranges])
         for (role, start, _), view in zip(ranges, views):
-            if not isinstance(parts[role], _FetchedArray):
-                parts[role] = _FetchedArray(bound.arrays[role])
-            parts[role].stretches[start] = view
-    fetched: Parts = parts
-    return BoundEncoding(bound.codec, bound.spec, bound.encoding, fetched, bound.limits)
-
-
-class _FetchedArray(StoredArray):
-    """A part with some ranges in memory: their starts and bytes."""
-
-    def __init__(self, array: StoredArray) -> None:
-        self.__dict__.update(array.__dict__)
-        self.stretches: dict[int, memoryview] = {}
-
-    def bytes(self, start: int, length: int) -> memoryview:
-        for low, view in self.stretches.items() if start not in self.stretches else [(start, self.stretches[start])]:
-            if low <= start and start + length <= low + len(view):
-                return view[start - low : start - low + length]
-        return super().bytes(start, length)
+            stretches.setdefault(role, {})[start] = view
+    parts: Parts = {**bound.parts, **{role: bound.arrays[role].with_ranges(each) for role, each in stretches.items()}}
+    return BoundEncoding(bound.codec, bound.spec, bound.encoding, parts, bound.limits)

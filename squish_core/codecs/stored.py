@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ class StoredArray:
         self.part, self._source_for, self._byte_codec, self._limits = part, source_for, byte_codec, limits
         self._decoded: tuple[int, memoryview] | None = None
         self._run: Segment | None = None  # the part's only byte range, once its size is checked
+        self._ranges: Mapping[int, memoryview] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,6 +133,12 @@ class StoredArray:
         data: Any = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         return StoredArray(evolve(self.part, segments=(), data=data), self._source_for, self._byte_codec, self._limits)
 
+    def with_ranges(self, ranges: Mapping[int, memoryview]) -> StoredArray:
+        """The same part with ranges of its unfiltered bytes in memory, by their starts."""
+        array = copy(self)
+        array._ranges = ranges
+        return array
+
     def runs(self) -> Iterator[tuple[Source, int, int]]:
         """Source, offset and length of each stored byte range."""
         return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
@@ -169,7 +177,10 @@ class StoredArray:
 
     def bytes(self, start: int, length: int) -> memoryview:
         """A range of the unfiltered bytes."""
-        part = self.part
+        part, ranges = self.part, self._ranges
+        for low, view in ((start, ranges[start]),) if start in ranges else ranges.items():
+            if low <= start and start + length <= low + len(view):
+                return view[start - low : start - low + length]
         if part.filters:
             low, chunk = self._decoded or (0, memoryview(b""))
             if self._decoded is None or not low <= start <= start + length <= low + len(chunk):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from math import gcd, prod
-from typing import Any, Self
+from typing import Any
 
 import astc_encoder
 import numpy as np
@@ -35,14 +35,8 @@ class Astc(Codec):
     Source: Khronos Data Format Specification, ASTC, LDR profile; SQUIZD P5.
     """
 
-    footprint: tuple[int, int]
-    """Width and height of a block."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.footprint = _footprint(params)
-        return codec
+    def bind(self) -> None:
+        self.footprint = _footprint(self.params)  # width and height of a block
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         (x, y), (rows, columns) = self.footprint, _matrix(spec.shape)

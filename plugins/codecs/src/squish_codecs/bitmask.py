@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import gcd
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -58,14 +58,8 @@ class Bitmask(Codec):
 
     unsliced_parts = ("starts", "mask", "codebook")  # without `starts`, counting the bits before a row gives its start
 
-    form: tuple[Any, Any, Any]
-    """Dtype, values per row (None: any number; RUN) and scale dtype."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.form = _check_params(params)
-        return codec
+    def bind(self) -> None:
+        self.form = _check_params(self.params)  # dtype, values per row (None: any number; RUN), scale dtype
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype, per_row, scale = self.form

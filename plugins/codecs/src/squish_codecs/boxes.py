@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.api import (
     Codec,
@@ -55,24 +54,18 @@ class Boxes(Codec):
 
     unsliced_parts = ("mask", "data", "codebook")  # counting the bits before a row gives the start of its codes
 
-    checked: Mapping[str, Any]
-    """The checked parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.checked = _check_params(params)
-        return codec
+    def bind(self) -> None:
+        self.form = _Form.of(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
-        return _Form.of(self.checked, spec.shape).parts()
+        return self.form.fitting(spec.shape).parts()
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
-        _Form.of(self.checked, spec.shape)
+        self.form.fitting(spec.shape)
         return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
-        form, target = _Form.of(self.checked, spec.shape), out.reshape(-1)
+        form, target = self.form.fitting(spec.shape), out.reshape(-1)
         if not target.size:
             return
         inner = dtypes.count(spec.shape[1:])
@@ -96,12 +89,12 @@ class Boxes(Codec):
                 start += len(places)
 
     def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
-        if _Form.of(self.checked, spec.shape).count is not None:
+        if self.form.count is not None:
             decode_all(self, parts, spec)
 
     def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
         """Return the layout of integers in boxes; None with a mask or a codebook."""
-        form = _Form.of(self.checked, spec.shape)
+        form = self.form.fitting(spec.shape)
         if not form.numbers or not spec.shape:
             return None
         packed, no_offset = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
@@ -114,7 +107,7 @@ class Boxes(Codec):
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
-        form, layout = _Form.of(self.checked, spec.shape), self.code_layout(spec)
+        form, layout = self.form.fitting(spec.shape), self.code_layout(spec)
         if layout is None or not spec.elements:
             return None
         sizes = tuple(part.stop - part.start for part in region)
@@ -129,28 +122,39 @@ class Boxes(Codec):
 
 @frozen(kw_only=True)
 class _Form:
-    """The parameters of `Boxes` for one tensor."""
+    """The parameters of `Boxes`, for one shape once they are fitted to it."""
 
-    shape: Shape
     bits: int
-    signed: bool
-    grid: Shape
-    scale_dtype: str
-    offset_dtype: str
-    books: Shape | None
-    codebook_dtype: str
-    count: int | None
+    signed: bool = False
+    grid: Shape = ()
+    scale_dtype: str = "none"
+    offset_dtype: str = "none"
+    books: Shape | None = None
+    codebook_dtype: str = "f32"
+    count: int | None = None
+    shape: Shape = ()
 
     @classmethod
-    def of(cls, checked: Mapping[str, Any], shape: Shape) -> _Form:
-        """Apply checked parameters, with defaults, to a shape; CodecError if they do not divide it."""
-        form = cls(shape=shape, **{**_DEFAULTS, "grid": (1,) * len(shape), **checked})
+    def of(cls, params: Params) -> _Form:
+        """Check parameters that do not depend on a shape; CodecError if one is invalid."""
+        if unknown := [name for name in params if name not in _CHECKS]:
+            raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
+        checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
+        if "bits" not in checked:
+            raise refuse("bits", "an integer from 1 to 8", None)
+        return cls(**checked)
+
+    def fitting(self, shape: Shape) -> _Form:
+        """The parameters for a shape; CodecError if the boxes do not divide it."""
+        form = evolve(self, shape=shape, grid=self.grid or (1,) * len(shape))
         for boxes in (form.grid, form.books):
             if boxes is not None and (len(boxes) != len(shape) or any(size % n for size, n in zip(shape, boxes))):
                 raise CodecError(
-                    "the boxes do not divide the tensor", expected=f"a divisor of {list(shape)} along each axis",
-                    found=list(boxes), code="shape",
-                )  # fmt: skip
+                    "the boxes do not divide the tensor",
+                    code="shape",
+                    expected=f"a divisor of {list(shape)} along each axis",
+                    found=list(boxes),
+                )
         return form
 
     @property
@@ -253,16 +257,6 @@ def _by_row(form: _Form, grid: Array, rows: slice) -> Array:
     return np.repeat(grid, step, axis=0)[first : first + rows.stop - rows.start]
 
 
-def _check_params(params: Params) -> dict[str, Any]:
-    """Return the parameters; CodecError if one is invalid."""
-    if unknown := [name for name in params if name not in _CHECKS]:
-        raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
-    checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
-    if "bits" not in checked:
-        raise refuse("bits", "an integer from 1 to 8", None)
-    return checked
-
-
 def _sizes(name: str, value: Any) -> Shape:
     if not isinstance(value, (list, tuple)) or len(value) > 64 or any(type(n) is not int or n < 1 for n in value):
         raise refuse(name, "the number of boxes along each axis", value)
@@ -279,8 +273,4 @@ _CHECKS: dict[str, Any] = {
     "bits": integer(1, 8), "signed": _flag, "grid": _sizes, "scale_dtype": choice("none", "f32", "f16", "bf16"),
     "offset_dtype": choice("none", "packed", "u8", "i8", "f32", "f16", "bf16"), "books": _sizes,
     "codebook_dtype": choice("f32", "f16", "bf16", "i8", "u8"), "count": integer(0, 1 << 62),
-}  # fmt: skip
-_DEFAULTS: dict[str, Any] = {
-    "signed": False, "scale_dtype": "none", "offset_dtype": "none", "books": None, "codebook_dtype": "f32",
-    "count": None,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +25,8 @@ class Float8(Codec):
     Sources: uqff-formats, section 4; DeepSeek, compressed-tensors and ModelOpt checkpoints.
     """
 
-    form: tuple[str, str, tuple[int, int] | None]
-    """Element, scale dtype and block."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.form = _check_params(params)
-        return codec
+    def bind(self) -> None:
+        self.form = _check_params(self.params)  # element, scale dtype and block
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, scale, block = self.form

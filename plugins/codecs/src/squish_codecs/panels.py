@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from squish_core.api import (
     Codes,
     ErrorCode,
     Exactness,
-    Params,
     Parts,
     Region,
     TensorSpec,
@@ -49,14 +48,8 @@ class Panels(Codec):
     Source: docs/codecs/panels.md; native/panels.h of squish-cpu.
     """
 
-    scheme: Scheme
-    """The equivalent `affine` scheme."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.scheme = panel_scheme(params)
-        return codec
+    def bind(self) -> None:
+        self.scheme = panel_scheme(self.params)  # the equivalent `affine` scheme
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
         scheme = self.scheme

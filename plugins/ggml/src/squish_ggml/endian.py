@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.api import Wrapper
 
-from squish_core.api import Codec, CodecError, CodeLayout, Codes, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import CodecError, CodeLayout, Codes, PartArray, Parts, Region, TensorSpec, Wrapper
 
 from .blocks import Block
 from .codec import GgmlBlocks
@@ -26,17 +25,9 @@ class BigEndian(Wrapper):
 
     inner: GgmlBlocks
 
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        if inner is not None and (not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS):
-            raise CodecError(f"{inner.id} is not supported in big-endian files", code="byteorder")
-        return super().from_params(params, inner)
-
-    def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return self.inner.parts(spec)
-
-    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
-        return self.inner.grain(spec)
+    def bind(self) -> None:
+        if not isinstance(self.inner, GgmlBlocks) or self.inner.block.name not in PAIRS:
+            raise CodecError(f"{self.inner.id} is not supported in big-endian files", code="byteorder")
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(self._swapped(parts), spec, region=region, out=out)

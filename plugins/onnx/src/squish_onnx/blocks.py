@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, fields, frozen
 from squish_codecs.api import Packing
 
 from squish_core.api import (
@@ -15,7 +15,7 @@ from squish_core.api import (
     CodeLayout,
     Codes,
     ErrorCode,
-    Exactness,
+    Params,
     Parts,
     Region,
     TensorSpec,
@@ -49,20 +49,19 @@ class Blocks(Codec):
     Sources: onnx, DequantizeLinear; onnxruntime, MatMulNBits.
     """
 
+    def bind(self) -> None:
+        self.form = _Form.of(self.params)
+
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
-        return _Form.of(self.params, spec.shape).parts()
+        return self.form.fitting(spec.shape).parts()
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
-        form = _Form.of(self.params, spec.shape)
-        first = max(form.block, 1) if form.axis == 0 else 1
+        form = self.form.fitting(spec.shape)
+        first = max(form.block_size, 1) if form.axis == 0 else 1
         return (first, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
-    @property
-    def error_bound(self) -> Exactness:
-        return Exactness("bounded")
-
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
-        form = _Form.of(self.params, spec.shape)
+        form = self.form.fitting(spec.shape)
         if not out.size:
             return
         rows = region[0] if region else slice(0, 1)
@@ -82,10 +81,10 @@ class Blocks(Codec):
             out *= scale.astype(np.float32)
 
     def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
-        _Form.of(self.params, spec.shape).order(parts)
+        self.form.fitting(spec.shape).order(parts)
 
     def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
-        form = _Form.of(self.params, spec.shape)
+        form = self.form.fitting(spec.shape)
         if form.dtype not in INTEGERS or dtypes.bits(form.dtype) > 8 or not spec.shape:
             return None
         bits = dtypes.bits(form.dtype)
@@ -96,7 +95,7 @@ class Blocks(Codec):
         )  # fmt: skip
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
-        form, layout = _Form.of(self.params, spec.shape), self.code_layout(spec)
+        form, layout = self.form.fitting(spec.shape), self.code_layout(spec)
         if layout is None or not spec.elements or form.order(parts) is not None:
             return None
         sizes = tuple(part.stop - part.start for part in region)
@@ -109,52 +108,58 @@ class Blocks(Codec):
 
 @frozen(kw_only=True)
 class _Form:
-    """The parameters of `Blocks` for one tensor."""
+    """The parameters of `Blocks`, for one shape once they are fitted to it."""
 
-    shape: Shape
-    dtype: str
-    axis: int | None
-    block: int
-    scale_dtype: str
-    zero: int
-    offset_dtype: str
-    columns: int
-    ordered: bool
+    dtype: str = ""
+    axis: int | None = None
+    block_size: int = 0
+    scale_dtype: str = "f32"
+    zero: int = 0
+    offset_dtype: str = ""
+    columns: int = 0
+    ordered: bool = False
+    shape: Shape = ()
 
     @classmethod
-    def of(cls, params: Mapping[str, Any], shape: Shape) -> _Form:
-        """Check parameters; CodecError if they are invalid, or do not fit the shape."""
-        form = cls(
-            shape=shape, dtype=params.get("dtype", ""), axis=params.get("axis"), block=params.get("block_size", 0),
-            scale_dtype=params.get("scale_dtype", "f32"), zero=params.get("zero", 0),
-            offset_dtype=params.get("offset_dtype", ""), columns=params.get("columns", 0),
-            ordered=params.get("ordered", False),
-        )  # fmt: skip
-        form._check(params)
+    def of(cls, params: Params) -> _Form:
+        """Check parameters that do not depend on a shape; CodecError if one is invalid."""
+        names = {field.name for field in fields(cls)} - {"shape"}
+        if not params.keys() <= names:
+            raise _params_error("parameters", ", ".join(sorted(names)), sorted(params.keys() - names)[0])
+        form = cls(**params)
+        form._check(
+            (
+                (form.dtype in (*INTEGERS, *FLOATS), "dtype", "a dtype of codes"),
+                (form.axis is None or (type(form.axis) is int and form.axis >= 0), "axis", "none, or 0 or more"),
+                (type(form.block_size) is int and 0 <= form.block_size < 1 << 40, "block_size", "0 or more"),
+                (not form.block_size or form.axis is not None, "axis", "an axis of blocks"),
+                (form.scale_dtype in SCALES, "scale_dtype", " or ".join(SCALES)),
+                (type(form.zero) is int and abs(form.zero) < 1 << 16, "zero", "a small integer"),
+                (form.offset_dtype in ("", ROWS, *INTEGERS, *FLOATS, *SCALES), "offset_dtype", "a dtype or rows"),
+                (form.offset_dtype != ROWS or str(form.dtype)[:1] == "u", "offset_dtype", "unsigned codes"),
+                (type(form.columns) is int and 0 <= form.columns < 1 << 40, "columns", "0 or more"),
+            )
+        )
         return form
 
-    def _check(self, params: Mapping[str, Any]) -> None:
-        rank, last = len(self.shape), self.shape[-1] if self.shape else 0
-        by_columns = rank == 2 and self.axis == 1 and self.block > 0
-        rules = (
-            (self.dtype in (*INTEGERS, *FLOATS), "dtype", "a dtype of codes"),
-            (self.axis is None or (type(self.axis) is int and 0 <= self.axis < rank), "axis", f"none or below {rank}"),
-            (type(self.block) is int and 0 <= self.block < 1 << 40, "block_size", "0 or more"),
-            (not self.block or self.axis is not None, "axis", "an axis of blocks"),
-            (self.scale_dtype in SCALES, "scale_dtype", " or ".join(SCALES)),
-            (type(self.zero) is int and abs(self.zero) < 1 << 16, "zero", "a small integer"),
-            (self.offset_dtype in ("", ROWS, *INTEGERS, *FLOATS, *SCALES), "offset_dtype", "a dtype of zero points"),
-            (self.offset_dtype != ROWS or (by_columns and self.dtype[0] == "u"), "offset_dtype", "rows of a matrix"),
-            (not self.columns or (by_columns and last <= self.columns < 1 << 40), "columns", f"{last} or more"),
-            (not self.ordered or by_columns, "ordered", "false without blocks of columns"),
-            (params.keys() <= _NAMES, "parameters", ", ".join(sorted(_NAMES))),
+    def fitting(self, shape: Shape) -> _Form:
+        """The parameters for a shape; CodecError if they do not fit it."""
+        rank, last = len(shape), shape[-1] if shape else 0
+        by_columns = rank == 2 and self.axis == 1 and self.block_size > 0
+        self._check(
+            (
+                (self.axis is None or self.axis < rank, "axis", f"none or below {rank}"),
+                (self.offset_dtype != ROWS or by_columns, "offset_dtype", "rows of a matrix"),
+                (not self.columns or (by_columns and last <= self.columns), "columns", f"{last} or more"),
+                (not self.ordered or by_columns, "ordered", "false without blocks of columns"),
+            )
         )
+        return evolve(self, shape=shape)
+
+    def _check(self, rules: Iterable[tuple[bool, str, str]]) -> None:
         for holds, name, expected in rules:
             if not holds:
-                raise CodecError(
-                    f"invalid {name} of {ID}", expected=expected, found=repr(params.get(name))[:80],
-                    code=ErrorCode.PARAMS,
-                )  # fmt: skip
+                raise _params_error(name, expected, getattr(self, name))
 
     @property
     def stored(self) -> Shape:
@@ -166,18 +171,20 @@ class _Form:
         """Shape of the scales."""
         if self.axis is None:
             return ()
-        if not self.block:
+        if not self.block_size:
             return self.shape[self.axis : self.axis + 1]
-        return tuple(-(-size // self.block) if axis == self.axis else size for axis, size in enumerate(self.stored))
+        return tuple(
+            -(-size // self.block_size) if axis == self.axis else size for axis, size in enumerate(self.stored)
+        )
 
     @property
     def group(self) -> Shape:
         """Elements per scale along each axis; 0: the whole axis."""
         if self.axis is None:
             return (0,) * len(self.shape)
-        if not self.block:
+        if not self.block_size:
             return tuple(int(axis == self.axis) for axis in range(len(self.shape)))
-        return tuple(self.block if axis == self.axis else 1 for axis in range(len(self.shape)))
+        return tuple(self.block_size if axis == self.axis else 1 for axis in range(len(self.shape)))
 
     def parts(self) -> dict[str, tuple[str, Shape]]:
         """Dtype and shape of each part."""
@@ -217,22 +224,22 @@ class _Form:
         """Scales or zero points of rows, with all axes of the tensor."""
         if self.axis is None:
             return grid.reshape((1,) * len(self.shape))
-        if self.block:
+        if self.block_size:
             if self.axis:
                 return grid[rows]
-            return grid[rows.start // self.block : -(-rows.stop // self.block)]
+            return grid[rows.start // self.block_size : -(-rows.stop // self.block_size)]
         values = grid[rows] if self.axis == 0 else grid
         return values.reshape([-1 if axis == self.axis else 1 for axis in range(len(self.shape))])
 
     def spread(self, grid: Array, parts: Parts, rows: slice) -> Array:
         """Scales or zero points that broadcast over the values of rows."""
         cells = self.cells(grid, rows)
-        if not self.block or self.axis is None:
+        if not self.block_size or self.axis is None:
             return cells
         size = rows.stop - rows.start if self.axis == 0 else self.shape[self.axis]
         order = self.order(parts)
         if order is None:
-            order = np.arange(size) // self.block
+            order = np.arange(size) // self.block_size
         return cells.take(order, axis=self.axis)
 
     def order(self, parts: Parts) -> Array | None:
@@ -245,10 +252,11 @@ class _Form:
                 "invalid block of a column", part="g_idx", expected=f"0 to {blocks - 1}",
                 found=f"{order.min()} to {order.max()}", code="g_idx",
             )  # fmt: skip
-        return None if (order == np.arange(order.size) // self.block).all() else order
+        return None if (order == np.arange(order.size) // self.block_size).all() else order
 
 
-_NAMES = {"dtype", "axis", "block_size", "scale_dtype", "zero", "offset_dtype", "columns", "ordered"}
+def _params_error(name: str, expected: str, found: Any) -> CodecError:
+    return CodecError(f"invalid {name} of {ID}", expected=expected, found=repr(found)[:80], code=ErrorCode.PARAMS)
 
 
 def _stored_as(dtype: str, shape: Shape) -> tuple[str, Shape]:

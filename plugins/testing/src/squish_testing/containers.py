@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from squish_convert.convert import convert
 
 from squish_core import opening
 from squish_core.checking.verify import verify
+from squish_core.codecs.base import Codec
 from squish_core.detect import detect
 from squish_core.errors import SquishError
 from squish_core.file import File
@@ -196,7 +197,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
             source.log.clear()
             tensor[row]
             for role, part in encoding.parts.items():
-                if role in self.registry.codec(encoding.codec).unsliced_parts:
+                if role in _unsliced_parts(tensor.bound.codec):
                     continue
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
                 bound = part.nbytes * wide // rows if divisible else part.stored
@@ -310,6 +311,13 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")
         return self.open(self.sample(sample)).without_caches()  # as `convert` starts
+
+
+def _unsliced_parts(codec: Codec | None) -> Iterator[str]:
+    """The parts that a codec, or one that it wraps, may read as a whole."""
+    while codec is not None:
+        yield from codec.unsliced_parts
+        codec = codec.inner
 
 
 def _parts(index: Index, name: str) -> list[Part]:

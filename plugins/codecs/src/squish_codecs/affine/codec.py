@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 from attrs import evolve
 
@@ -53,14 +51,8 @@ class Affine(Codec):
     encoder_only_params = ("search",)
     data_params = ("symmetric",)
 
-    scheme: Scheme
-    """The checked parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.scheme = Scheme.of(params)
-        return codec
+    def bind(self) -> None:
+        self.scheme = Scheme.of(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return self.scheme.parts(spec.shape)
@@ -81,11 +73,6 @@ class Affine(Codec):
     def canonical(self) -> Params:
         """Without `symmetric`, which is about the data, not about their layout."""
         return evolve(self.scheme, symmetric=False).params()
-
-    @property
-    def error_bound(self) -> Exactness:
-        """Half a step of the group's scale, plus rounding; depends on the scales."""
-        return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         decode.decode_affine(self.scheme, parts, spec.shape, region, out)

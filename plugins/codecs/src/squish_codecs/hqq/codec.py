@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,14 +63,8 @@ class Hqq(Codec):
     Source: uqff-formats, section 4.
     """
 
-    form: Form
-    """The checked parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.form = _check_params(params)
-        return codec
+    def bind(self) -> None:
+        self.form = _check_params(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = self.form.matrix(spec.elements)

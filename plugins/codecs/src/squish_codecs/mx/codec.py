@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from attrs import evolve
@@ -64,14 +64,8 @@ class Mx(Codec):
 
     encoder_only_params = ("scaling",)
 
-    form: Form
-    """The complete parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.form = _check_params(params)
-        return codec
+    def bind(self) -> None:
+        self.form = _check_params(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, block, scale, factor, _ = self.form

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import lcm
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from attrs import evolve
@@ -65,14 +65,8 @@ class Palette(Codec):
 
     unsliced_parts = ("codebook", "scale_codebook")  # any row may use any entry
 
-    tables: Tables
-    """The checked parameters."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.tables = Tables.of(params)
-        return codec
+    def bind(self) -> None:
+        self.tables = Tables.of(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return self.tables.parts(spec.shape)
@@ -109,11 +103,6 @@ class Palette(Codec):
     @property
     def canonical(self) -> Params:
         return self.tables.params()
-
-    @property
-    def error_bound(self) -> Exactness:
-        """Half the widest gap of the table times the group's scale; depends on the scales."""
-        return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         tables = self.tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -43,17 +43,10 @@ class Packed(Codec):
     unsliced_parts = ("table",)  # one entry may cover all rows
     encoder_type: type[Affine] = Affine
     """The codec that encodes."""
-    affine: Affine
-    """The equivalent affine codec."""
-    encoder: Affine
-    """The same with the parameters of the encoder."""
 
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.affine = Affine.from_params(_affine(cls.id, params))
-        codec.encoder = cls.encoder_type.from_params(_affine(cls.id, params, *cls.encoder_only_params))
-        return codec
+    def bind(self) -> None:
+        self.affine = Affine.from_params(_affine(self.id, self.params))  # the equivalent codec
+        self.encoder = self.encoder_type.from_params(_affine(self.id, self.params, *self.encoder_only_params))
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         layouts = self.affine.parts(spec)

@@ -7,7 +7,7 @@ preceding layer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Awq(Corrected):
     Source: AWQ (2023), section 3.2.
     """
 
-    added_part: ClassVar[str] = FACTOR
+    unsliced_parts = (FACTOR,)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
         return {**self.inner.parts(spec), FACTOR: ("f32", spec.shape[-1:])}

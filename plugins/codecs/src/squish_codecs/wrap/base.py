@@ -1,55 +1,21 @@
-"""Base classes of wrapper codecs; tensors are matrices with leading axes as rows."""
+"""The base of codecs that correct another one; tensors are matrices with leading axes as rows."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import ClassVar, Self
 
-from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec
+from squish_core.api import CodecError, Region, TensorSpec, Wrapper
 
 from ..affine.scheme import Shape
 
 
-class Wrapper(Codec):
-    """A codec around another one, which decodes to the same region of the same tensor."""
-
-    wraps = True
-    inner: Codec
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        if inner is None:
-            raise CodecError(
-                f"{cls.id} needs an inner codec", code=ErrorCode.PARAMS,
-                expected=f"the inner codec in brackets, such as {cls.id}(int4)",
-            )  # fmt: skip
-        codec = super().from_params(params, inner)
-        codec.unsliced_parts = inner.unsliced_parts
-        return codec
-
-
 class Corrected(Wrapper):
-    """Changes the inner codec's values by a part of its own."""
-
-    added_part: ClassVar[str]
-    """The added part, which every region reads completely."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.unsliced_parts = (*codec.unsliced_parts, cls.added_part)
-        return codec
+    """Changes the inner codec's values by a part of its own, which every region reads completely."""
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         """Return the inner codec's grain over complete inner axes, so that a region is a run of rows."""
         grain = self.inner.grain(spec)
         return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
-
-    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
-        self.inner.check_parts(parts, spec)
-
-    def value_dtype(self, spec: TensorSpec) -> str:
-        return self.inner.value_dtype(spec)
 
 
 def rows_and_columns(shape: Shape) -> tuple[int, int]:

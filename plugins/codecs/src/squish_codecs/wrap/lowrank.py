@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, cast
+from typing import cast
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
+from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
 
 from ..affine.encode import check_finite
 from ..affine.scheme import Shape
@@ -24,16 +24,11 @@ class LowRank(Corrected):
     codec's error. Sources: MiLo; LQER.
     """
 
-    added_part: ClassVar[str] = RIGHT
-    rank: int
-    factor_dtype: str
+    unsliced_parts = (RIGHT,)
 
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.rank = _RANK("rank", params.get("rank", 0))
-        codec.factor_dtype = _DTYPE("factor_dtype", params.get("factor_dtype", "f32"))
-        return codec
+    def bind(self) -> None:
+        self.rank = _RANK("rank", self.params.get("rank", 0))
+        self.factor_dtype = _DTYPE("factor_dtype", self.params.get("factor_dtype", "f32"))
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
         rank, dtype = self.rank, self.factor_dtype

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import gcd, lcm
-from typing import ClassVar
 
 import numpy as np
 from attrs import evolve
@@ -33,7 +32,7 @@ class Masked(Corrected):
     each row of tiles, least energy first; by default only all-zero tiles.
     """
 
-    added_part: ClassVar[str] = ROLE
+    unsliced_parts = (ROLE,)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         down, across = self._tiles(spec.shape)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from attrs import evolve
-from squish_codecs.api import Affine, Scheme, read_affine, row_major, unpack_codes
+from squish_codecs.api import Affine, read_affine, row_major, unpack_codes
 
 from squish_core.api import (
     Codec,
@@ -16,11 +16,11 @@ from squish_core.api import (
     CodeLayout,
     Codes,
     ErrorCode,
-    Params,
     PartArray,
     Parts,
     Region,
     TensorSpec,
+    Wrapper,
 )
 
 ROLE = "g_idx"
@@ -28,26 +28,20 @@ PANEL = 1 << 20
 """Elements decoded at a time if groups are not in order."""
 
 
-class ActOrder(Codec):
+class ActOrder(Wrapper):
     """Wraps `affine` with a part `g_idx` i32 [in]: column i has the scale and zero point of group `g_idx[i]`.
 
     Most files store `i // group_size` and are decoded like plain `affine`.
     Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
     """
 
-    wraps = True
     inner: Affine
     unsliced_parts = (ROLE,)
-    scheme: Scheme
-    """The checked parameters of the codes."""
 
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        if inner is not None and not isinstance(inner, Affine):
-            raise CodecError("activation order requires affine codes", found=inner.id, code="wrap")
-        codec = super().from_params(params, inner)
-        codec.scheme = codec.inner.scheme
-        return codec
+    def bind(self) -> None:
+        if not isinstance(self.inner, Affine):
+            raise CodecError("activation order requires affine codes", found=self.inner.id, code="wrap")
+        self.scheme = self.inner.scheme
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return {**self.inner.parts(spec), ROLE: ("i32", spec.shape[-1:])}

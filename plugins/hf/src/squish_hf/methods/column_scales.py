@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Self
 
 import numpy as np
 from attrs import evolve
 from squish_safetensors.api import LayerReader, StoredParts, view_part
 
 from squish_core.api import (
-    Codec,
     CodecError,
     CodecSpec,
     Encoding,
@@ -23,6 +21,7 @@ from squish_core.api import (
     Parts,
     Region,
     TensorSpec,
+    Wrapper,
     dtypes,
 )
 
@@ -35,22 +34,13 @@ FLOATS = ("f32", "f16", "bf16")
 ID = "hf.column_scales"
 
 
-class ColumnScales(Codec):
+class ColumnScales(Wrapper):
     """The inner codec's values times the part `column_scale` [columns], in float32.
 
     The software multiplies the inputs: `(x * scale) @ W.T` is `x @ (W * scale).T`. `scale_dtype`: f32 (default),
     f16 or bf16. No encoder. Sources: ModelOpt, `TensorQuantizer.pre_quant_scale`; ComfyUI, comfy/ops.py; torchao,
     `SupportsActivationPreScaling`.
     """
-
-    wraps = True
-    inner: Codec
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.unsliced_parts = codec.inner.unsliced_parts
-        return codec
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype = self.params.get("scale_dtype", "f32")
@@ -61,8 +51,8 @@ class ColumnScales(Codec):
             )  # fmt: skip
         return {**self.inner.parts(spec), ROLE: (dtype, spec.shape[-1:])}
 
-    def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
-        return self.inner.grain(spec)
+    def value_dtype(self, spec: TensorSpec) -> str:
+        return "f32"
 
     @property
     def canonical(self) -> Params:
@@ -71,9 +61,6 @@ class ColumnScales(Codec):
     @property
     def error_bound(self) -> Exactness:
         return Exactness("bounded")
-
-    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
-        self.inner.check_parts(parts, spec)
 
     def zero_share(self, parts: Parts, spec: TensorSpec) -> float | None:
         return self.inner.zero_share(parts, spec)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from math import lcm
-from typing import Self
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, Wrapper
 
 H4 = np.array([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], np.float32)
 """The regular Hadamard matrix of order 4: symmetric, and its own inverse but for a factor of 4."""
 LARGEST = 4**8
 
 
-class ConvRot(Codec):
+class ConvRot(Wrapper):
     """The inner codec's values, each group of `group_size` columns (a power of 4) times the Kronecker power of `H4`,
     divided by the root of its order; the same rotation undoes itself.
 
     Source: comfy_kitchen, tensor/int8_utils.py and `dequantize_int8_convrot_weight`.
     """
 
-    wraps = True
-    inner: Codec
-    group: int
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.unsliced_parts = codec.inner.unsliced_parts
-        codec.group = _group(params)
-        return codec
+    def bind(self) -> None:
+        self.group = _group(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         group = self.group
@@ -51,9 +42,6 @@ class ConvRot(Codec):
     @property
     def error_bound(self) -> Exactness:
         return Exactness("bounded")
-
-    def check_parts(self, parts: Parts, spec: TensorSpec) -> None:
-        self.inner.check_parts(parts, spec)
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(parts, spec, region=region, out=out)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 from squish_codecs.api import Affine
 
-from squish_core.api import Codec, CodeLayout, Codes, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodeLayout, Codes, Parts, Region, TensorSpec
 
 CODES = {"bits": 8, "offset": "bias"}
 """The affine form of the codes: their bytes may hold more than three bits."""
@@ -20,14 +18,8 @@ class Int3(Codec):
     "flat" for a scalar. Source: observed behavior of Squish; docs/formats/npydir.md.
     """
 
-    affine: Affine
-    """The equivalent affine codec."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.affine = Affine.from_params({**params, **CODES})
-        return codec
+    def bind(self) -> None:
+        self.affine = Affine.from_params({**self.params, **CODES})  # the equivalent codec
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         return self.affine.parts(spec)

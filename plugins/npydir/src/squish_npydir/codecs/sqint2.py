@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 from squish_codecs.api import Palette
@@ -22,14 +21,8 @@ class Sqint2(Codec):
     Source: observed behavior of Squish; docs/formats/npydir.md.
     """
 
-    palette: Palette
-    """The first term."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.palette = Palette.from_params(_palette(params))
-        return codec
+    def bind(self) -> None:
+        self.palette = Palette.from_params(_palette(self.params))  # the first term
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec)

@@ -6,13 +6,11 @@ from functools import lru_cache
 from math import lcm
 from typing import TYPE_CHECKING
 
-from squish_core.codecs.base import Parts, Region
+from squish_core.codecs.base import Parts, Region, Wrapper
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import TensorSpec
-
-from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +32,7 @@ def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
     return np.arange(rows).reshape(grid).swapaxes(1, 2).reshape(-1)
 
 
-class Heads(Wrapping):
+class Heads(Wrapper):
     """A wrapping codec; decodes only.
 
     `heads`: number of heads. `inverse`: de-interleave the halves of each head instead of interleaving them.

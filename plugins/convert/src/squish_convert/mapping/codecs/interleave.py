@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Codec, Parts, Region, Wrapper
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import sizes
 from squish_core.model import TensorSpec
@@ -16,7 +16,6 @@ from squish_core.model import TensorSpec
 from .groups import Groups, Shape, groups_of
 from .stack import member_role
 from .transpose import Transpose
-from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,20 +23,14 @@ if TYPE_CHECKING:
 Grain = tuple[int | None, ...]
 
 
-class Interleave(Wrapping):
+class Interleave(Wrapper):
     """A wrapping codec; decodes only. Every piece has parts of its own: `0.data`, `1.data`.
 
     `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces that are stored transposed.
     """
 
-    groups: Groups
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.groups = groups_of(params)
-        codec.unsliced_parts = ()  # the roles are others
-        return codec
+    def bind(self) -> None:
+        self.groups = groups_of(self.params)
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, Shape]]:
         return {
@@ -103,16 +96,11 @@ class Interleave(Wrapping):
         ]  # fmt: skip
 
 
-class Deinterleave(Wrapping):
+class Deinterleave(Wrapper):
     """A wrapping codec; decodes only. `number`: the piece of the wrapped tensor; the others as in `Groups`."""
 
-    groups: Groups
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.groups = groups_of(params)
-        return codec
+    def bind(self) -> None:
+        self.groups = groups_of(self.params)
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
         return evolve(spec, shape=self.groups.whole(spec.shape, self.params["number"]))

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from squish_core.codecs.base import Parts, Region
+from squish_core.codecs.base import Parts, Region, Wrapper
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import TensorSpec
 
-from .wrapping import Wrapping
-
 if TYPE_CHECKING:
     import numpy as np
 
 
-class Slice(Wrapping):
+class Slice(Wrapper):
     """A wrapping codec; decodes only.
 
     `start`: the first row. `rows`: rows of the wrapped tensor. `single`: the slice is the one tensor at `start` of a

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.base import Parts, Region, Wrapper
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import TensorSpec
-
-from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,14 +26,8 @@ def member_role(number: int, role: str) -> str:
     return f"{number}.{role}"
 
 
-class Stack(Wrapping):
+class Stack(Wrapper):
     """A wrapping codec; decodes only. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
-
-    @classmethod
-    def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        codec = super().from_params(params, inner)
-        codec.unsliced_parts = ()  # the roles are others
-        return codec
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
         """One tensor of the stack; CodecError for a shape without tensors."""

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attrs import evolve
 
-from squish_core.codecs.base import Parts, Region
+from squish_core.codecs.base import Parts, Region, Wrapper
 from squish_core.codecs.regions import sizes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import TensorSpec
-
-from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class Transpose(Wrapping):
+class Transpose(Wrapper):
     """A wrapping codec; decodes only. The tensor is the wrapped one with its last two axes swapped."""
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
