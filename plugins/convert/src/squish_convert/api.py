@@ -14,7 +14,7 @@ _NAMES = {
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),
-    "squish_convert.image": ("OutputFile", "OutputImage", "output_image"),
+    "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),
     "squish_convert.lock": ("differences", "library_versions", "source_pins"),
     "squish_convert.rules": ("check_patterns",),
@@ -24,7 +24,7 @@ _NAMES = {
     "squish_convert.execute": ("execute",),
     "squish_convert.observer": ("ConversionObserver",),
     "squish_convert.job.range_writer": ("worker_name",),
-    "squish_convert.plan": ("ConversionPlan", "plan_conversion"),
+    "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion"),
     "squish_convert.naming": ("with_names",),
     "squish_convert.save": ("save",),
 }  # fmt: skip

@@ -23,9 +23,11 @@ from squish_convert.families.base import Stack as Stack
 from squish_convert.families.base import Transpose as Transpose
 from squish_convert.families.base import source_names as source_names
 from squish_convert.families.model import Model as Model
+from squish_convert.image import OpenExtent as OpenExtent
 from squish_convert.image import OutputFile as OutputFile
 from squish_convert.image import OutputImage as OutputImage
-from squish_convert.image import output_image as output_image
+from squish_convert.image import PartExtent as PartExtent
+from squish_convert.image import lay_out as lay_out
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
 from squish_convert.job.range_writer import worker_name as worker_name
@@ -40,6 +42,7 @@ from squish_convert.mapping.pairing import compared_as as compared_as
 from squish_convert.naming import with_names as with_names
 from squish_convert.observer import ConversionObserver as ConversionObserver
 from squish_convert.plan import ConversionPlan as ConversionPlan
+from squish_convert.plan import output_image as output_image
 from squish_convert.plan import plan_conversion as plan_conversion
 from squish_convert.rules import check_patterns as check_patterns
 from squish_convert.save import save as save

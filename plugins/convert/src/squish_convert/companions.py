@@ -12,7 +12,7 @@ from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, TensorError
 from squish_core.file import File
-from squish_core.formats.base import Container
+from squish_core.formats.base import WritableContainer
 from squish_core.formats.composite import (
     Companions,
     CompositeContainer,
@@ -30,7 +30,9 @@ from .compare.metrics import Distance
 _OF_THE_WHOLE = "of the whole model"
 
 
-def split_companions(file: File, container: Container, complete: bool) -> tuple[Companions, tuple[Dropped, ...]]:
+def split_companions(
+    file: File, container: WritableContainer, complete: bool
+) -> tuple[Companions, tuple[Dropped, ...]]:
     """The companions to offer to a format, and those that are dropped in any case.
 
     `complete`: every tensor is written; companions of the whole model are dropped otherwise.
@@ -52,7 +54,7 @@ def split_companions(file: File, container: Container, complete: bool) -> tuple[
     return Companions(), (*dropped, *whole)
 
 
-def _reason(container: Container, complete: bool) -> str | None:
+def _reason(container: WritableContainer, complete: bool) -> str | None:
     """Why no companion is carried; "" if the format cannot store any, None if it may."""
     if not isinstance(container, CompositeContainer):
         return ""

@@ -30,7 +30,7 @@ from .inputs import Inputs, open_inputs
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
 from .observer import ConversionObserver
-from .plan import ConversionPlan, plan_conversion
+from .plan import ConversionPlan, plan_conversion, writable
 from .report import Conversion
 from .rules import Encode
 from .space import space_notes
@@ -221,7 +221,7 @@ def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> 
         return report
     notes = space_notes(target, report.size, plan.estimate)
     try:
-        check_target(target, is_folder=model.registry.container(plan.format).writes_folder(plan.options))
+        check_target(target, is_folder=writable(plan.format, model.registry).writes_folder(plan.options))
     except FileAccessError as error:
         notes = (f"the conversion itself would be refused: {error}", *notes)
     return evolve(report, notes=(*report.notes, *notes))

@@ -12,6 +12,7 @@ from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.concurrency import prefetch
 from squish_core.errors import FormatError
 from squish_core.formats.outgoing import Stream
+from squish_core.io.digest import Digest
 from squish_core.io.sink import Sink
 from squish_core.model import TensorSpec
 
@@ -105,9 +106,9 @@ class _PanelStream(Stream):
         super().__init__(parts._parts[role], partial(parts.chunks, role), None, parts._before)
         self._panel_parts, self._role = parts, role
 
-    def write_to(self, sink: Sink) -> None:
-        if not self._panel_parts.write(self._role, sink):
-            super().write_to(sink)
+    def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
+        if digest is not None or not self._panel_parts.write(self._role, sink):
+            super().write_to(sink, digest)
 
 
 def part_bytes(array: np.ndarray) -> memoryview:

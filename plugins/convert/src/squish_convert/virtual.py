@@ -12,8 +12,8 @@ from squish_core.io.source import Source
 from squish_core.model import Part
 from squish_core.specs import parse_format
 
-from .image import OutputFile, PartExtent, output_image
-from .plan import ConversionPlan, plan_mapped
+from .image import OutputFile, PartExtent
+from .plan import ConversionPlan, output_image, plan_mapped, writable
 from .ranges import ImageReader
 from .rules import Encode
 
@@ -116,7 +116,7 @@ def as_format(
     )
     image = output_image(plan, file)
     reader = ImageReader(plan, file, image, activations)
-    folder = file.registry.container(plan.format).writes_folder(plan.options)
+    folder = writable(plan.format, file.registry).writes_folder(plan.options)
     return VirtualSource(name, plan, reader, None if folder else image.files[0])
 
 

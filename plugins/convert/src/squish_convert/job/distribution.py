@@ -22,10 +22,10 @@ from squish_core.plugins.sources import open_target, remote_target
 
 from ..activations import Activations
 from ..execute import execute, paths_of, size_of
-from ..image import OutputFile, OutputImage, PartExtent, image_if_any
+from ..image import OutputFile, OutputImage, PartExtent
 from ..mapping.mapped import apply_map
 from ..observer import ConversionObserver
-from ..plan import ConversionPlan
+from ..plan import ConversionPlan, image_if_any, writable
 from ..report import Conversion
 from ..space import space_notes
 from .canaries import canaries
@@ -81,11 +81,12 @@ def execute_job(
         staging = _remote_staging(target, image, source.registry)
         tasks = layout.file_tasks(job.task_bytes)
     else:
-        is_folder = source.registry.container(plan.format).writes_folder(plan.options)
+        is_folder = writable(plan.format, source.registry).writes_folder(plan.options)
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
         tasks = layout.tasks(job.task_bytes)
     description = JobDescription(
-        id=tag, plan=plan, image=image, source=path_of(source), format=source.format_spec, limits=source.limits,
+        id=tag, plan=evolve(plan, image=None), image=image, source=path_of(source),
+        format=source.format_spec, limits=source.limits,
         assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from squish_core.errors import SquishError
 from squish_core.file import File
+from squish_core.formats.base import WritableContainer
 
 from ..families.base import GGUF
 from ..families.model import CONFIG_FILE
@@ -74,5 +75,5 @@ def _differ_in_config(first: File, second: File) -> bool:
 def _layout(file: File, naming: Naming) -> str:
     """Layout of a file's names: the one its format prescribes, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
-    own = container.naming({}) if container is not None else None
+    own = container.naming({}) if isinstance(container, WritableContainer) else None
     return own if own is not None and (own == GGUF) == (naming.layout == GGUF) else naming.layout
