@@ -36,7 +36,8 @@ def written(path: Path, meta: dict, arrays: dict[str, np.ndarray] | None = None)
     with path.open("wb") as file:
         container.write(Sink(file, None, None), outgoing, meta, {}, {})
     data = path.read_bytes()
-    assert image is not None and image.size == len(data)
+    assert image is not None
+    assert image.size == len(data)
     return data
 
 
@@ -74,7 +75,7 @@ def test_a_rewritten_file_is_the_same_file(everything, tmp_path):
 
 def test_disk_space_is_reserved_for_exactly_the_file(everything, tmp_path, monkeypatch):
     lengths = []
-    monkeypatch.setattr(Sink, "reserve", lambda _, length: lengths.append(length))
+    monkeypatch.setattr(Sink, "reserve", lambda sink, length: None if sink.records else lengths.append(length))
     squish.convert(everything, tmp_path / "copy.gguf")
     assert lengths == [(tmp_path / "copy.gguf").stat().st_size]
 

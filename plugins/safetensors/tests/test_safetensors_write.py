@@ -54,7 +54,8 @@ def write(
     with atomic(target) as sink:
         CONTAINER.write(sink, sending, meta or {}, assets or {}, options)
     files = list(target.iterdir()) if target.is_dir() else [target]
-    assert image is not None and sum(path.stat().st_size for path in files) == image.size
+    assert image is not None
+    assert sum(path.stat().st_size for path in files) == image.size
 
 
 def test_golden_bytes(tmp_path: Path) -> None:

@@ -20,13 +20,12 @@ _NAMES = {
     "squish_convert.rules": ("check_patterns",),
     "squish_convert.virtual": ("VirtualSource", "as_format"),
     "squish_convert.compare.metrics": ("Distance",),
-    "squish_convert.convert": ("Conversion", "Job", "convert", "outgoing"),
+    "squish_convert.convert": ("Conversion", "Job", "convert", "outgoing", "save"),
     "squish_convert.execute": ("execute",),
-    "squish_convert.observer": ("ConversionObserver",),
+    "squish_convert.step": ("ConversionObserver",),
     "squish_convert.job.range_writer": ("worker_name",),
     "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion"),
     "squish_convert.naming": ("with_names",),
-    "squish_convert.save": ("save",),
 }  # fmt: skip
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -27,14 +27,13 @@ from .companions import outgoing_companions
 from .compare.metrics import Distance
 from .mapping.mapped import apply_map
 from .naming import stored_parts
-from .observer import ConversionObserver
 from .panel_parts import Places
 from .plan import ConversionPlan, uses_activations, writable
 from .remote_sink import remote_sink
 from .report import Conversion
 from .siblings import atomic_siblings
 from .space import check_space, space_notes
-from .step import Step
+from .step import ConversionObserver, Step
 from .streams import streams_of
 from .verified_reader import VerifiedReader
 

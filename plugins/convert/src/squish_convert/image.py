@@ -171,7 +171,7 @@ def lay_out(
         for spec in specs
         for parts in [spec.encodings[0].parts]
     ]
-    extra = ()
+    extra: tuple[OutgoingCompanions, ...] = ()
     if isinstance(container, CompositeContainer) and companions is not None:
         extra = (_outgoing_companions(recording, companions),)
     try:

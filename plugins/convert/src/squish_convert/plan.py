@@ -363,7 +363,7 @@ class _Planner:
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         return with_sources(rules, self.file)
 
-    def _decide(self, rules: tuple[Rule, ...], specs: Sequence[TensorSpec], requantize: bool) -> list[Step]:
+    def _decide(self, rules: tuple[Rule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
         """The step of each tensor."""
         if self._statistics is not None:
             self.activations = Activations(self._statistics, self.file)

@@ -15,10 +15,9 @@ from squish_core.io.buffer import as_array
 from squish_core.model import Part
 
 from .compare.metrics import Distance
-from .observer import ConversionObserver
 from .panel_parts import PanelParts, Pieces, Places, part_bytes
 from .panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
-from .step import Step
+from .step import ConversionObserver, Step
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from attrs import evolve
 from squish_convert.compare.diff import changed, equal_meta
 from squish_convert.convert import convert
 from squish_convert.plan import plan_conversion, writable
-from squish_convert.ranges import ImageReader
+from squish_convert.virtual import ImageReader
 
 from squish_core import opening
 from squish_core.checking.verify import verify

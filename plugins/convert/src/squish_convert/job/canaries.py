@@ -14,8 +14,8 @@ from ..activations import Activations
 from ..panel_parts import part_bytes
 from ..panels import EncodedPanels
 from ..plan import ConversionPlan
-from ..ranges import panels_of
 from ..step import Step
+from ..virtual import panels_of
 
 if TYPE_CHECKING:
     import numpy as np

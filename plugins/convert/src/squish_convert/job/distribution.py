@@ -24,10 +24,10 @@ from ..activations import Activations
 from ..execute import execute, paths_of, size_of
 from ..image import OutputFile, OutputImage, PartExtent
 from ..mapping.mapped import apply_map
-from ..observer import ConversionObserver
 from ..plan import ConversionPlan, image_if_any, writable
 from ..report import Conversion
 from ..space import space_notes
+from ..step import ConversionObserver
 from .canaries import canaries
 from .document import dumps, job_id
 from .journal import Journal, journal_path
@@ -144,7 +144,7 @@ def _chunks(path: str, offset: int, length: int) -> Iterator[bytes]:
 
 def _remote_staging(target: RemoteTarget, image: OutputImage, registry: Registry) -> RemoteStaging:
     literals = {
-        output.name: b"".join(extent for extent in output.extents if not isinstance(extent, PartExtent))
+        output.name: b"".join(extent for extent in output.extents if isinstance(extent, bytes))
         for output in image.files
         if not any(isinstance(extent, PartExtent) for extent in output.extents)
     }

@@ -11,7 +11,7 @@ from typing import Any
 from squish_core.errors import CodecError, WriteError
 from squish_core.io.system import BINARY, write_at
 
-from ..image import OutputFile, PartExtent
+from ..image import OutputFile
 from .tasks import PieceRange
 
 
@@ -83,7 +83,7 @@ def write_literals(path: str, output: OutputFile) -> None:
     try:
         with open(path, "r+b") as file:
             for extent, offset in zip(output.extents, output.starts):
-                if not isinstance(extent, PartExtent):
+                if isinstance(extent, bytes):
                     file.seek(offset)
                     file.write(extent)
             file.flush()

@@ -18,10 +18,9 @@ from squish_core.plugins.schedulers import Workers
 from squish_core.text import counted
 
 from ..compare.metrics import Distance
-from ..observer import ConversionObserver
 from ..plan import ConversionPlan
 from ..space import check_space
-from ..step import Step
+from ..step import ConversionObserver, Step
 from .journal import Journal
 from .options import VERIFY
 from .range_writer import write_literals

@@ -32,14 +32,13 @@ from ..execute import check_source
 from ..image import OutputImage
 from ..lock import differences, plugin_lock, source_pins
 from ..mapping.mapped import apply_map
-from ..observer import ConversionObserver
 from ..panel_parts import part_bytes
 from ..panels import ALL_PANELS
 from ..plan import ConversionPlan
-from ..ranges import panels_of, stored_range
-from ..step import Step
+from ..step import ConversionObserver, Step
 from ..streams import streams_of
 from ..verified_reader import VerifiedReader
+from ..virtual import panels_of, stored_range
 from .canaries import canaries
 from .range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
 from .remote_staging import upload
