@@ -23,9 +23,7 @@ Options = Mapping[str, str]
 
 
 class Container:
-    """A file format: a function from bytes to an Index. It implements `read_index`.
-
-    docs/writing-a-plugin.md builds one from scratch.
+    """A file format: a function from bytes to an Index. docs/writing-a-plugin.md builds one from scratch.
 
     Examples
     --------
@@ -167,18 +165,14 @@ class Container:
 class WritableContainer(Container):
     """A file format that can be written, too: it implements `accepts`, `write` and, where it drops less, `plan_file`.
 
-    `write` decides all sizes and places, on specs and metadata alone as far as possible: a conversion is planned by
-    calling it with a sink that records them (`Sink.records`).
+    `write` decides all sizes and places: a conversion is planned by calling it with a sink that records (`Sink.records`).
 
     Examples
     --------
     >>> from squish_core import api
     >>> class Acme(api.WritableContainer):
-    ...     def accepts(self, spec, encoding, options):
-    ...         return encoding if encoding.codec == api.DENSE else api.Refusal(why="only dense tensors")
     ...     def write(self, sink, tensors, meta, assets, options):
-    ...         for tensor in tensors:
-    ...             tensor.parts["data"].write_to(sink)
+    ...         sink.write(b"ACME" + bytes(4))
     >>> Acme().plan_file((), {"author": "me"}, {}, {}).dropped
     (Dropped(kind='metadata', name='author', reason='', where=''),)
     """
@@ -334,11 +328,6 @@ class WritableContainer(Container):
         -------
         WritePlan
             Dropped items, notes and stacked tensors.
-
-        Raises
-        ------
-        FormatError
-            The format cannot store this combination.
         """
         return WritePlan(dropped=(*dropped_metadata(meta), *dropped_assets(assets)))
 
@@ -355,17 +344,11 @@ class WritableContainer(Container):
         Parameters
         ----------
         sink
-            The output: one file, or the files of a folder. If `sink.records`, nothing is written, and only the places
-            of the parts are recorded.
+            The output: one file, or the files of a folder; or what only records the places of all bytes.
         tensors
             The tensors that `plan_file` got, each part as a stream.
         meta, assets, options
             Metadata with stored types, files by name, and the write options.
-
-        Raises
-        ------
-        FormatError
-            The format cannot store this combination.
         """
         raise NotImplementedError
 

@@ -163,6 +163,12 @@ def lay_out(
     -------
     OutputImage or None
         None if sizes depend on the stored bytes, as with compression.
+
+    Examples
+    --------
+    >>> image = lay_out(squish.registry().container("gguf"), [], {"general.name": "empty"}, {}, {})
+    >>> image.size, image.is_final
+    (64, True)
     """
     recording = _Recording()
     sink = ImageSink(recording, name if container.writes_beside(options) else "")
