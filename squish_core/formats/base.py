@@ -165,7 +165,7 @@ class Container:
 class WritableContainer(Container):
     """A file format that can be written, too: it implements `accepts`, `write` and, where it drops less, `plan_file`.
 
-    `write` decides all sizes and places: a conversion is planned by calling it with a sink that records (`Sink.records`).
+    `write` decides all sizes and places: planning calls it with a sink that only records them (`Sink.records`).
 
     Examples
     --------
