@@ -157,8 +157,8 @@ def interruption(target: Path) -> Callable[..., None]:
 
 def worker_opening(file: squish.File, plan: Any, target: Path) -> tuple[tuple[Task, ...], int, float]:
     """The tasks of a job, the bytes of its description, and the seconds until a worker has it open."""
-    from squish_convert.image import output_image
     from squish_convert.job.worker import canaries
+    from squish_convert.plan import output_image
 
     image = output_image(plan, file)
     document = job_document(plan, file, {"src": "a", "dst": "b"})

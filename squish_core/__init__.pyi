@@ -10,7 +10,7 @@ from squish_convert.compare.diff import diff as diff
 from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
-from squish_convert.save import save as save
+from squish_convert.convert import save as save
 from squish_convert.step import Step as Step
 from squish_convert.virtual import as_format as as_format
 from squish_core.backends.base import Offer as Offer

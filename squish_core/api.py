@@ -26,7 +26,7 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.system": ("peak_memory", "sync_files"),
     "squish_core.io.pin": ("Pin", "Statement", "Traffic"),
-    "squish_core.formats.base": ("Container", "Options"),
+    "squish_core.formats.base": ("Container", "Options", "WritableContainer"),
     "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),
     "squish_core.formats.refinement": ("Refinement",),
     "squish_core.formats.composite": (

@@ -79,6 +79,7 @@ from squish_core.formats.assets import parse_object as parse_object
 from squish_core.formats.assets import parse_text as parse_text
 from squish_core.formats.base import Container as Container
 from squish_core.formats.base import Options as Options
+from squish_core.formats.base import WritableContainer as WritableContainer
 from squish_core.formats.composite import Companions as Companions
 from squish_core.formats.composite import CompositeContainer as CompositeContainer
 from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS

@@ -1,4 +1,4 @@
-"""The interface of file formats: `Container` reads and writes files."""
+"""The interfaces of file formats: `Container` reads files, and `WritableContainer` writes them, too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from squish_core.errors import FormatError
+from squish_core.formats.dropped import dropped_assets, dropped_metadata
 from squish_core.formats.write_plan import WritePlan
 from squish_core.io.source import Source
 from squish_core.limits import Limits
@@ -22,10 +23,7 @@ Options = Mapping[str, str]
 
 
 class Container:
-    """A file format: a function from bytes to an Index, and back.
-
-    A read-only format implements `read_index`; a writable one also `accepts`, `plan_file` and `write`.
-    docs/writing-a-plugin.md builds one from scratch.
+    """A file format: a function from bytes to an Index. docs/writing-a-plugin.md builds one from scratch.
 
     Examples
     --------
@@ -44,8 +42,6 @@ class Container:
     """
 
     id: str = ""
-    statistics_prefix: ClassVar[str | None] = None
-    """Prefix of the metadata in which the format records activation statistics; None if it does not."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         """Read and check the header of a file; never its tensor data.
@@ -148,6 +144,42 @@ class Container:
         """
         raise FormatError("this format has no features; use a file instead", code="features")
 
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
+        """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
+
+        Parameters
+        ----------
+        index
+            The Index of the file.
+        source, limits
+            As in `read_index`.
+
+        Returns
+        -------
+        sequence of Problem
+            Empty for a valid file.
+        """
+        return ()
+
+
+class WritableContainer(Container):
+    """A file format that can be written, too: it implements `accepts`, `write` and, where it drops less, `plan_file`.
+
+    `write` decides all sizes and places: planning calls it with a sink that only records them (`Sink.records`).
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Acme(api.WritableContainer):
+    ...     def write(self, sink, tensors, meta, assets, options):
+    ...         sink.write(b"ACME" + bytes(4))
+    >>> Acme().plan_file((), {"author": "me"}, {}, {}).dropped
+    (Dropped(kind='metadata', name='author', reason='', where=''),)
+    """
+
+    statistics_prefix: ClassVar[str | None] = None
+    """Prefix of the metadata in which the format records activation statistics; None if it does not."""
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         """How this format would store a tensor with this encoding.
 
@@ -165,7 +197,7 @@ class Container:
         Encoding or Refusal
             Parts with dtype and shape but without segments, or the reason why the format cannot store it.
         """
-        return Refusal(why="this format is read-only", code="read-only")
+        raise NotImplementedError
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         """How this format would store codes with this layout; called if `accepts` refuses the tensor's encoding.
@@ -283,7 +315,7 @@ class Container:
         assets: Mapping[str, Part],
         options: Options,
     ) -> WritePlan:
-        """Predict the size of the file and what it cannot store.
+        """State what the file cannot store: by default, all metadata and assets.
 
         Parameters
         ----------
@@ -295,14 +327,9 @@ class Container:
         Returns
         -------
         WritePlan
-            Size in bytes, dropped items, notes and stacked tensors.
-
-        Raises
-        ------
-        FormatError
-            The format cannot store this combination.
+            Dropped items, notes and stacked tensors.
         """
-        raise FormatError("this format is read-only", code="read-only")
+        return WritePlan(dropped=(*dropped_metadata(meta), *dropped_assets(assets)))
 
     def write(
         self,
@@ -317,18 +344,13 @@ class Container:
         Parameters
         ----------
         sink
-            The output: one file, or the files of a folder.
+            The output: one file, or the files of a folder; or what only records the places of all bytes.
         tensors
             The tensors that `plan_file` got, each part as a stream.
         meta, assets, options
             Metadata with stored types, files by name, and the write options.
-
-        Raises
-        ------
-        FormatError
-            The format is read-only.
         """
-        raise FormatError("this format is read-only", code="read-only")
+        raise NotImplementedError
 
     def naming(self, options: Options) -> str | None:
         """Model layout whose tensor names the engines of this format expect.
@@ -391,20 +413,3 @@ class Container:
             `options`, unless the format takes something other than tensors from a source of its own.
         """
         return options
-
-    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
-        """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
-
-        Parameters
-        ----------
-        index
-            The Index of the file.
-        source, limits
-            As in `read_index`.
-
-        Returns
-        -------
-        sequence of Problem
-            Empty for a valid file.
-        """
-        return ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.formats.base import Container, Options
+from squish_core.formats.base import Options, WritableContainer
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.formats.write_plan import WritePlan
 from squish_core.io.sink import Sink
@@ -51,7 +51,7 @@ NO_COMPANIONS, NO_OUTGOING_COMPANIONS = Companions(), OutgoingCompanions()
 """Nothing besides tensors, in a source and in a target."""
 
 
-class CompositeContainer(Container):
+class CompositeContainer(WritableContainer):
     """A file format that can store children and encodings of the whole model; they are copied, never re-encoded.
 
     `plan_file` lists those it cannot store in `WritePlan.dropped`, under the child's name (kind `child`) or the
@@ -63,7 +63,7 @@ class CompositeContainer(Container):
     >>> class Crate(api.CompositeContainer):
     ...     def plan_file(self, specs, meta, assets, options, companions=api.NO_COMPANIONS):
     ...         dropped = tuple(api.Dropped("child", name) for name in companions.children if name != "draft")
-    ...         return api.WritePlan(size=None, dropped=dropped)
+    ...         return api.WritePlan(dropped=dropped)
     >>> index = api.Index(format="crate", version="1", files=(), tensors={})
     >>> Crate().plan_file((), {}, {}, {}, api.Companions(children={"draft": index, "other": index})).dropped
     (Dropped(kind='child', name='other', reason='', where=''),)
@@ -77,19 +77,19 @@ class CompositeContainer(Container):
         options: Options,
         companions: Companions = NO_COMPANIONS,
     ) -> WritePlan:
-        """`Container.plan_file` with companions.
+        """`WritableContainer.plan_file` with companions.
 
         Parameters
         ----------
         specs, meta, assets, options
-            As in `Container.plan_file`.
+            As in `WritableContainer.plan_file`.
         companions
             Children and encodings of the whole model. `write` gets those that the plan does not drop.
 
         Returns
         -------
         WritePlan
-            Size in bytes, and dropped items including companions.
+            Dropped items, including companions.
         """
         return super().plan_file(specs, meta, assets, options)
 
@@ -102,12 +102,12 @@ class CompositeContainer(Container):
         options: Options,
         companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
     ) -> None:
-        """`Container.write` with companions.
+        """`WritableContainer.write` with companions.
 
         Parameters
         ----------
         sink, tensors, meta, assets, options
-            As in `Container.write`.
+            As in `WritableContainer.write`.
         companions
             The companions that the plan did not drop.
         """

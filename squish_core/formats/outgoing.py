@@ -7,6 +7,7 @@ from typing import Any
 
 from squish_core.codecs.stored import StoredArray
 from squish_core.errors import FormatError
+from squish_core.io.digest import Digest
 from squish_core.io.sink import Sink
 from squish_core.model import Part, TensorSpec
 
@@ -36,16 +37,22 @@ class Stream:
             self._before()
         yield from self._chunks()
 
-    def write_to(self, sink: Sink) -> None:
-        """Append the part to a sink; FormatError if its length differs from the declared one."""
+    def read(self) -> bytes:
+        """The whole part; zeros while a target is laid out (`Sink.records`), so its values must not decide sizes."""
+        return b"".join(bytes(chunk) for chunk in self.chunks())
+
+    def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
+        """Append the part to a sink, and to a digest; FormatError if its length differs from the declared one."""
         start = sink.tell()
-        if self._array is not None and not self._array.part.filters:
+        if self._array is not None and not self._array.part.filters and digest is None:
             if self._before:
                 self._before()
             self._array.write_to(sink)
         else:
             for chunk in self.chunks():
                 sink.write(chunk)
+                if digest is not None:
+                    digest.update(chunk)
         if sink.tell() - start != self.part.nbytes:
             raise FormatError(
                 "part size mismatch",

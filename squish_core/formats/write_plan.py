@@ -1,4 +1,4 @@
-"""What a format predicts of the file that it will write."""
+"""What a format says about a file before it is written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from squish_core.formats.dropped import Dropped
 
 @frozen(kw_only=True)
 class WritePlan:
-    """Prediction of a written file.
+    """What a file will lack of its source.
 
-    `size`: total bytes; None if unknown before compression. `dropped`: what the format cannot store. `notes`:
-    sentences for the user. `stacks`: name of a stacked tensor -> names of the tensors in its rows, in order.
+    `dropped`: what the format cannot store. `notes`: sentences for the user. `stacks`: name of a stacked tensor ->
+    names of the tensors in its rows, in order.
     """
 
-    size: int | None
     dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
     notes: tuple[str, ...] = ()
     stacks: Mapping[str, Sequence[str]] = field(factory=dict)

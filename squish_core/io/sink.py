@@ -146,7 +146,10 @@ class Sink:
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
     the umask. `name`: path of the file in its folder, "" for a single file. `siblings`: files that were
     written beside the file, when the write ends. `check_member`: called with the name of each member that is complete.
+    `records`: only places are recorded: parts have no bytes, and `skip` stands for what depends on them.
     """
+
+    records = False
 
     def __init__(
         self,

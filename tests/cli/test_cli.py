@@ -22,7 +22,6 @@ from squish_cli.listings import listed
 
 from squish_core.api import (
     DENSE,
-    Container,
     ContainerInfo,
     Encoding,
     FileRef,
@@ -34,6 +33,7 @@ from squish_core.api import (
     Segment,
     Signature,
     TensorSpec,
+    WritableContainer,
     dropped_assets,
     hookimpl,
 )
@@ -48,7 +48,7 @@ NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight":
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
 
 
-class Toy(Container):
+class Toy(WritableContainer):
     """`TOY1`, the header's length, a JSON header, f32 values."""
 
     def read_index(self, source: Any, limits: Any) -> Index:
@@ -76,7 +76,7 @@ class Toy(Container):
         return Refusal(why="toys hold matrices of f32 only")
 
     def plan_file(self, specs: Any, meta: Any, assets: Any, options: Any) -> WritePlan:
-        return WritePlan(size=None, dropped=dropped_assets(["tokens"]))
+        return WritePlan(dropped=dropped_assets(["tokens"]))
 
     def write(self, sink: Any, tensors: Any, meta: Any, assets: Any, options: Any) -> None:
         sink.write(head({item.spec.name: list(item.spec.shape) for item in tensors}, dict(meta)))

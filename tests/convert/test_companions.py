@@ -45,7 +45,7 @@ class Crate(api.CompositeContainer):
         options: api.Options, companions: api.Companions = api.NO_COMPANIONS,
     ) -> api.WritePlan:  # fmt: skip
         dropped = tuple(api.Dropped("child", name, "no room") for name in companions.children if name == "other")
-        return api.WritePlan(size=None, dropped=dropped)
+        return api.WritePlan(dropped=dropped)
 
     def write(
         self, sink: api.Sink, tensors: Sequence[api.OutgoingTensor], meta: Mapping[str, Any],
@@ -165,7 +165,7 @@ def test_delete_source_compares_carried_companions(
         squish.convert(crate, target, delete_source=True, registry=registry)
     assert raised.value.code == "delete"  # the other child is lost
     crates = type(registry.container("toy.crate"))
-    monkeypatch.setattr(crates, "plan_file", lambda *arguments: api.WritePlan(size=None))
+    monkeypatch.setattr(crates, "plan_file", lambda *arguments: api.WritePlan())
     write = crates.write
 
     def write_less(self: Crate, sink: Any, *arguments: Any) -> None:

@@ -452,7 +452,7 @@ def test_dropped_items_are_listed(tmp_path: Path) -> None:
 
 def test_a_format_that_reports_drops_as_text_is_a_plugin_bug() -> None:
     with pytest.raises(TypeError):
-        api.WritePlan(size=None, dropped=("metadata k",))  # type: ignore[arg-type]
+        api.WritePlan(dropped=("metadata k",))  # type: ignore[arg-type]
 
 
 def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: Path) -> None:

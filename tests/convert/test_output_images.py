@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_convert.api import plan_conversion
-from squish_convert.image import PartExtent, output_image
+from squish_convert.api import output_image, plan_conversion
+from squish_convert.image import PartExtent
 from squish_convert.panels import EncodedPanels
-from squish_convert.ranges import ImageReader
-from squish_convert.virtual import as_format
+from squish_convert.virtual import ImageReader, as_format
 from toys import files_of
 
 import squish_core as squish

@@ -13,8 +13,8 @@ import toys
 from attrs import fields, has
 from squish_convert.compare.metrics import Distance
 from squish_convert.execute import execute
-from squish_convert.observer import ConversionObserver
 from squish_convert.plan import ConversionPlan, plan_conversion
+from squish_convert.step import ConversionObserver
 from squish_testing.sources import CountingSource, memory_file, open_source
 
 import squish_core as squish

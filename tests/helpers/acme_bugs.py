@@ -125,9 +125,10 @@ class RandomBytes(Foo):
 
 
 class WrongSize(Foo):
-    def plan_file(self, *arguments: Any) -> api.WritePlan:
-        layout = super().plan_file(*arguments)
-        return evolve(layout, size=layout.size + 1)
+    def write(self, sink: api.Sink, *rest: Any) -> None:
+        super().write(sink, *rest)
+        if not sink.records:
+            sink.write(b"\0")
 
 
 class WrongPartsOfCodes(Foo):

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from npydir_samples import CASES, make, source
+from squish_npydir.container import NpyDir
 
 import squish_core as squish
-from squish_core.api import Dropped, SquishError, TensorError, Typed, dtypes
+from squish_core.api import Dropped, Part, SquishError, TensorError, Typed, dtypes
 
 RNG = np.random.default_rng(3)
 
@@ -131,9 +131,8 @@ def test_codecs_without_a_dialect_are_refused(tmp_path: Path) -> None:
 
 
 def test_dropped_assets_are_listed(tmp_path: Path) -> None:
-    from squish_npydir.write.writer import plan_file
-
-    plan: Any = plan_file([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
+    assets = {"config.json": Part(dtype="u8", shape=(5,)), "x.bin": Part(dtype="u8", shape=(7,))}
+    plan = NpyDir().plan_file([], {"quant_label": "INT8", "other": 1}, assets, {})
     assert plan.dropped == (Dropped("asset", "x.bin"),)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from squish_cli.app import run
-from squish_convert.ranges import ImageReader
+from squish_convert.virtual import ImageReader
 from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish

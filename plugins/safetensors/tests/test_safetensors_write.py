@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_convert.api import lay_out
 from squish_testing import expect_error
 
 import squish_core as squish
@@ -48,13 +49,13 @@ def write(
     **options: str,
 ) -> None:
     sending = outgoing(tensors)
-    parts = {name: Part(dtype="u8", shape=(len(data),)) for name, data in (assets or {}).items()}
-    layout = CONTAINER.plan_file([tensor.spec for tensor in sending], meta or {}, parts, options)
+    image = lay_out(CONTAINER, [tensor.spec for tensor in sending], meta or {}, assets or {}, options)
     atomic = atomic_folder if CONTAINER.writes_folder(options) else atomic_file
     with atomic(target) as sink:
         CONTAINER.write(sink, sending, meta or {}, assets or {}, options)
     files = list(target.iterdir()) if target.is_dir() else [target]
-    assert sum(path.stat().st_size for path in files) == layout.size
+    assert image is not None
+    assert sum(path.stat().st_size for path in files) == image.size
 
 
 def test_golden_bytes(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_shard_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "0", "-1", "5XB", "1.5GB", "GB", "9" * 50])
 def test_an_invalid_shard_size_is_an_error(text: str) -> None:
     with expect_error(FormatError, code="option", expected="a size such as 5GB or 500MiB", found=repr(text)):
-        CONTAINER.plan_file([], {}, {}, {"max_shard_size": text})
+        lay_out(CONTAINER, [], {}, {}, {"max_shard_size": text})
 
 
 def test_metadata_and_assets_dropped_by_a_single_file_are_listed() -> None:

@@ -16,7 +16,7 @@ MAGIC = b"ACME"
 DTYPES = ("f32", "f16", "bf16", "i64", "i32", "i8", "u8")
 
 
-class Foo(api.Container):
+class Foo(api.WritableContainer):
     """Reads and writes ACME files."""
 
     def read_index(self, source: api.Source, limits: api.Limits) -> api.Index:
@@ -54,16 +54,6 @@ class Foo(api.Container):
             return api.Refusal(why=f"ACME holds plain {', '.join(DTYPES)}")
         return api.Encoding(codec=encoding.codec, parts={"data": api.Part(dtype=spec.dtype, shape=spec.shape)})
 
-    def plan_file(
-        self,
-        specs: Sequence[api.TensorSpec],
-        meta: Mapping[str, Any],
-        assets: Mapping[str, api.Part],
-        options: api.Options,
-    ) -> api.WritePlan:
-        dropped = (*api.dropped_metadata(meta), *api.dropped_assets(assets))
-        return api.WritePlan(size=len(header(specs)) + sum(nbytes(spec) + 4 for spec in specs), dropped=dropped)
-
     def write(
         self,
         sink: api.Sink,
@@ -76,9 +66,7 @@ class Foo(api.Container):
         checksums = b""
         for tensor in tensors:
             digest = api.Digest("crc32c")
-            for chunk in tensor.parts["data"].chunks():
-                sink.write(chunk)
-                digest.update(chunk)
+            tensor.parts["data"].write_to(sink, digest)
             checksums += int(str(digest).partition(":")[2], 16).to_bytes(4, "little")
         sink.write(checksums)
 

@@ -13,19 +13,18 @@ _NAMES = {
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),
-    "squish_convert.image": ("OutputFile", "OutputImage", "output_image"),
+    "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),
     "squish_convert.lock": ("differences", "library_versions", "source_pins"),
     "squish_convert.rules": ("check_patterns",),
     "squish_convert.virtual": ("VirtualSource", "as_format"),
     "squish_convert.compare.metrics": ("Distance",),
-    "squish_convert.convert": ("Conversion", "Job", "convert", "outgoing"),
+    "squish_convert.convert": ("Conversion", "Job", "convert", "outgoing", "save"),
     "squish_convert.execute": ("execute",),
-    "squish_convert.observer": ("ConversionObserver",),
+    "squish_convert.step": ("ConversionObserver",),
     "squish_convert.job.worker": ("worker_name",),
-    "squish_convert.plan": ("ConversionPlan", "plan_conversion"),
+    "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion"),
     "squish_convert.naming": ("with_names",),
-    "squish_convert.save": ("save",),
 }  # fmt: skip
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

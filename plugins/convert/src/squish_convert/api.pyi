@@ -7,6 +7,7 @@ from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
 from squish_convert.convert import outgoing as outgoing
+from squish_convert.convert import save as save
 from squish_convert.execute import execute as execute
 from squish_convert.families import ANY as ANY
 from squish_convert.families import Add as Add
@@ -23,9 +24,11 @@ from squish_convert.families import Squeeze as Squeeze
 from squish_convert.families import Stack as Stack
 from squish_convert.families import Transpose as Transpose
 from squish_convert.families import source_names as source_names
+from squish_convert.image import OpenExtent as OpenExtent
 from squish_convert.image import OutputFile as OutputFile
 from squish_convert.image import OutputImage as OutputImage
-from squish_convert.image import output_image as output_image
+from squish_convert.image import PartExtent as PartExtent
+from squish_convert.image import lay_out as lay_out
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
 from squish_convert.job.worker import worker_name as worker_name
@@ -38,10 +41,10 @@ from squish_convert.mapping.mapped import MappedFile as MappedFile
 from squish_convert.mapping.mapped import Naming as Naming
 from squish_convert.mapping.pairing import compared_as as compared_as
 from squish_convert.naming import with_names as with_names
-from squish_convert.observer import ConversionObserver as ConversionObserver
 from squish_convert.plan import ConversionPlan as ConversionPlan
+from squish_convert.plan import output_image as output_image
 from squish_convert.plan import plan_conversion as plan_conversion
 from squish_convert.rules import check_patterns as check_patterns
-from squish_convert.save import save as save
+from squish_convert.step import ConversionObserver as ConversionObserver
 from squish_convert.virtual import VirtualSource as VirtualSource
 from squish_convert.virtual import as_format as as_format

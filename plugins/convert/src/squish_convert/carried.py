@@ -17,7 +17,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.formats.assets import MAX_INLINE, LazyAssets
-from squish_core.formats.base import Container
+from squish_core.formats.base import WritableContainer
 from squish_core.formats.composite import (
     Companions,
     CompositeContainer,
@@ -36,7 +36,9 @@ from .compare.metrics import Distance
 _OF_THE_WHOLE = "of the whole model"
 
 
-def split_companions(file: File, container: Container, complete: bool) -> tuple[Companions, tuple[Dropped, ...]]:
+def split_companions(
+    file: File, container: WritableContainer, complete: bool
+) -> tuple[Companions, tuple[Dropped, ...]]:
     """The companions to offer to a format, and those that are dropped in any case.
 
     `complete`: every tensor is written; companions of the whole model are dropped otherwise.
@@ -58,7 +60,7 @@ def split_companions(file: File, container: Container, complete: bool) -> tuple[
     return Companions(), (*dropped, *whole)
 
 
-def _reason(container: Container, complete: bool) -> str | None:
+def _reason(container: WritableContainer, complete: bool) -> str | None:
     """Why no companion is carried; "" if the format cannot store any, None if it may."""
     if not isinstance(container, CompositeContainer):
         return ""

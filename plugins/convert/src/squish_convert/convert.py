@@ -1,16 +1,18 @@
-"""Convert between formats: codes are repacked, values change only on request, exactness is reported per tensor."""
+"""`convert` and `save`: codes are repacked, values change only on request, exactness is reported per tensor."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
+from squish_core import opening
 from squish_core.checking.check import ProgressCallback, SourceReader
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, FileAccessError, UsageError
@@ -21,21 +23,70 @@ from squish_core.io.urls import RemoteTarget
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.sources import remote_target, scheme_of
 
+from .activations import open_activations
+from .arrays import in_memory
 from .delete_source import deletable, delete
 from .destination import space_notes
 from .evidence import end_planning, undecided_notes
 from .execute import execute, outgoing_tensors
-from .inputs import Inputs, open_inputs
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
-from .observer import ConversionObserver
-from .plan import ConversionPlan, plan_conversion
+from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
 from .report import Conversion
 from .rules import Encode
+from .step import ConversionObserver
 
 if TYPE_CHECKING:
     from squish_core.plugins.schedulers import Workers
+
+
+RULES = ("to", "encode", "only", "rename")
+"""Arguments that planning takes as they are."""
+
+
+@frozen(kw_only=True, eq=False)
+class Inputs:
+    """The open source and activation statistics, the target, and the rules for planning."""
+
+    file: File
+    statistics: File | None
+    target: Path | RemoteTarget
+    rules: Mapping[str, Any]
+
+    def plan(self, source: File, *, first_panels: bool) -> tuple[ConversionPlan, File]:
+        """As `plan_mapped`; `source` is the file, or one that keeps what it reads."""
+        path = self.target if isinstance(self.target, Path) else Path(self.target.filename)
+        plan, model = plan_mapped(source, path, activations=self.statistics, first_panels=first_panels, **self.rules)
+        return evolve(plan, target=str(self.target)), model
+
+
+def open_inputs(
+    arguments: Mapping[str, Any], stack: ExitStack, *, limits: Limits | None, registry: Registry | None
+) -> Inputs:
+    """Open what the arguments of `convert` name; `stack` closes it."""
+    src, dst, activations = (arguments[name] for name in ("src", "dst", "activations"))
+    if src is None or dst is None:
+        raise UsageError(
+            "convert needs a source and a target", code=ErrorCode.USAGE,
+            hint="Name both, or plan=FILE with an existing plan.",
+        )  # fmt: skip
+    file, statistics = src, None
+    if isinstance(src, Mapping) and not isinstance(src, File):
+        file = stack.enter_context(in_memory(src, assets=arguments["assets"], registry=registry))
+    elif not isinstance(src, File):
+        file = stack.enter_context(opening.open(src, assets=arguments["assets"], limits=limits, registry=registry))
+    if activations is not None:
+        statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
+    target: Path | RemoteTarget = Path(dst)
+    if scheme_of(dst):
+        target = stack.enter_context(closing(remote_target(dst, file.registry)))
+    rules = {name: arguments[name] for name in RULES}
+    if rules["only"] is not None and not isinstance(rules["only"], str):
+        rules["only"] = tuple(rules["only"])
+    rules["requantize"] = bool(arguments["requantize"])
+    return Inputs(file=file, statistics=statistics, target=target, rules=rules)
 
 
 def convert(
@@ -161,6 +212,60 @@ def convert(
         return evolve(report, deleted=tuple(map(str, to_delete)))
 
 
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    *,
+    format: str | None = None,  # noqa: A002
+    encode: Encode | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    assets: str | os.PathLike[str] | Mapping[str, bytes] | None = None,
+    registry: Registry | None = None,
+) -> Conversion:
+    """Write arrays to a file, atomically.
+
+    Parameters
+    ----------
+    path
+        Target path. A file is replaced, but a folder is refused.
+    tensors
+        Name -> array: NumPy, or anything with `__array__` or DLPack on the CPU (a torch tensor).
+    format
+        `ID[:option=value,...]`; taken from the suffix of `path` by default.
+    encode
+        `SPEC`, {pattern: SPEC} or a function from a `TensorSpec` to SPEC or None, as in `convert`; by default arrays
+        are stored unencoded.
+    metadata
+        Key -> text, number, bool or list of them.
+    assets
+        Files beside the weights (config, tokenizer): a folder, or {name: bytes}.
+    registry
+        The plugins to write with; those installed by default.
+
+    Returns
+    -------
+    Conversion
+        What happened to each tensor, with sizes and exactness.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid.
+    TensorError
+        The format cannot hold one of the arrays.
+    WriteError
+        The target cannot be written.
+
+    Examples
+    --------
+    >>> report = squish.save("ones.gguf", {"w": np.ones((2, 64), "f4")}, encode="q8_0")
+    >>> report.steps[0].target
+    'ggml.q8_0'
+    """
+    with in_memory(tensors, metadata, assets, registry) as file:
+        return convert(file, path, format, encode, registry=file.registry)
+
+
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """Return the tensors of a file as another format stores them, without encoding.
 
@@ -220,7 +325,7 @@ def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> 
         return report
     notes = space_notes(target, report.size, plan.estimate)
     try:
-        check_target(target, is_folder=model.registry.container(plan.format).writes_folder(plan.options))
+        check_target(target, is_folder=writable(plan.format, model.registry).writes_folder(plan.options))
     except FileAccessError as error:
         notes = (f"the conversion itself would be refused: {error}", *notes)
     return evolve(report, notes=(*report.notes, *notes))

@@ -13,7 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
-from squish_core.formats.base import Container
+from squish_core.formats.base import WritableContainer
 from squish_core.guard import computing
 from squish_core.model import (
     DENSE,
@@ -60,7 +60,7 @@ class Decision:
     """Decides how a format stores a file's tensors under the rules of `encode=`."""
 
     def __init__(
-        self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
+        self, file: File, container: WritableContainer, options: Mapping[str, str], rules: tuple[Rule, ...],
         activations: Activations | None = None, *, first_panels: bool = False,
     ) -> None:  # fmt: skip
         self.activations, self._first_panels = activations, first_panels

@@ -24,13 +24,11 @@ from .activations import Activations
 from .carried import asset_bytes, carried_assets, outgoing_companions
 from .compare.metrics import Distance
 from .destination import atomic_siblings, check_space, remote_sink, space_notes
-from .image import image_if_any
 from .mapping.mapped import apply_map
 from .naming import stored_parts
-from .observer import ConversionObserver
-from .plan import ConversionPlan, uses_activations
+from .plan import ConversionPlan, uses_activations, writable
 from .report import Conversion
-from .step import Step
+from .step import ConversionObserver, Step
 from .streams import Places, streams_of
 from .verified_reader import VerifiedReader
 
@@ -89,20 +87,18 @@ def execute(
     if isinstance(target, Path):
         check_space(target, plan.size)
         space = space_notes(target, plan.size, plan.estimate)
-    image = None
-    if isinstance(target, RemoteTarget) or any(_has_several_parts(step) for step in plan.steps):
-        image = image_if_any(plan, source)
     measurements = _Measurements(observer or ConversionObserver())
     reader = VerifiedReader(source.without_caches())
     source = apply_map(reader.file, plan.model_map, plan.options)
     companions = outgoing_companions(source.original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    places = image.places if image else None
+    has_places = plan.image is not None and any(_has_several_parts(step) for step in plan.steps)
+    places = plan.image.places if plan.image is not None and has_places else None
     tensors = _outgoing(plan, source, reader, measurements, activations, encoded or {}, places)
     # A full disk may show only when the file is closed, so the guard covers closing, too.
-    sinks = _sink(plan, source, target, measurements, overwrite, revises=image is None)
+    sinks = _sink(plan, source, target, measurements, overwrite)
     with computing(FormatError, "writing", file=str(target)), sinks as sink, reader:
-        container = source.registry.container(plan.format)
+        container = writable(plan.format, source.registry)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         meta = {**source.index.meta, **plan.recorded}
         container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
@@ -204,20 +200,20 @@ def _sink(
     target: Path | RemoteTarget,
     observer: ConversionObserver,
     overwrite: bool,
-    *,
-    revises: bool,
 ) -> AbstractContextManager[Sink]:
     registry, mode = source.registry, common_mode(paths_of(source))
-    is_folder = registry.container(plan.format).writes_folder(plan.options)
+    container = writable(plan.format, registry)
+    is_folder = container.writes_folder(plan.options)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     if isinstance(target, RemoteTarget):
         return remote_sink(
-            target, observer.bytes_written, is_folder=is_folder, packing=packing, revises=revises,
+            target, observer.bytes_written, is_folder=is_folder, packing=packing,
+            revises=plan.image is None or plan.image.revises,
             size=plan.size, overwrite=overwrite,
         )  # fmt: skip
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
-    if registry.container(plan.format).writes_beside(plan.options):
+    if container.writes_beside(plan.options):
         return atomic_siblings(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 

@@ -6,26 +6,32 @@ The format's own `write` builds it, on a sink that records the places of parts: 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NoReturn
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import FormatError, UsageError
-from squish_core.file import File
-from squish_core.formats.composite import CompositeContainer
+from squish_core.errors import UsageError
+from squish_core.formats.assets import LazyAssets
+from squish_core.formats.base import Options, WritableContainer
+from squish_core.formats.composite import (
+    Companions,
+    CompositeContainer,
+    OutgoingChild,
+    OutgoingCompanions,
+    OutgoingWhole,
+)
 from squish_core.formats.outgoing import OutgoingTensor, Stream
-from squish_core.guard import computing, gc_paused
+from squish_core.io.digest import Digest
 from squish_core.io.sink import Sink
-from squish_core.io.source import check_file_name
-from squish_core.model import Part
+from squish_core.io.source import Source, check_file_name
+from squish_core.model import Part, TensorSpec
 
-from .carried import asset_bytes, carried_assets
-from .mapping.mapped import apply_map
-from .plan import ConversionPlan
+_COPIED = 1 << 20
+"""Bytes of a view from which an image does not copy it: it is of another file, such as the weights of a graph."""
 
 
 @frozen
@@ -38,6 +44,16 @@ class PartExtent:
 
 
 @frozen
+class OpenExtent:
+    """Bytes that are only known once the target is written: made from parts, or of another file."""
+
+    nbytes: int
+
+
+Extent = bytes | PartExtent | OpenExtent
+
+
+@frozen
 class OutputFile:
     """One file of the target: literal bytes (headers, padding, assets) and parts, in order.
 
@@ -46,13 +62,13 @@ class OutputFile:
     name
         Path in the target's folder, or "" if the target is one file.
     extents
-        bytes or PartExtent.
+        bytes, PartExtent or OpenExtent.
     starts
         Offset of each extent, and the size of the file.
     """
 
     name: str
-    extents: tuple[bytes | PartExtent, ...] = field(repr=False)
+    extents: tuple[Extent, ...] = field(repr=False)
     starts: tuple[int, ...] = field(repr=False)
 
     @property
@@ -61,11 +77,12 @@ class OutputFile:
         return self.starts[-1]
 
     def between(self, start: int, stop: int) -> Iterator[tuple[bytes | PartExtent, int, int]]:
-        """The extents that cover a byte range, each with the range within it."""
+        """The extents that cover a byte range of a final image, each with the range within it."""
         first = max(bisect_right(self.starts, start) - 1, 0)
         for extent, low in zip(self.extents[first:], self.starts[first:]):
             if low >= stop:
                 return
+            assert not isinstance(extent, OpenExtent)
             high = min(stop - low, _nbytes(extent))
             if max(start - low, 0) < high:
                 yield extent, max(start - low, 0), high
@@ -73,9 +90,22 @@ class OutputFile:
 
 @frozen
 class OutputImage:
-    """The files of a target, as plain data."""
+    """The files of a target, as plain data.
+
+    Attributes
+    ----------
+    files
+        In the order in which they are begun.
+    is_final
+        Whether every byte is known. Otherwise sizes and places are, but some bytes follow from those of tensors, or of
+        large assets, which planning does not read; no literal bytes are kept.
+    revises
+        Whether writing changes bytes that are written already, such as a header whose fields follow from the data.
+    """
 
     files: tuple[OutputFile, ...]
+    is_final: bool = True
+    revises: bool = False
 
     @property
     def size(self) -> int:
@@ -88,8 +118,9 @@ class OutputImage:
         return {
             (extent.tensor, extent.role): (file.name, start)
             for file in self.files
-            for extent, start in zip(file.extents, file.starts) if isinstance(extent, PartExtent)
-        }  # fmt: skip
+            for extent, start in zip(file.extents, file.starts)
+            if isinstance(extent, PartExtent)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: literal bytes as their SHA-256.
@@ -102,73 +133,109 @@ class OutputImage:
         return {"files": [{"name": file.name, "size": file.size, "extents": _rows(file)} for file in self.files]}
 
 
-@gc_paused()
-def output_image(plan: ConversionPlan, source: File) -> OutputImage:
-    """Lay out a target without writing it.
+class UnreadAsset(bytes):
+    """Stands for the bytes of a large asset, which planning does not read: zeros."""
+
+
+def lay_out(
+    container: WritableContainer,
+    specs: Iterable[TensorSpec],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: Options,
+    companions: Companions | None = None,
+    name: str = "",
+) -> OutputImage | None:
+    """Lay out a target without writing it: call `write` with a sink that records places, and parts without bytes.
 
     Parameters
     ----------
-    plan
-        Made by `plan_conversion`.
-    source
-        The file that was planned, open: metadata and assets are read from it, no tensor.
+    container, meta, assets, options
+        The format, and the arguments of its `write`.
+    specs
+        The tensors as the target holds them.
+    companions
+        Those that a composite format carries.
+    name
+        Name of the target's file, for a format with files beside it.
 
     Returns
     -------
-    OutputImage
-        Every byte of the target, as literal bytes or as part of a tensor.
-
-    Raises
-    ------
-    UsageError
-        The format has no image (code `image`): bytes outside the tensors depend on what is in them.
+    OutputImage or None
+        None if sizes depend on the stored bytes, as with compression.
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from squish_convert.api import plan_conversion
-    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
-    >>> with squish.open("ones.safetensors") as file:
-    ...     image = output_image(plan_conversion(file, Path("ones.gguf"), encode="q8_0"), file)
-    >>> image.files[0].extents[1]
-    PartExtent(tensor='w', role='data', nbytes=136)
+    >>> image = lay_out(squish.registry().container("gguf"), [], {"general.name": "empty"}, {}, {})
+    >>> image.size, image.is_final
+    (64, True)
     """
-    source = apply_map(source.without_caches(), plan.model_map, plan.options)
-    container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
-        what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
-        raise UsageError(
-            f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
-        )
-    sink = ImageSink(plan.format)
-    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+    recording = _Recording()
+    sink = ImageSink(recording, name if container.writes_beside(options) else "")
     tensors = [
-        OutgoingTensor(step.spec, {role: _Placeholder(step.spec.name, role, part) for role, part in parts.items()})
-        for step in plan.steps
-        for parts in [step.spec.encodings[0].parts]
+        OutgoingTensor(spec, {role: _Placeholder(recording, part, spec.name, role) for role, part in parts.items()})
+        for spec in specs
+        for parts in [spec.encodings[0].parts]
     ]
-    with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
-    return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
-
-
-def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image, or None for a target that cannot be laid out before it is written."""
+    extra: tuple[OutgoingCompanions, ...] = ()
+    if isinstance(container, CompositeContainer) and companions is not None:
+        extra = (_outgoing_companions(recording, companions),)
     try:
-        return output_image(plan, source)
+        container.write(sink, tensors, meta, recording.watched(assets), options, *extra)
     except UsageError as error:
         if error.code != ErrorCode.IMAGE:
             raise
         return None
+    files = tuple(sink.files(is_folder=container.writes_folder(options)))
+    return OutputImage(files, recording.is_final, recording.revises)
+
+
+def _outgoing_companions(recording: _Recording, companions: Companions) -> OutgoingCompanions:
+    """Companions whose parts have no bytes."""
+
+    def streams(parts: Mapping[str, Part]) -> dict[str, Stream]:
+        return {role: _Placeholder(recording, part) for role, part in parts.items()}
+
+    return OutgoingCompanions(
+        children={
+            name: OutgoingChild(
+                tensors=[OutgoingTensor(spec, streams(spec.encodings[0].parts)) for spec in child.tensors.values()],
+                meta=child.meta,
+                assets={key: UnreadAsset(part.nbytes) for key, part in child.assets.items()},
+            )
+            for name, child in companions.children.items()
+        },
+        whole=[OutgoingWhole(encoding=encoding, parts=streams(encoding.parts)) for encoding in companions.whole],
+    )
+
+
+@define
+class _Recording:
+    """What is found while a target is laid out: see `OutputImage`."""
+
+    is_final: bool = True
+    revises: bool = False
+
+    def watched(self, assets: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The assets; the image is not final if one was not read."""
+
+        def read(name: str) -> bytes:
+            data = assets[name]
+            self.is_final = self.is_final and not isinstance(data, UnreadAsset)
+            return data
+
+        return LazyAssets(assets, read)
 
 
 class ImageSink(Sink):
     """A sink that writes nothing and records the place of all bytes."""
 
-    def __init__(self, format_id: str, name: str = "") -> None:
-        super().__init__(None, None, None)
-        self._format, self._name = format_id, name
-        self._extents: list[bytearray | PartExtent] = []
+    records = True
+
+    def __init__(self, recording: _Recording, name: str = "") -> None:
+        super().__init__(None, None, None, name=name)
+        self._recording = recording
+        self._extents: list[bytearray | PartExtent | OpenExtent] = []
         self._sinks: list[ImageSink] = []
 
     def write(self, data: Any) -> None:
@@ -176,7 +243,10 @@ class ImageSink(Sink):
         view = memoryview(data)
         if not view.nbytes:
             return
-        if not self._extents or isinstance(self._extents[-1], PartExtent):
+        if not self._recording.is_final or (isinstance(data, memoryview) and view.nbytes > _COPIED):
+            self.skip(view.nbytes)
+            return
+        if not self._extents or not isinstance(self._extents[-1], bytearray):
             self._extents.append(bytearray())
         last = self._extents[-1]
         assert isinstance(last, bytearray)
@@ -189,74 +259,94 @@ class ImageSink(Sink):
             self._extents.append(extent)
             self._advance(extent.nbytes)
 
+    def skip(self, length: int) -> None:
+        """Record bytes that depend on those of parts."""
+        self._recording.is_final = False
+        if length:
+            self._extents.append(OpenExtent(length))
+            self._advance(length)
+
+    def copy(self, source: Source, offset: int, length: int) -> None:
+        """Record bytes of another file."""
+        self.skip(length)
+
+    def fill(self, read_into: Any, length: int, grain: int = 1, *, in_order: bool = False) -> None:
+        """Record bytes of another file."""
+        self.skip(length)
+
     def patch(self, offset: int, data: bytes) -> None:
         """Change literal bytes."""
+        self._recording.revises = True
+        if not self._recording.is_final:
+            return
         for extent, start in zip(self._extents, _starts(self._extents)):
             if isinstance(extent, bytearray) and start <= offset and offset + len(data) <= start + len(extent):
                 extent[offset - start : offset - start + len(data)] = data
                 return
-        self.refuse()
+        _refuse()
 
     def read_back(self, offset: int, length: int) -> bytes:
-        self.refuse()
+        _refuse()
 
     def truncate(self, offset: int) -> None:
-        self.refuse()
-
-    def refuse(self) -> NoReturn:
-        """Raise UsageError: the format inspects tensor data while it writes."""
-        raise UsageError(
-            f"{self._format} has no image before it is written: its layout depends on the stored bytes",
-            code=ErrorCode.IMAGE, hint=_HINT,
-        )  # fmt: skip
+        _refuse()
 
     @contextmanager
     def _member(self, path: str) -> Iterator[Sink]:
-        member = ImageSink(self._format, path.lstrip("/"))
+        member = ImageSink(self._recording, path.lstrip("/"))
         self._sinks.append(member)
         yield member
 
     def member(self, name: str, folder: str = "") -> Any:
         """As in `Sink`."""
         for piece in (*folder.split("/"), name) if folder else (name,):
-            check_file_name(piece, self._format)
+            check_file_name(piece, "the target")
         return self._member(f"{folder}/{name}")
 
-    def files(self, is_folder: bool) -> Iterator[OutputFile]:
-        """The recorded image."""
+    def files(self, *, is_folder: bool) -> Iterator[OutputFile]:
+        """The recorded files."""
         if not is_folder:
-            extents = tuple(bytes(extent) if isinstance(extent, bytearray) else extent for extent in self._extents)
-            yield OutputFile(self._name, extents, tuple(_starts(extents)))
+            literal = bytes if self._recording.is_final else lambda data: OpenExtent(len(data))
+            extents = tuple(literal(extent) if isinstance(extent, bytearray) else extent for extent in self._extents)
+            yield OutputFile(self.name, extents, tuple(_starts(extents)))
         for sink in self._sinks:
             yield from sink.files(is_folder=False)
 
 
 class _Placeholder(Stream):
-    """A part in an image."""
+    """A part without bytes; one of a companion has no name."""
 
-    def __init__(self, tensor: str, role: str, part: Part) -> None:
-        super().__init__(part, lambda: ())
-        self._extent = PartExtent(tensor, role, part.nbytes)
+    def __init__(self, recording: _Recording, part: Part, tensor: str = "", role: str = "") -> None:
+        super().__init__(part, _refuse)
+        self._recording, self._tensor, self._role = recording, tensor, role
 
-    def chunks(self) -> Iterator[Any]:
-        raise UsageError(
-            "the layout of this format depends on the bytes of a part", tensor=self._extent.tensor,
-            code=ErrorCode.IMAGE, hint=_HINT,
-        )  # fmt: skip
+    def read(self) -> bytes:
+        self._recording.is_final = False
+        return bytes(self.part.nbytes)
 
-    def write_to(self, sink: Sink) -> None:
-        assert isinstance(sink, ImageSink)
-        sink.place(self._extent)
-
-
-_HINT = "Write the target with convert; it can be laid out before that only where no byte depends on a tensor's."
-
-
-def _nbytes(extent: bytes | bytearray | PartExtent) -> int:
-    return extent.nbytes if isinstance(extent, PartExtent) else len(extent)
+    def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
+        if not isinstance(sink, ImageSink):  # compressed by the format
+            _refuse()
+        self._recording.is_final = self._recording.is_final and digest is None
+        if self._tensor:
+            sink.place(PartExtent(self._tensor, self._role, self.part.nbytes))
+        else:
+            sink.skip(self.part.nbytes)
 
 
-def _starts(extents: Iterable[bytes | bytearray | PartExtent]) -> Iterator[int]:
+def _refuse() -> NoReturn:
+    """Raise UsageError: the format inspects tensor data while it writes."""
+    raise UsageError("the layout of this format depends on the stored bytes", code=ErrorCode.IMAGE, hint=HINT)
+
+
+HINT = "Write the target with convert; it can be laid out before that only where no byte depends on a tensor's."
+
+
+def _nbytes(extent: bytes | bytearray | PartExtent | OpenExtent) -> int:
+    return len(extent) if isinstance(extent, (bytes, bytearray)) else extent.nbytes
+
+
+def _starts(extents: Iterable[bytes | bytearray | PartExtent | OpenExtent]) -> Iterator[int]:
     """Offset of each extent, and the end of the last."""
     return accumulate(map(_nbytes, extents), initial=0)
 
@@ -267,6 +357,6 @@ def _rows(file: OutputFile) -> list[list[Any]]:
     return [
         [start, extent.nbytes, extent.tensor, extent.role]
         if isinstance(extent, PartExtent)
-        else [start, len(extent), sha256(extent).hexdigest()]
+        else [start, _nbytes(extent), sha256(extent).hexdigest() if isinstance(extent, bytes) else ""]
         for start, extent in zip(file.starts, file.extents)
     ]

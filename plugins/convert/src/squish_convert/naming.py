@@ -12,7 +12,7 @@ from squish_core.codes import BUGS
 from squish_core.errors import FormatError, SquishError, TensorError, TruncatedError, UsageError
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
-from squish_core.formats.base import Container, Options
+from squish_core.formats.base import Options, WritableContainer
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
@@ -46,7 +46,7 @@ _STACKED = re.compile(r"\.switch_mlp\.")
 
 
 def choose_map(
-    file: File, container: Container, options: Options, rename: str | None
+    file: File, container: WritableContainer, options: Options, rename: str | None
 ) -> tuple[ModelMap | None, tuple[str, ...]]:
     """The map into the layout that the target's engine expects, or notes why names do not change.
 
@@ -238,7 +238,8 @@ def _copy_notes(file: File, naming: Naming) -> tuple[str, ...]:
 def _has_engine_format(file: File) -> bool:
     """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
     registry = file.registry
-    return file.format in registry.containers and registry.container(file.format).naming({}) not in (None, HF, GGUF)
+    container = registry.container(file.format) if file.format in registry.containers else None
+    return isinstance(container, WritableContainer) and container.naming({}) not in (None, HF, GGUF)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:

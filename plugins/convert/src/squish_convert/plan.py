@@ -1,4 +1,4 @@
-"""The plan of a conversion: the step of each tensor, decided before anything is written."""
+"""The plan of a conversion: its target, and the step of each tensor, decided before anything is written."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core.codecs.allocator import ModelFacts
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container
+from squish_core.formats.assets import LazyAssets
+from squish_core.formats.base import WritableContainer
 from squish_core.formats.composite import Companions, CompositeContainer
 from squish_core.formats.dropped import Dropped, dropped_assets
 from squish_core.formats.write_plan import WritePlan
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
-from squish_core.model import DENSE, Part
+from squish_core.model import DENSE, Part, TensorSpec
+from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
-from squish_core.text import counted
+from squish_core.text import counted, did_you_mean
 
 from .activations import Activations, recorded_metadata
-from .carried import carried_assets, carried_names, inner_losses, split_companions
+from .carried import asset_bytes, carried_assets, carried_names, inner_losses, split_companions
 from .compatible import check_requantize, needs_activations
 from .decision import Decision
+from .image import HINT, OutputImage, UnreadAsset, lay_out
 from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
 from .naming import (
     all_names,
@@ -53,7 +57,6 @@ from .rules import (
     with_preset,
 )
 from .step import RuleEffect, Step
-from .targets import format_for, packed_by
 
 
 @frozen(kw_only=True)
@@ -78,8 +81,8 @@ class ConversionPlan:
         Keys, names and codecs to carry over; `execute` reads their values from the source.
     dropped
         What the format cannot store.
-    size
-        Predicted size of the target in bytes; None if it depends on compression.
+    image
+        Where the target's bytes lie; None if that depends on the stored bytes, as with compression.
     notes, unused, ineffective
         As in the report (`Conversion`).
     model_map
@@ -101,12 +104,17 @@ class ConversionPlan:
     children: tuple[str, ...]
     whole: tuple[str, ...]
     dropped: tuple[Dropped, ...]
-    size: int | None
+    image: OutputImage | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     ineffective: tuple[RuleEffect, ...] = ()
     model_map: ModelMap | None = None
     recorded: Mapping[str, Any] = field(factory=dict, repr=False)
+
+    @property
+    def size(self) -> int | None:
+        """Size of the target in bytes; None if it is unknown until it is written."""
+        return None if self.image is None else self.image.size
 
     @property
     def estimate(self) -> int:
@@ -199,6 +207,73 @@ def plan_mapped(
         return planner.plan(rules, patterns, rename, requantize), planner.file
 
 
+@gc_paused()
+def output_image(plan: ConversionPlan, source: File) -> OutputImage:
+    """Lay out a target without writing it.
+
+    Parameters
+    ----------
+    plan
+        Made by `plan_conversion`.
+    source
+        The file that was planned, open: metadata and assets are read from it, no tensor.
+
+    Returns
+    -------
+    OutputImage
+        Every byte of the target, as literal bytes or as part of a tensor.
+
+    Raises
+    ------
+    UsageError
+        The format has no image (code `image`): bytes outside the tensors depend on what is in them.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_convert.api import plan_conversion
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     image = output_image(plan_conversion(file, Path("ones.gguf"), encode="q8_0"), file)
+    >>> image.files[0].extents[1]
+    PartExtent(tensor='w', role='data', nbytes=136)
+    """
+    image = image_if_any(plan, source)
+    if image is None:
+        what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
+        raise UsageError(
+            f"{what} has no image before it is written: its bytes depend on those of the tensors",
+            file=plan.target,
+            code=ErrorCode.IMAGE,
+            hint=HINT,
+        )
+    return image
+
+
+def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """The image with all bytes outside the tensors; None if they depend on the stored bytes, or on files beside it."""
+    image = plan.image
+    if image is not None and not image.is_final and not plan.children and not plan.whole:
+        # Large assets are read now.
+        source = apply_map(source.without_caches(), plan.model_map, plan.options)
+        container = writable(plan.format, source.registry)
+        meta = {**source.index.meta, **plan.recorded}
+        assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+        image = lay_out(container, [step.spec for step in plan.steps], meta, assets, plan.options)
+    is_beside = writable(plan.format, source.registry).writes_beside(plan.options)
+    return None if image is None or not image.is_final or is_beside else image
+
+
+@frozen
+class _Contents:
+    """What a target holds: the steps with their rows, and companions; what is dropped; the format's notes."""
+
+    steps: tuple[Step, ...]
+    companions: Companions
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...]
+
+
 class _Planner:
     """Source, target format and registry of one plan."""
 
@@ -210,13 +285,15 @@ class _Planner:
         content, self.packing = packed_by(target, self.registry)
         format_spec = to or format_for(content, self.registry)
         self.format, options = parse_format(format_spec, self.registry.writing_options)
-        self.container = _writable(self.format, self.registry)
+        self.container = writable(self.format, self.registry)
         self.options = self.container.options_for(self.file.source, self.file.index, options)
         if self.packing is not None:
             self._check_single_file(content)
         self._statistics = activations
         self.activations: Activations | None = None
         self.recorded: Mapping[str, Any] = {}
+        self.assets: Mapping[str, Part] = {}
+        self._model_map: ModelMap | None = None
 
     def _check_single_file(self, content: Path) -> None:
         """Raise UsageError if the name is that of a compressed file, but the format writes several files."""
@@ -235,61 +312,117 @@ class _Planner:
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
     ) -> ConversionPlan:
         """The plan under these rules."""
-        model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
-        self.file = apply_map(self.file, model_map, self.options)
-        mapped = self.file if isinstance(self.file, MappedFile) else None
-        if rename is None and mapped is not None:
-            check_complete(mapped)
-        index = self.file.index
-        rules = with_preset(rules, self.container, ModelFacts(tuple(index.tensors), self.file.metadata))
+        notes = self._map(rename)
+        rules = self._settled(rules, only)
+        specs = select(self.file, only)
+        self.assets, undeclared = carried_assets(self.file, self.format)
+        with computing(FormatError, "deciding", file=str(self.target)):
+            omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)
+        steps = self._decide(rules, [spec for spec in specs if spec.name not in omitted], requantize)
+        contents = self._contents(steps, omitted, undeclared)
+        notes += selection_notes(self.file, self.container.naming(self.options), len(specs))
+        notes += (*contents.notes, *source_notes(self.file, contents.dropped), *overridden_rules(rules, steps))
+        # Rules are often shared by many models, so a `keep` rule may match nothing.
+        names = self.file.index.tensors
+        unused = (rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, names)))
+        return ConversionPlan(
+            source=self.file.name,
+            source_size=self.file.size,
+            target=str(self.target),
+            format=self.format,
+            options=dict(self.options),
+            packing=self.packing,
+            rules=rules,
+            steps=contents.steps,
+            metadata=_carried_names(self.file.index.meta, contents.dropped, "metadata"),
+            assets=_carried_names(self.assets, contents.dropped, "asset"),
+            children=tuple(contents.companions.children),
+            whole=tuple(str(encoding.codec) for encoding in contents.companions.whole),
+            dropped=contents.dropped,
+            image=self._image(contents),
+            notes=(*notes, *size_notes(rules, steps), *self._statistics_notes(steps)),
+            unused=tuple(unused),
+            ineffective=ineffective_rules(rules, steps),
+            model_map=self._model_map,
+            recorded=self.recorded,
+        )
+
+    def _map(self, rename: str | None) -> tuple[str, ...]:
+        """Give the file the names, rows and settings that the target's engine expects; returns notes."""
+        self._model_map, notes = choose_map(self.file, self.container, self.options, rename)
+        self.file = apply_map(self.file, self._model_map, self.options)
+        if rename is None and isinstance(self.file, MappedFile):
+            check_complete(self.file)
+        return (*map_notes(self.file), *notes)
+
+    def _settled(self, rules: tuple[Rule, ...], only: tuple[str, ...]) -> tuple[Rule, ...]:
+        """The rules for this model and format, without presets and short names."""
+        model = ModelFacts(tuple(self.file.index.tensors), self.file.metadata)
+        rules = with_preset(rules, self.container, model)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
-        rules = with_sources(rules, self.file)
+        return with_sources(rules, self.file)
+
+    def _decide(self, rules: tuple[Rule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
+        """The step of each tensor."""
         if self._statistics is not None:
             self.activations = Activations(self._statistics, self.file)
             self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
         decision = Decision(
             self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
         )
-        assets, undeclared = carried_assets(self.file, self.format)
-        specs = select(self.file, only)
-        selected = len(specs)
         with computing(FormatError, "deciding", file=str(self.target)):
-            omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
-            specs = [spec for spec in specs if spec.name not in omitted]
             steps = [
-                note_origin(self.source, step) if mapped is None else mapped_step(mapped, step)
+                mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
                 for step in decision.decide(specs)
             ]
         check_dense(self.file, steps)
         self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
+        return steps
+
+    def _contents(self, steps: Sequence[Step], omitted: Mapping[str, str], undeclared: Sequence[Dropped]) -> _Contents:
+        """What the target holds of the source, and what is dropped."""
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
-        layout = self._layout(steps, assets, companions)
-        children, whole = carried_names(companions, layout.dropped)
-        steps = _with_rows(steps, layout)
-        absent = {item.name for item in layout.dropped if item.kind == "asset"}
-        undeclared = tuple(item for item in undeclared if item.where not in absent)
-        lost = self.file.dropped
-        abandoned += tuple(inner_losses(self.source, children))
-        lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
-        lost += dropped_assets(index.ignored, "not read")
-        dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
-        return ConversionPlan(
-            source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
-            options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
-            metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
-            children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
-            notes=(
-                *map_notes(self.file), *naming_notes,
-                *selection_notes(self.file, self.container.naming(self.options), selected), *layout.notes,
-                *source_notes(self.file, dropped), *overridden_rules(rules, steps), *size_notes(rules, steps),
-                *self._statistics_notes(steps),
-            ),
-            # Rules are often shared by many models, so a `keep` rule may match nothing.
-            unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
-            ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,
-        )  # fmt: skip
+        written = self._write_plan(steps, companions)
+        children, whole = carried_names(companions, written.dropped)
+        absent = {item.name for item in written.dropped if item.kind == "asset"}
+        dropped = (
+            *self.file.dropped,
+            *(Dropped("tensor", name, reason) for name, reason in omitted.items()),
+            *dropped_assets(self.file.index.ignored, "not read"),
+            *written.dropped,
+            *(item for item in undeclared if item.where not in absent),
+            *abandoned,
+            *inner_losses(self.source, children),
+            *self._always_dropped(steps),
+        )
+        carried = Companions(
+            children={name: companions.children[name] for name in children},
+            whole=tuple(encoding for encoding in companions.whole if str(encoding.codec) in whole),
+        )
+        return _Contents(tuple(_with_rows(steps, written)), carried, dropped, written.notes)
+
+    def _image(self, contents: _Contents) -> OutputImage | None:
+        """Where the target's bytes lie; None if that depends on the stored bytes."""
+
+        def read(name: str) -> bytes:
+            part = self.assets[name]
+            return UnreadAsset(part.nbytes) if part.data is None else bytes(part.data)
+
+        specs = [step.spec for step in contents.steps]
+        meta = {**self.file.index.meta, **self.recorded}
+        with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
+            image = lay_out(
+                self.container,
+                specs,
+                meta,
+                LazyAssets(self.assets, read),
+                self.options,
+                contents.companions,
+                self.target.name,
+            )
+        return None if self.packing else image
 
     def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
         """Check all steps; `kept` are those that may not quantize again."""
@@ -323,12 +456,12 @@ class _Planner:
                     f"had no input ({_listed(list(map(str, unseen)))}); all their columns count alike"
                 )
 
-    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
+    def _write_plan(self, steps: Sequence[Step], companions: Companions) -> WritePlan:
         meta, specs = {**self.file.index.meta, **self.recorded}, [step.spec for step in steps]
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             if isinstance(self.container, CompositeContainer):
-                return self.container.plan_file(specs, meta, assets, self.options, companions)
-            return self.container.plan_file(specs, meta, assets, self.options)
+                return self.container.plan_file(specs, meta, self.assets, self.options, companions)
+            return self.container.plan_file(specs, meta, self.assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""
@@ -378,9 +511,42 @@ def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
     ]
 
 
-def _writable(format_id: str, registry: Registry) -> Container:
+def writable(format_id: str, registry: Registry) -> WritableContainer:
+    """The format; UsageError if it cannot be written."""
     container = registry.container(format_id)
     if not registry.containers[format_id].info.can_write:
-        writable = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
-        raise UsageError(f"{format_id} cannot be written", code="read-only", hint=f"These can: {writable}.")
+        ids = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
+        raise UsageError(f"{format_id} cannot be written", code="read-only", hint=f"These can: {ids}.")
+    if not isinstance(container, WritableContainer):
+        raise FormatError(
+            f"{format_id} is declared with can_write=True",
+            code=ErrorCode.PLUGIN_BUG,
+            expected="a WritableContainer",
+            found=type(container).__name__,
+        )
     return container
+
+
+def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
+    """Split a name into the name of the content and the byte codec of its compression suffix, if any."""
+    for entry in registry.find("codec", kind="bytes"):
+        suffix = entry.info.suffix
+        if suffix and target.name.lower().endswith(suffix):
+            return target.with_name(target.name[: -len(suffix)] or target.name), entry.info.id
+    return target, None
+
+
+def format_for(target: Path, registry: Registry) -> str:
+    """The writable format with the suffix of a file name."""
+    writable = registry.find("container", can_write=True)
+    for entry in writable:
+        if any(target.name.lower().endswith(suffix) for suffix in entry.info.suffixes):
+            return entry.info.id
+    if (usual := catalog.suffixes().get(target.suffix.lower())) and usual not in registry.containers:
+        return usual  # not installed: raises with an install hint
+    suffixes = [suffix for entry in writable for suffix in entry.info.suffixes]
+    ids = ", ".join(entry.info.id for entry in writable)
+    raise UsageError(
+        "the target format is not clear from the name", file=str(target), code="format",
+        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass to=..., one of {ids}.".lstrip(),
+    )  # fmt: skip

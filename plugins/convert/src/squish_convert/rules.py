@@ -16,7 +16,7 @@ from squish_core.codecs.allocator import ModelFacts
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container
+from squish_core.formats.base import WritableContainer
 from squish_core.model import DENSE, CodecSpec, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
@@ -113,7 +113,7 @@ def _rule(pattern: str | None, text: str) -> Rule:
     return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
 
 
-def with_preset(rules: tuple[Rule, ...], container: Container, model: ModelFacts) -> tuple[Rule, ...]:
+def with_preset(rules: tuple[Rule, ...], container: WritableContainer, model: ModelFacts) -> tuple[Rule, ...]:
     """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
     bare = [rule for rule in rules if rule.pattern is None]
     if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:

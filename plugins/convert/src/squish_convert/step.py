@@ -1,4 +1,4 @@
-"""The conversion of one tensor, and the effect of a rule of `encode=`, as plain data."""
+"""What a conversion decides and reports: the step of a tensor, the effect of a rule, and events while it writes."""
 
 from __future__ import annotations
 
@@ -103,3 +103,22 @@ class RuleEffect:
     kept_size: int
     size: int
     reason: str
+
+
+class ConversionObserver:
+    """Receives events while a conversion writes; override the methods you need.
+
+    Calls may come from several threads if a writer takes several tensors at once, but never two for one tensor.
+    """
+
+    def tensor_started(self, name: str) -> None:
+        """Called when a part of this source tensor is about to be read."""
+
+    def bytes_written(self, count: int) -> None:
+        """Called when the target has grown by `count` bytes."""
+
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        """Called when a worker of a job has finished a task, with its stored bytes and those of the target."""
+
+    def quality(self, name: str, distance: Distance, clipped: int) -> None:
+        """Called with the error of a lossy encoding, and the number of clipped values."""

@@ -19,13 +19,13 @@ from squish_core.errors import CodecError, FormatError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.buffer import as_array
+from squish_core.io.digest import Digest
 from squish_core.io.sink import Sink
 from squish_core.model import Part, TensorSpec
 
 from .compare.metrics import Distance
-from .observer import ConversionObserver
 from .panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
-from .step import Step
+from .step import ConversionObserver, Step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,9 +183,9 @@ class _PanelStream(Stream):
         super().__init__(parts._parts[role], partial(parts.chunks, role), None, parts._before)
         self._panel_parts, self._role = parts, role
 
-    def write_to(self, sink: Sink) -> None:
-        if not self._panel_parts.write(self._role, sink):
-            super().write_to(sink)
+    def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
+        if digest is not None or not self._panel_parts.write(self._role, sink):
+            super().write_to(sink, digest)
 
 
 def part_bytes(array: np.ndarray) -> memoryview:

@@ -12,7 +12,6 @@ from squish_core.api import (
     MAX_INLINE,
     CodecSpec,
     CodeLayout,
-    Container,
     DenseFields,
     Encoding,
     ErrorCode,
@@ -31,6 +30,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     UsageError,
+    WritableContainer,
     WritePlan,
     align_up,
     check_extents,
@@ -54,7 +54,7 @@ Entry = tuple[Any, ...]
 """File and record of a tensor; of a weight with a global scale also those of the scale, as a pair."""
 
 
-class Gguf(Container):
+class Gguf(WritableContainer):
     """GGUF v2 and v3 in both byte orders, single files and split sets; writes one little-endian v3 file."""
 
     statistics_prefix = "quantize.imatrix"
@@ -141,10 +141,10 @@ class Gguf(Container):
                 "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
             )
         if not keeps_files(meta, options):
-            return writer.plan_file(specs, meta, dropped_assets(assets))
+            return WritePlan(dropped=(*writer.dropped_keys(specs, meta), *dropped_assets(assets)))
         files = small_files({name: bytes(part.data) for name, part in assets.items() if part.data is not None})
         lost = dropped_assets((name for name in assets if name not in files), f"more than {MAX_INLINE >> 20} MiB")
-        return writer.plan_file(specs, {**meta, **pack_files(files)}, lost)
+        return WritePlan(dropped=(*writer.dropped_keys(specs, meta), *lost))
 
     def write(
         self,

@@ -228,18 +228,10 @@ def pack_pair(key: str, value: Any) -> bytes | None:
         ) from None  # fmt: skip
 
 
-def pair_size(key: str, value: Any) -> int | None:
-    """Return the number of bytes that `pack_pair` returns, without packing each text of a list."""
+def has_type(value: Any) -> bool:
+    """Whether GGUF has a type for a value, so that `pack_pair` packs it."""
     entry = typed(value)
-    if entry is not None and entry.type == "array:str" and isinstance(entry.value, list):
-        try:
-            texts = "".join(entry.value).encode()
-        except (TypeError, ValueError):  # `pack_pair` raises the error, or packs bytes
-            pass
-        else:
-            return len(pack_pair(key, Typed(entry.type, [])) or b"") + _U64.size * len(entry.value) + len(texts)
-    packed = pack_pair(key, value)
-    return None if packed is None else len(packed)
+    return entry is not None and _supported(entry.type)
 
 
 def typed(value: Any) -> Typed | None:

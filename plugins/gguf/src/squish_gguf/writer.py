@@ -19,7 +19,6 @@ from squish_core.api import (
     Refusal,
     Sink,
     TensorSpec,
-    WritePlan,
     align_up,
     dropped_metadata,
 )
@@ -29,7 +28,7 @@ from .reader import MAGIC, check_alignment
 from .shapes import KEY as SHAPE
 from .shapes import MOST_DIMENSIONS, RESHAPED, shape_keys, stored_shape
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPE_CODES, WEIGHT
-from .values import pack_pair, pack_string, pair_size, typed
+from .values import has_type, pack_pair, pack_string, typed
 
 VERSION = 3
 
@@ -97,15 +96,11 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     return Encoding(codec=CodecSpec(codec), parts=parts)
 
 
-def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], lost: Sequence[Dropped]) -> WritePlan:
-    """Predict the exact size, and what is dropped: metadata, and the assets in `lost`; FormatError if a value does not
-    fit its type."""
-    sizes = {key: None if value is None else pair_size(key, value) for key, value in _described(meta, specs).items()}
-    table = tensor_table(specs, meta)
-    pairs = [size for size in sizes.values() if size is not None]
-    head = len(_start(table, len(pairs))) + sum(pairs) + sum(map(len, table.entries))
-    dropped = dropped_metadata(key for key, size in sizes.items() if size is None)
-    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *lost))
+def dropped_keys(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
+    """Return the metadata that GGUF has no type for, or that does not describe the file that is written."""
+    return dropped_metadata(
+        key for key, value in _described(meta, specs).items() if value is None or not has_type(value)
+    )
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve
+from squish_safetensors.api import is_model_asset
 
 from squish_core.api import (
     DENSE,
     CodecSpec,
     CodeLayout,
-    Container,
     Encoding,
     ErrorCode,
     FormatError,
@@ -29,7 +29,9 @@ from squish_core.api import (
     Source,
     SquishError,
     TensorSpec,
+    WritableContainer,
     WritePlan,
+    dropped_assets,
     install_command,
     parse_spec,
 )
@@ -41,7 +43,7 @@ from .read import awq, manifest
 from .read.folder import Folder
 
 
-class NpyDir(Container):
+class NpyDir(WritableContainer):
     """Squish's npy directories; only tensors in the manifest are listed, and arrays stay in their files."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -120,9 +122,7 @@ class NpyDir(Container):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        from .write import writer
-
-        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()})
+        return WritePlan(dropped=dropped_assets(name for name in assets if not is_model_asset(name)))
 
     def write(
         self,

@@ -12,7 +12,6 @@ from squish_core.api import (
     DENSE,
     CodecSpec,
     CodeLayout,
-    Container,
     DenseFields,
     DenseRecord,
     Encoding,
@@ -30,6 +29,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritableContainer,
     WritePlan,
     check_extents,
     dtypes,
@@ -51,7 +51,7 @@ ApartRecord = tuple[Problem, Record]
 """What is not known about codes, and their record."""
 
 
-class Onnx(Container):
+class Onnx(WritableContainer):
     """ONNX models with their weights inside or in files beside them; writes decoders of known families."""
 
     def sniff(self, source: Source) -> bool:

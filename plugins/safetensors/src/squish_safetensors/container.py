@@ -9,7 +9,6 @@ from attrs import evolve
 
 from squish_core.api import (
     DENSE,
-    Container,
     Encoding,
     ErrorCode,
     FileRef,
@@ -26,6 +25,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     UsageError,
+    WritableContainer,
     WritePlan,
     single_value,
 )
@@ -58,7 +58,7 @@ CODE_TAGS = frozenset(TAGS) - {"BOOL", "F16", "BF16", "F32", "F64", "C64", "I64"
 """Dtypes of codes; 64-bit integers are codes only beside others."""
 
 
-class Safetensors(Container):
+class Safetensors(WritableContainer):
     """Named dense arrays: a JSON header, then the contiguous data of all tensors."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -128,7 +128,7 @@ class Safetensors(Container):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+        return WritePlan(dropped=(*writer.dropped_non_text(meta), *writer.dropped_files(assets, options)))
 
     def writes_folder(self, options: Options) -> bool:
         return writer.MAX_SHARD_SIZE in options

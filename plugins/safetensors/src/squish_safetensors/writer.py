@@ -21,7 +21,6 @@ from squish_core.api import (
     Sink,
     TensorSpec,
     Typed,
-    WritePlan,
     dropped_assets,
     dropped_metadata,
     dtypes,
@@ -88,18 +87,10 @@ def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=encoding.codec, parts={"data": part})
 
 
-def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
-) -> WritePlan:
-    """Predict the exact size of all files, and the dropped metadata and assets."""
-    adapter = is_adapter(assets, options)
-    files = plan(specs, meta, options, adapter=adapter)
+def dropped_files(assets: Iterable[str], options: Options) -> tuple[Dropped, ...]:
+    """Return the assets that are not written."""
     carried = _carried_assets(assets, options)
-    size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in carried)
-    if MAX_SHARD_SIZE in options and not adapter:
-        size += len(_index_json(files))
-    dropped = dropped_assets(name for name in assets if name not in carried)
-    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *dropped))
+    return dropped_assets(name for name in assets if name not in carried)
 
 
 def write(
@@ -275,7 +266,7 @@ def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
     return dropped_metadata((key for key in meta if key not in text), "not text")
 
 
-def _carried_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
+def _carried_assets(assets: Iterable[str], options: Options) -> list[str]:
     """Return the assets of a folder; a single file has none."""
     return [name for name in assets if MAX_SHARD_SIZE in options and is_model_asset(name)]
 

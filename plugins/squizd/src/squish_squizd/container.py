@@ -98,7 +98,7 @@ class Squizd(CompositeContainer):
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options,
         companions: Companions = NO_COMPANIONS,
     ) -> WritePlan:  # fmt: skip
-        return writer.plan_file(specs, meta, assets, WriteOptions.parse(options), companions)
+        return WritePlan(dropped=writer.dropped(specs, meta, assets, WriteOptions.parse(options), companions))
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 from attrs import evolve
+from squish_convert.plan import writable
 
 from squish_core.codecs.code_layout import CodeLayout
 from squish_core.model import Encoding, Refusal, TensorSpec
@@ -32,7 +33,7 @@ LAYOUTS = {
 
 
 class AcceptsCodes(Suite):
-    """The checks of `Container.accepts_codes`."""
+    """The checks of `WritableContainer.accepts_codes`."""
 
     def written_with(self) -> Mapping[str, Mapping[str, str]]:
         """Name -> options of writing under which codes of other formats are offered."""
@@ -42,7 +43,7 @@ class AcceptsCodes(Suite):
         """For codes of each layout: parts that their codec declares, or a refusal with a reason, or None."""
         if not self.entry().info.can_write:
             pytest.skip("it is read-only")
-        container = self.registry.container(self.plugin_id())
+        container = writable(self.plugin_id(), self.registry)
         for (name, matrix), shape in product(LAYOUTS.items(), SHAPES):
             spec, layout = TensorSpec(name="w", shape=shape, dtype="f32"), _for_rank(matrix, len(shape))
             for options in self.written_with().values():

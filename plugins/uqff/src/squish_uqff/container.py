@@ -22,6 +22,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritableContainer,
     WritePlan,
     parse_spec,
     single_value,
@@ -31,7 +32,7 @@ from . import ALIASES, BITS
 from .read.detection import SUFFIX, VERSION_KEYS, numbered
 
 
-class Uqff(Refinement):
+class Uqff(Refinement, WritableContainer):
     """Both generations of UQFF, recognized by `uqff.version.major` or the file suffix.
 
     Under another suffix, every tensor must be numbered and one must start with a 0.x version. Every safetensors file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -89,11 +89,11 @@ def filtered(encoding: Encoding, options: WriteOptions, codec: str, raw_roles: S
     return evolve(encoding, parts=parts)
 
 
-def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -> tuple[Dropped, ...]:
+def dropped(specs: Sequence[TensorSpec], storable: Callable[[Mapping[str, Any]], bool]) -> tuple[Dropped, ...]:
     """Return the attributes that cannot be stored, for the report."""
     return tuple(
         Dropped("attribute", key, where=spec.name)
-        for spec in specs for key, value in spec.attrs.items() if not storable(key, value)
+        for spec in specs for key, value in spec.attrs.items() if not storable({key: value})
     )  # fmt: skip
 
 

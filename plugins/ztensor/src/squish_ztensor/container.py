@@ -7,7 +7,6 @@ from typing import Any
 
 from squish_core.api import (
     CodeLayout,
-    Container,
     Encoding,
     Filter,
     Index,
@@ -20,12 +19,13 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritableContainer,
     WritePlan,
     align_up,
     single_value,
 )
 
-from . import objects, sidecar
+from . import accept, objects, sidecar
 from .options import WriteOptions
 from .records import Manifest, digest_problems
 from .v1 import writer
@@ -36,7 +36,7 @@ from .v2 import writer as v2_writer
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": v2_writer}
 
 
-class Ztensor(Container):
+class Ztensor(WritableContainer):
     """zTensor: reads 0.1 to 2, writes 1.1 and 2."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -90,7 +90,7 @@ class Ztensor(Container):
         options: Mapping[str, str],
     ) -> WritePlan:
         write_options = WriteOptions.of(options)
-        return _WRITERS[write_options.wire].plan_file(specs, meta, assets, write_options)
+        return WritePlan(dropped=accept.dropped(specs, _WRITERS[write_options.wire].storable))
 
     def write(
         self,

@@ -45,12 +45,6 @@ def is_text(meta: Mapping[str, Any], assets: Mapping[str, Any]) -> bool:
     return not assets and all(type(value) is str for value in meta.values())
 
 
-def predict_spec(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
-    """Predict the object's spec before the assets are read: each takes a CBOR head and its bytes."""
-    empty = len(dump_meta(meta, dict.fromkeys(assets, b"")))
-    return _spec(empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values()))
-
-
 def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> OutgoingTensor:
     """Return the object as a tensor to write."""
     packed = dump_meta(meta, assets)
@@ -61,12 +55,6 @@ def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> OutgoingTe
 def _spec(length: int) -> TensorSpec:
     part = Part(dtype="u8", shape=(length,))
     return TensorSpec(name=NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-
-
-def _head(length: int) -> int:
-    return 1 + next(
-        size for limit, size in ((24, 0), (1 << 8, 1), (1 << 16, 2), (1 << 32, 4), (1 << 64, 8)) if length < limit
-    )
 
 
 def _problem(why: str) -> Problem:

@@ -8,7 +8,6 @@ from typing import Any
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
-    Container,
     Encoding,
     Index,
     Limits,
@@ -19,6 +18,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritableContainer,
     WritePlan,
     dropped_assets,
     dropped_metadata,
@@ -30,7 +30,7 @@ from .features import encoding_for
 from .package import read_package
 
 
-class Mlpackage(Container):
+class Mlpackage(WritableContainer):
     """Core ML packages: constants and compressed weights are tensors; the writer adds a linear layer per matrix."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -54,9 +54,8 @@ class Mlpackage(Container):
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
         texts = writer.texts(meta)
-        draft = writer.draft(specs, texts, writer.target_of(options))
         dropped = dropped_metadata((key for key in meta if key not in texts), "not text")
-        return WritePlan(size=draft.size, dropped=(*dropped, *dropped_assets(assets)))
+        return WritePlan(dropped=(*dropped, *dropped_assets(assets)))
 
     def write(
         self,

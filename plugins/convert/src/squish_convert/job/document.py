@@ -20,9 +20,8 @@ from squish_core.guard import gc_paused
 from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
 
-from ..image import output_image
 from ..lock import differences, excerpt, plugin_lock, source_pins
-from ..plan import ConversionPlan
+from ..plan import ConversionPlan, output_image
 from ..step import Step
 
 VERSION = 1

@@ -33,12 +33,11 @@ from ..activations import Activations
 from ..compare.metrics import Distance
 from ..destination import check_space, space_notes
 from ..execute import execute, paths_of, size_of
-from ..image import OutputFile, OutputImage, PartExtent, image_if_any
+from ..image import OutputFile, OutputImage, PartExtent
 from ..mapping.mapped import apply_map
-from ..observer import ConversionObserver
-from ..plan import ConversionPlan
+from ..plan import ConversionPlan, image_if_any, writable
 from ..report import Conversion
-from ..step import Step
+from ..step import ConversionObserver, Step
 from .document import dumps, job_id
 from .journal import Journal, journal_path
 from .options import VERIFY, Job
@@ -99,11 +98,12 @@ def execute_job(
         staging = _remote_staging(target, image, source.registry)
         tasks = layout.file_tasks(job.task_bytes)
     else:
-        is_folder = source.registry.container(plan.format).writes_folder(plan.options)
+        is_folder = writable(plan.format, source.registry).writes_folder(plan.options)
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
         tasks = layout.tasks(job.task_bytes)
     description = JobDescription(
-        id=tag, plan=plan, image=image, source=path_of(source), format=source.format_spec, limits=source.limits,
+        id=tag, plan=evolve(plan, image=None), image=image, source=path_of(source),
+        format=source.format_spec, limits=source.limits,
         assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,
@@ -161,7 +161,7 @@ def _chunks(path: str, offset: int, length: int) -> Iterator[bytes]:
 
 def _remote_staging(target: RemoteTarget, image: OutputImage, registry: Registry) -> RemoteStaging:
     literals = {
-        output.name: b"".join(extent for extent in output.extents if not isinstance(extent, PartExtent))
+        output.name: b"".join(extent for extent in output.extents if isinstance(extent, bytes))
         for output in image.files
         if not any(isinstance(extent, PartExtent) for extent in output.extents)
     }

@@ -13,8 +13,8 @@ from squish_core.file import File
 from ..activations import Activations
 from ..image import OutputImage, PartExtent
 from ..plan import ConversionPlan
-from ..ranges import PanelTable, panels_of
 from ..step import Step
+from ..virtual import PanelTable, panels_of
 
 UNIT = 4 << 20
 """Unit of copied parts in bytes, which is never split."""

@@ -35,16 +35,15 @@ from squish_core.plugins.sources import open_target, remote_target
 from ..activations import Activations, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
-from ..image import OutputFile, OutputImage, PartExtent
+from ..image import OutputFile, OutputImage
 from ..lock import differences, plugin_lock, source_pins
 from ..mapping.mapped import apply_map
-from ..observer import ConversionObserver
 from ..panels import ALL_PANELS, EncodedPanels
 from ..plan import ConversionPlan
-from ..ranges import panels_of, stored_range
-from ..step import Step
+from ..step import ConversionObserver, Step
 from ..streams import part_bytes, streams_of
 from ..verified_reader import VerifiedReader
+from ..virtual import panels_of, stored_range
 from .staging import upload
 from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
 
@@ -120,7 +119,7 @@ def write_literals(path: str, output: OutputFile) -> None:
     try:
         with open(path, "r+b") as file:
             for extent, offset in zip(output.extents, output.starts):
-                if not isinstance(extent, PartExtent):
+                if isinstance(extent, bytes):
                     file.seek(offset)
                     file.write(extent)
             file.flush()

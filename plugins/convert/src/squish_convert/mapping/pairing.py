@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from squish_core.errors import SquishError
 from squish_core.file import File
+from squish_core.formats.base import WritableContainer
 
 from ..families import CONFIG_FILE, GGUF, Family
 from .mapped import MappedFile, Naming, family_of, map_file, naming_of, stores_codes
@@ -80,7 +81,7 @@ def _differ_in_config(first: File, second: File) -> bool:
 def _layout(file: File, naming: Naming) -> str:
     """Layout of a file's names: the one its format prescribes, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
-    own = container.naming({}) if container is not None else None
+    own = container.naming({}) if isinstance(container, WritableContainer) else None
     return own if own is not None and (own == GGUF) == (naming.layout == GGUF) else naming.layout
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from squish_safetensors.api import is_model_asset
 
-from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dtypes, dump_meta
+from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, dtypes, dump_meta
 
 from ..features import LISTING
 from ..read import listing
@@ -25,13 +25,6 @@ STATS = (
     "compressed_bytes", "on_disk_bytes", "compression_ratio", "shards_deleted", "source_bytes_reclaimed", "elapsed_s",
 )  # fmt: skip
 SAFE_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
-
-
-def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
-    """Predict the size of all files, and what is dropped."""
-    files = _files(specs, meta, assets)
-    dropped = dropped_assets(name for name in assets if not is_model_asset(name))
-    return WritePlan(size=sum(file.size for file in files.values()) + len(listing.dump(files)), dropped=dropped)
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:

@@ -25,7 +25,7 @@ class Weights:
         stream = self._tensors[tensor].parts[initializer.role]
         name, dtype, shape = initializer.name, initializer.dtype, initializer.shape
         if stream.part.nbytes < INLINE:
-            values = proto.raw(b"".join(bytes(chunk) for chunk in stream.chunks()))
+            values = proto.raw(stream.read())
         else:
             data.pad(ALIGNMENT)
             values = proto.external(self.location, data.tell(), stream.part.nbytes)

@@ -75,7 +75,7 @@ def with_own_graph(source: Source, index: Index, options: Options) -> Options:
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
-    """Build the graph once, so that what it lacks is an error before anything is written."""
+    """State which values an existing graph keeps, and which metadata and files are not written."""
     notes: tuple[str, ...] = ()
     carried: Mapping[str, Any] = {}
     if GRAPH in options:
@@ -85,18 +85,9 @@ def plan_file(
             carried = read_model(model.source, Limits()).meta
         note = f"the graph keeps the values of {counted(len(kept), 'initializer')}: {', '.join(kept[:3])}"
         notes = (note,) if kept else ()
-    else:
-        graph = decoder_graph(decoder_of(assets), specs)
-        unused = {spec.name for spec in specs} - {initializer.tensor for initializer in graph.initializers.values()}
-        if unused:
-            raise FormatError(
-                "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
-                found=f"{counted(len(unused), 'tensor')} without a place",
-                hint="Leave them out with only=, if the model runs without.",
-            )  # fmt: skip
     absent = dropped_metadata((key for key in meta if carried.get(key) != meta[key]), "not written")
     lost = dropped_assets(name for name in assets if name not in ASSETS)
-    return WritePlan(size=None, dropped=(*absent, *lost), notes=notes)
+    return WritePlan(dropped=(*absent, *lost), notes=notes)
 
 
 def write(
@@ -120,12 +111,26 @@ def write(
     decoder = decoder_of(assets)
     _write_file(sink, GENAI, genai_config(decoder, sink.name))
     graph = decoder_graph(decoder, specs)
+    _check_places(graph, specs)
     fields = [*graph.constant_nodes, *graph.nodes, proto.message(2, decoder.family)]
     with sink.member(weights.location) as data:
         fields += [weights.write(data, initializer, initializer.tensor) for initializer in graph.initializers.values()]
     fields += [*graph.inputs, *graph.outputs]
     for piece in proto.model(fields, _opsets(graph), IR_VERSION, {}):
         sink.write(piece)
+
+
+def _check_places(graph: Graph, specs: Sequence[TensorSpec]) -> None:
+    """Raise FormatError unless the graph uses all tensors."""
+    unused = {spec.name for spec in specs} - {initializer.tensor for initializer in graph.initializers.values()}
+    if unused:
+        raise FormatError(
+            "the graph of the family has no place for a tensor",
+            tensor=min(unused),
+            code="tensor-unused",
+            found=f"{counted(len(unused), 'tensor')} without a place",
+            hint="Leave them out with only=, if the model runs without.",
+        )
 
 
 def _opsets(graph: Graph) -> dict[str, int]:

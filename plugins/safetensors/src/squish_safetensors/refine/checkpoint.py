@@ -13,6 +13,7 @@ from squish_core.api import (
     Refinement,
     Sink,
     TensorSpec,
+    WritableContainer,
     WritePlan,
     dropped_assets,
 )
@@ -23,7 +24,7 @@ from .declarations import declaration_paths, dropped_declarations
 from .files import read_config, readable_by_transformers, with_config
 
 
-class Checkpoint(Refinement):
+class Checkpoint(Refinement, WritableContainer):
     """A refinement written as a checkpoint folder; `framework` is the `format` in the shards' metadata."""
 
     framework: ClassVar[str]
@@ -42,13 +43,13 @@ class Checkpoint(Refinement):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        """Predict what is dropped; the size is unknown before config.json is written."""
+        """State what is dropped."""
         part = assets.get(CONFIG_FILE)
         config = read_config(b"{}" if part is None or part.data is None else bytes(part.data))
         declared = declaration_paths(self.declare(config, specs, options))
         dropped = dropped_assets(name for name in assets if name in DECLARING or not is_model_asset(name))
         undeclared = () if declared else dropped_declarations(config)
-        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *dropped, *undeclared))
+        return WritePlan(dropped=(*writer.dropped_non_text(meta), *dropped, *undeclared))
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],

@@ -22,11 +22,9 @@ from .names import logical_shapes
 from .place import Placement, WriteOptions
 
 
-def plan_draft(
-    companions: Companions, options: WriteOptions, placement: Placement
-) -> tuple[Draft | None, tuple[Dropped, ...]]:
-    """Plan the draft head of the source; also returns the children that SQUIZD cannot store."""
-    draft, dropped = None, []
+def dropped_children(companions: Companions, options: WriteOptions, placement: Placement) -> tuple[Dropped, ...]:
+    """Return the children that SQUIZD cannot store, and what it cannot store of the draft head."""
+    dropped = []
     for name, child in companions.children.items():
         tensors = [OutgoingTensor(spec, {}) for spec in child.tensors.values()]
         sizes = {key: bytes(part.nbytes) for key, part in child.assets.items() if key == CONFIG}
@@ -40,12 +38,11 @@ def plan_draft(
         elif clash := _clash(placement, planned):
             reason = f"its tensor {clash} and the model's tensor of the same name differ in shape"
         else:
-            draft = planned
             dropped += [Dropped("metadata", key, where=name) for key in child.meta if key not in (LAYERS, VOCABULARY)]
             dropped += [Dropped("asset", key, where=name) for key in child.assets if key != CONFIG]
             continue
         dropped.append(Dropped("child", name, reason))
-    return draft, tuple(dropped)
+    return tuple(dropped)
 
 
 def _clash(placement: Placement, draft: Draft) -> str | None:
@@ -56,9 +53,9 @@ def _clash(placement: Placement, draft: Draft) -> str | None:
     return next(clashes, None)
 
 
-def plan_appendix(companions: Companions, options: WriteOptions) -> tuple[int | None, tuple[Dropped, ...]]:
-    """Return the size of the source's CoreML package (None without one) and the encodings that SQUIZD cannot store."""
-    size, dropped = None, []
+def dropped_encodings(companions: Companions, options: WriteOptions) -> tuple[Dropped, ...]:
+    """Return the encodings of the whole model that SQUIZD cannot store."""
+    dropped = []
     for encoding in companions.whole:
         if encoding.codec.id != coreml.CODEC or set(encoding.parts) != {coreml.ROLE}:
             dropped.append(
@@ -66,9 +63,7 @@ def plan_appendix(companions: Companions, options: WriteOptions) -> tuple[int | 
             )
         elif options.coreml:
             dropped.append(Dropped("encoding", str(encoding.codec), "replaced by the option coreml"))
-        else:
-            size = encoding.parts[coreml.ROLE].nbytes
-    return size, tuple(dropped)
+    return tuple(dropped)
 
 
 def open_draft(companions: OutgoingCompanions, options: WriteOptions, stack: ExitStack) -> Draft | None:

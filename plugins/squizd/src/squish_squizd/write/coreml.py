@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
-from squish_core.api import OutgoingWhole, Sink, SquishError
+from squish_core.api import ErrorCode, OutgoingWhole, Sink, SquishError, UsageError
 
 from ..read.blocks import ALIGNMENT
 
@@ -29,6 +29,8 @@ def write_package(sink: Sink, path: str) -> None:
     files = sorted(item for item in root.rglob("*") if item.is_file() and not item.is_symlink())
     if not files:
         raise SquishError("not a CoreML package: expected an .mlpackage folder with files", file=path, code="coreml")
+    if sink.records:
+        raise UsageError("the size of a package follows from its files", code=ErrorCode.IMAGE)
     with tempfile.TemporaryFile() as spool:
         with zipfile.ZipFile(spool, "w", zipfile.ZIP_STORED) as archive:
             for item in files:

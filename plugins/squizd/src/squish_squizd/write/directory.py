@@ -10,7 +10,6 @@ import cbor2
 from ..read.blocks import aligned
 from ..read.header import DRAFT_KEY, GLOBAL_KEY
 from ..read.tables import QUANTIZED, Table
-from . import place
 from .draft import Draft
 from .place import PlacedBlock, Placement
 
@@ -47,14 +46,6 @@ def directory(placement: Placement, draft: Draft | None, masks: Mapping[int, byt
     if masks:
         root["masks"] = dict(masks)
     return root if len(cbor2.dumps(root)) <= LIMIT else {}
-
-
-def no_masks(placement: Placement) -> dict[int, bytes]:
-    """Return masks of the right size, for predicting that of the directory."""
-    return {
-        layer: bytes(sum(place.mask_length(block, placement.block_size) for block in placement.layers[layer]))
-        for layer, (_, _, masks) in placement.extents.items() if masks
-    }  # fmt: skip
 
 
 def _item(block: PlacedBlock) -> list[Any]:

@@ -27,7 +27,7 @@ from squish_core.api import (
     kind_of,
 )  # fmt: skip
 
-from ..read.blocks import ALIGNMENT, aligned
+from ..read.blocks import ALIGNMENT
 from ..read.header import DRAFT_KEY
 from . import place
 from .accept import accepts
@@ -65,12 +65,6 @@ class Draft:
             blocks, position = place.place_blocks([each.spec for each in tensors], DRAFT_KEY + layer, position)
             pairs += zip(blocks, tensors)
         return pairs
-
-    def end(self, position: int) -> int:
-        """Return the end of the section if it is written at `position`."""
-        position = aligned(position) + 8
-        blocks = self.blocks(position)
-        return blocks[-1][0].start + len(blocks[-1][0].header) + blocks[-1][0].length if blocks else position
 
     def collect(self, entries: Entries) -> None:
         """Collect the tables of all blocks, which are written before the draft head."""

@@ -18,9 +18,13 @@ _CODES = {"INT4": (-8, 7), "INT2": (0, 3)}
 
 
 class Entries:
-    """Tensor-level entries in memory, sub-block entries in a temporary file."""
+    """Tensor-level entries in memory, sub-block entries in a temporary file.
 
-    def __init__(self) -> None:
+    `records`: the target is laid out, so entries have no values, but take their place.
+    """
+
+    def __init__(self, *, records: bool = False) -> None:
+        self._records = records
         self._level: list[bytes] = []
         self._pairs = 0
         self._spool: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
@@ -38,6 +42,9 @@ class Entries:
         """Add the entries of a block, if it is quantized."""
         if block.kind == "ASTW":
             self._level.append(ENTRY.pack(block.id, block.codec.params["scale"], block.codec.params["zero"]))
+        elif "table" in streams and self._records:
+            self._level.append(bytes(ENTRY.size))
+            self._pairs += block.pairs
         elif "table" in streams:
             self._add_table(block, streams["table"].chunks())
 
@@ -71,10 +78,16 @@ class Entries:
 
     def write_to(self, sink: Sink) -> None:
         """Write both tables; the second only if there are sub-blocks."""
-        sink.write(struct.pack("<4sI", MAGIC, len(self._level)) + b"".join(self._level))
+        sink.write(struct.pack("<4sI", MAGIC, len(self._level)))
+        if self._records:
+            sink.skip(len(self._level) * ENTRY.size)
+        else:
+            sink.write(b"".join(self._level))
         if self._pairs:
             sink.pad(64)
             sink.write(struct.pack("<4sI", MAGIC, self._pairs))
+            if self._records:
+                sink.skip(self._pairs * ENTRY.size)
             self._spool.seek(0)
             while chunk := self._spool.read(1 << 22):
                 sink.write(chunk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import cbor2
@@ -89,7 +89,7 @@ def names_section(
         for key, value in meta.items()
         if key not in (ARCH, LAYER_COUNT) and (key != ATTRS or foreign is None)
     }
-    if (own or assets) and fits_names(own, assets):
+    if (own or assets) and fits_names(own, map(len, assets.values())):
         attrs[META] = dump_meta(own, assets)
     if draft and draft.config:
         attrs[DRAFT_CONFIG] = draft.config
@@ -103,6 +103,6 @@ def names_section(
     return cbor2.dumps(root | {"at": struct.pack("<Q", aligned(end_of_tables(placement, draft)))})
 
 
-def fits_names(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bool:
-    """Whether metadata and assets are small enough for the section."""
-    return sum(map(len, assets.values())) <= MAX_META and len(dump_meta(meta, {})) <= MAX_META // 4
+def fits_names(meta: Mapping[str, Any], sizes: Iterable[int]) -> bool:
+    """Whether metadata and assets of these sizes are small enough for the section."""
+    return sum(sizes) <= MAX_META and len(dump_meta(meta, {})) <= MAX_META // 4

@@ -11,13 +11,13 @@ from typing import Any
 
 from squish_core.api import (
     Companions,
+    Dropped,
     FormatError,
     OutgoingCompanions,
     OutgoingTensor,
     Part,
     Sink,
     TensorSpec,
-    WritePlan,
     dropped_assets,
     dropped_metadata,
 )
@@ -26,38 +26,27 @@ from ..read.blocks import ALIGNMENT, aligned
 from ..read.header import ENTRY, FLAGS, SIZE, fnv1a64
 from ..read.tables import QUANTIZED
 from . import place
-from .companions import open_draft, plan_appendix, plan_draft, write_appendix
-from .coreml import HEADER
-from .directory import directory, end_of_tables, no_masks
+from .companions import dropped_children, dropped_encodings, open_draft, write_appendix
+from .directory import directory
 from .entries import Entries
 from .names import ARCH, MAX_META, arch_of, fits_names, layer_count_of, names_section
 from .place import PlacedBlock, Placement, WriteOptions
 
 
-def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions,
+def dropped(
+    specs: Sequence[TensorSpec],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, Part],
+    options: WriteOptions,
     companions: Companions,
-) -> WritePlan:  # fmt: skip
-    """Return the exact size, from the placement alone, and what SQUIZD cannot store."""
+) -> tuple[Dropped, ...]:
+    """Return what SQUIZD cannot store."""
+    lost: tuple[Dropped, ...] = ()
+    if not fits_names(meta, (part.nbytes for part in assets.values())):
+        reason = f"metadata and assets of more than {MAX_META >> 20} MiB"
+        lost = (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
     placement = place.place(specs, options, layer_count_of(meta))
-    small = sum(part.nbytes for part in assets.values()) <= MAX_META
-    zeros = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
-    fits = small and fits_names(meta, zeros)
-    reason = f"metadata and assets of more than {MAX_META >> 20} MiB"
-    dropped = () if fits else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
-    draft, dropped_children = plan_draft(companions, options, placement)
-    appendix, dropped_encodings = plan_appendix(companions, options)
-    dropped = (*dropped, *dropped_children, *dropped_encodings)
-    if options.draft or options.coreml:
-        return WritePlan(size=None, dropped=dropped)
-    stored = (meta, zeros) if fits else ({}, {})
-    section = names_section(placement, *stored, draft, directory(placement, draft, no_masks(placement)))
-    position = aligned(end_of_tables(placement, draft)) + 8 + len(section)
-    if draft is not None:
-        position = draft.end(position)
-    if appendix is not None:
-        position = aligned(position) + HEADER.size + appendix
-    return WritePlan(size=position, dropped=dropped)
+    return (*lost, *dropped_children(companions, options, placement), *dropped_encodings(companions, options))
 
 
 def write(
@@ -67,7 +56,7 @@ def write(
     """Write header, index, layers with masks, globals, tables, names, draft head and CoreML appendix."""
     placement = place.place([outgoing.spec for outgoing in tensors], options, layer_count_of(meta))
     streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}
-    with Entries() as entries, ExitStack() as stack:
+    with Entries(records=sink.records) as entries, ExitStack() as stack:
         draft = open_draft(companions, options, stack)
         table_at = _table_at(placement)
         sink.write(bytes(SIZE))
@@ -134,7 +123,7 @@ def _block(sink: Sink, block: PlacedBlock, streams: Mapping[str, Any], entries: 
             sink.pad(2)
         stream.write_to(sink)
     entries.add(block, streams)
-    return b"".join(bytes(chunk) for chunk in streams["mask"].chunks()) if "mask" in streams else None
+    return streams["mask"].read() if "mask" in streams else None
 
 
 def _mask(block: PlacedBlock, bitmap: bytes | None, side: int) -> tuple[bytes, int, int]:

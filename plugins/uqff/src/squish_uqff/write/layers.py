@@ -222,7 +222,7 @@ class Scale:
 
     def raw(self, streams: Streams) -> bytes:
         """Return the bytes of the scale."""
-        self._bytes = self._bytes or b"".join(bytes(chunk) for chunk in streams["scale"].chunks())
+        self._bytes = self._bytes or streams["scale"].read()
         return self._bytes
 
     def inverse(self, streams: Streams) -> bytes:

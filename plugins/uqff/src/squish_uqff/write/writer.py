@@ -57,11 +57,6 @@ class PlannedFile:
     entries: tuple[Entry, ...]
     header: bytes
 
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        return len(self.header) + sum(entry.nbytes for entry in self.entries)
-
 
 def legacy_version(options: Options) -> Version | None:
     """Return the 0.x version that the options request, None for 1.x; FormatError for one that is not written."""
@@ -83,7 +78,7 @@ def legacy_version(options: Options) -> Version | None:
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
-    """Predict the size of all files and the dropped metadata and assets."""
+    """State the dropped metadata and assets, stacked layers and notes."""
     legacy = legacy_version(options)
     layers, rest = layers_of(specs, stack=not legacy)
     data = assets[CONFIG].data if CONFIG in assets else None
@@ -93,20 +88,13 @@ def plan_file(
         *dropped_assets(name for name in assets if name not in ASSETS),
         *(dropped_declarations(_config(config)) if config is not None else ()),
     )
-    sizes = {name: assets[name].nbytes for name in _assets_to_write(assets)}
-    if config is not None:
-        sizes[CONFIG] = len(_own_config(config))
     if legacy:
         numbered = number_layers(layers, rest, config, legacy)
-        files = plan_legacy(numbered, rest, options, legacy)
         tied = any(layer.key == "lm_head" and layer.spec.name != _HEAD for layer in numbered.values())
-        size = sum(file.size for file in files) + sum(sizes.values())
-        return WritePlan(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
+        return WritePlan(dropped=dropped, notes=(_TIED,) if tied else ())
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
-    files = plan(layers, rest, meta, options)
-    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(sizes.values())
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return WritePlan(size=size, dropped=dropped, notes=notes, stacks=stacks)
+    return WritePlan(dropped=dropped, notes=notes, stacks=stacks)
 
 
 def write(

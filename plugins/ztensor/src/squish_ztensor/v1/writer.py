@@ -20,24 +20,21 @@ from squish_core.api import (
     Digest,
     Encoding,
     OutgoingTensor,
-    Part,
     Refusal,
     Sink,
     TensorSpec,
-    WritePlan,
     align_up,
     map_in_order,
 )
 
 from .. import accept, groups, sidecar
 from ..options import WriteOptions, zstd_codec
-from ..wire import FOOTER, MAGIC
+from ..wire import MAGIC
 from . import layouts
 from .manifest import ALIGNMENT
 
 _SPOOLED = 32 << 20
 """Bytes of a compressed part that are kept in memory; larger ones go to an unnamed temporary file."""
-_NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
 
 
 @frozen
@@ -73,7 +70,7 @@ class Placement:
                 component["digest"] = digest
             components[layouts.role_of(encoding, role)] = component
         entry: dict[str, Any] = {"shape": list(spec.shape), "format": layouts.format_of(encoding)}
-        attributes = {key: value for key, value in spec.attrs.items() if _has_cbor(value)}
+        attributes = {key: value for key, value in spec.attrs.items() if storable({key: value})}
         if attributes := attributes | layouts.attributes(spec, encoding):
             entry["attributes"] = dict(sorted(attributes.items()))
         self.objects[spec.name] = {**entry, "components": dict(sorted(components.items()))}
@@ -105,27 +102,6 @@ def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOpti
     # Readers get the number of values of a sparse tensor from the components' lengths.
     raw_roles = tuple(encoding.parts) if encoding.codec.id in accept.SPARSE else ()
     return accept.filtered(encoding, options, "zstd", raw_roles)
-
-
-def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
-) -> WritePlan:
-    """Predict the exact size of a raw file, from a manifest with placeholder digests."""
-    dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
-    if options.encoding == "zstd":
-        return WritePlan(size=None, dropped=dropped)
-    text = sidecar.is_text(meta, assets)
-    specs = [*specs] if text else [*specs, sidecar.predict_spec(meta, assets)]
-    placement, position = Placement(options.compatible), len(MAGIC)
-    for spec in specs:
-        ranges = {}
-        for role, part in spec.encodings[0].parts.items():
-            offset = placement.start(position, spec.name, part.nbytes)
-            ranges[role] = (offset, part.nbytes, _NO_DIGEST[options.digests])
-            position = offset + part.nbytes
-        placement.add(spec, ranges)
-    size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
-    return WritePlan(size=size, dropped=dropped)
 
 
 def write(
@@ -161,16 +137,14 @@ def _append(
     for outgoing, spools in tensors:
         spec, ranges = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
-            stream, digest = outgoing.parts[role], None
             offset = accept.pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
+            digest = None if options.digests == "none" else Digest(options.digests)
             if role in spools:
                 with spools[role] as spool:
-                    digest = _copy(sink, iter(partial(spool.read, 1 << 22), b""), options)
-            elif options.digests != "none":
-                digest = _copy(sink, accept.counted(stream.chunks(), part), options)
+                    _copy(sink, spool, digest)
             else:
-                stream.write_to(sink)
-            ranges[role] = (offset, sink.tell() - offset, digest)
+                outgoing.parts[role].write_to(sink, digest)
+            ranges[role] = (offset, sink.tell() - offset, None if digest is None else str(digest))
         placement.add(spec, ranges)
 
 
@@ -195,19 +169,18 @@ def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, A
     return spools
 
 
-def _copy(sink: Sink, chunks: Iterable[Any], options: WriteOptions) -> str | None:
-    """Append stored bytes; returns their digest."""
-    digest = None if options.digests == "none" else Digest(options.digests)
-    for chunk in chunks:
+def _copy(sink: Sink, spool: Any, digest: Digest | None) -> None:
+    """Append the bytes of a spool, to the digest too."""
+    while chunk := spool.read(1 << 22):
         sink.write(chunk)
-        if digest:
+        if digest is not None:
             digest.update(chunk)
-    return str(digest) if digest else None
 
 
-def _has_cbor(value: Any) -> bool:
+def storable(values: Mapping[str, Any]) -> bool:
+    """Whether CBOR can store attributes."""
     try:
-        cbor2.dumps(value)
+        cbor2.dumps(dict(values))
     except (cbor2.CBORError, RecursionError):
         return False
     return True

@@ -102,10 +102,7 @@ def check(spec: TensorSpec, streams: Mapping[str, Any]) -> None:
         return
     from ..codecs import sparse
 
-    parts: dict[str, Any] = {
-        role: sparse.array(b"".join(bytes(chunk) for chunk in streams[role].chunks()), encoding.parts[role])
-        for role in encoding.parts
-    }
+    parts: dict[str, Any] = {role: sparse.array(streams[role].read(), encoding.parts[role]) for role in encoding.parts}
     try:
         sparse.csr_rows(parts, spec.shape, {**encoding.codec.params, "ordered": True}, slice(0, spec.shape[0]))
     except CodecError as error:

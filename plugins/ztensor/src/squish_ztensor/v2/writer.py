@@ -19,7 +19,6 @@ from squish_core.api import (
     Refusal,
     Sink,
     TensorSpec,
-    WritePlan,
     align_up,
 )
 
@@ -29,7 +28,6 @@ from ..names import TYPES
 from ..options import WriteOptions
 from . import deterministic, footer, layouts
 
-_DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
 _PREFIX, _PIECE = 1 << 16, 1 << 20
 """Bytes that are hashed to compare blobs without digests, and bytes per step of the comparison."""
 
@@ -81,28 +79,6 @@ def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOpti
     return accept.filtered(encoding, options, "zt.zstd-seekable", accept.INDICES)
 
 
-def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
-) -> WritePlan:
-    """Predict the exact size, unless parts are compressed, or have equal sizes and may be duplicates."""
-    dropped = accept.dropped(specs, lambda key, value: storable({key: value}))
-    as_attributes = not assets and storable(meta)
-    specs = [*specs] if as_attributes else [*specs, sidecar.predict_spec(meta, assets)]
-    sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
-    if options.encoding != "raw" or any(count > 1 for count in sizes.values()):
-        return WritePlan(size=None, dropped=dropped)
-    manifest, position = Manifest(options.alignment), len(footer.MAGIC)
-    for spec in _sorted_specs(specs, options):
-        parts = {}
-        for role, part in _sorted_parts(spec):
-            offset = manifest.place(position)
-            position = offset + part.nbytes
-            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[options.digests])
-        manifest.add(spec, parts)
-    size = manifest.place(position) + len(manifest.pack(meta if as_attributes else {})) + footer.SIZE
-    return WritePlan(size=size, dropped=dropped)
-
-
 def write(
     sink: Sink,
     tensors: Sequence[OutgoingTensor],
@@ -123,7 +99,8 @@ def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], 
     blobs = _Blobs(sink, manifest, options, [item.spec for item in tensors])
     streams = {item.spec.name: item.parts for item in tensors}
     for spec in _sorted_specs([item.spec for item in tensors], options):
-        layouts.check(spec, streams[spec.name])
+        if not sink.records:
+            layouts.check(spec, streams[spec.name])
         blobs.add(spec, streams[spec.name])
     packed = deterministic.encode(root)
     offset = accept.pad(sink, manifest.place(sink.tell()))
@@ -169,14 +146,13 @@ class _Blobs:
         self.manifest.add(spec, parts)
 
     def _append(self, stream: Any, part: Part) -> str | None:
-        kind = self._options.digests
-        if kind == "none" and not part.filters:
-            stream.write_to(self._sink)
-            return None
-        digest = None if kind == "none" else Digest(kind)
-        chunks = accept.counted(stream.chunks(), part, digest)
-        for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
-            self._sink.write(chunk)
+        digest = None if self._options.digests == "none" else Digest(self._options.digests)
+        if part.filters:
+            chunks = accept.counted(stream.chunks(), part, digest)
+            for chunk in ZstdSeekable().encode(chunks, part.filters[0].params):
+                self._sink.write(chunk)
+        else:
+            stream.write_to(self._sink, digest)
         return str(digest) if digest else None
 
     def _first(self, offset: int, length: int, digest: str | None) -> int:
