@@ -28,7 +28,7 @@ from .options import (
     To,
     job,
 )
-from .output import Answer, command_line, error_data
+from .output import Answer, error_data
 from .progress import Progress
 
 Target = Annotated[
@@ -130,7 +130,7 @@ def verify_file(
         with opened, Progress("verifying", quiet) as progress:
             report = squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
     ok = report.clean if strict else report.ok
-    lines = map(command_line, report_lines(report, strict))
+    lines = report_lines(report, strict)
     return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
 
 
@@ -160,7 +160,7 @@ def diff(
     with Progress("comparing", quiet) as progress:
         difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
     lines = difference_lines(difference, None if everything else WORST)
-    return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
+    return Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
 
 
 def convert(
@@ -217,7 +217,7 @@ def convert(
             requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan,
             job=job(scheduler, task_bytes, resume, journal), dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))
+    return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
 def read_recipe(path: str) -> list[str]:

@@ -9,8 +9,6 @@ from typing import Any
 
 from squish_core.text import escape
 
-from .output import command_line
-
 EVERY = 2.0
 """Seconds between two lines, and before the first."""
 
@@ -41,7 +39,7 @@ class Progress:
             self._bar.stop()
         if isinstance(error, KeyboardInterrupt):
             for note in getattr(error, "__notes__", ()):  # how to resume
-                print(command_line(note), file=sys.stderr)
+                print(note, file=sys.stderr)
 
     def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
         """Add a finished task to its worker's total."""

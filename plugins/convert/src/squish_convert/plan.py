@@ -299,7 +299,8 @@ class _Planner:
         ):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",
-                hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
+                hint="Leave out {option:activations}, or use an encoder that weighs errors by them "
+                "(q4_k:search=activations).",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")

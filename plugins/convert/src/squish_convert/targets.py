@@ -31,5 +31,5 @@ def format_for(target: Path, registry: Registry) -> str:
     ids = ", ".join(entry.info.id for entry in writable)
     raise UsageError(
         "the target format is not clear from the name", file=str(target), code="format",
-        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass to=..., one of {ids}.".lstrip(),
+        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass {{option:to=...}}, one of {ids}.".lstrip(),
     )  # fmt: skip

@@ -76,7 +76,7 @@ def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
     return TensorError(
         "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
         expected=_storage(first), found=_storage(other),
-        hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
+        hint="Encode all of them alike with {option:encode}, or keep the names ({option:rename=keep}).",
     )  # fmt: skip
 
 

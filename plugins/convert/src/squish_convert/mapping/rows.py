@@ -277,5 +277,5 @@ def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
 def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
     return TensorError(
         f"its rows cannot be rearranged: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
-        found=str(encoding.codec), hint="Decode it with encode='f16', or keep the names (rename='keep').",
+        found=str(encoding.codec), hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep}).",
     )  # fmt: skip

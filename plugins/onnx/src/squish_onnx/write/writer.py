@@ -92,7 +92,7 @@ def plan_file(
             raise FormatError(
                 "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
                 found=f"{counted(len(unused), 'tensor')} without a place",
-                hint="Leave them out with only=, if the model runs without.",
+                hint="Leave them out with {option:only}, if the model runs without.",
             )  # fmt: skip
     absent = dropped_metadata((key for key in meta if carried.get(key) != meta[key]), "not written")
     lost = dropped_assets(name for name in assets if name not in ASSETS)
