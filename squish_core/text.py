@@ -57,8 +57,24 @@ def format_bytes(nbytes: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Format a count with its noun in the singular or the plural (by default the singular with an "s").
+    """Format a count with its noun in the singular or the plural.
 
+    Parameters
+    ----------
+    count
+        The number.
+    noun
+        The singular.
+    plural
+        The plural, if it is not the singular with an "s".
+
+    Returns
+    -------
+    str
+        The number, with commas, and the noun.
+
+    Examples
+    --------
     >>> counted(1, "tensor"), counted(2000, "tensor"), counted(2, "entry", "entries")
     ('1 tensor', '2,000 tensors', '2 entries')
     """

@@ -214,7 +214,9 @@ def test_problems_name_options_and_have_no_empty_place(
 
     monkeypatch.setattr(toys.Box, "read_index", read_with_problem)
     assert squish("info", path).lines[-1] == "  note: read it with --format toy.box:x=1"
-    assert json.loads(squish("info", path, "--json").out)["problems"][0]["message"] == "read it with --format toy.box:x=1"
+    assert (
+        json.loads(squish("info", path, "--json").out)["problems"][0]["message"] == "read it with --format toy.box:x=1"
+    )
 
 
 # reports
