@@ -60,7 +60,7 @@ def detect(source: Source, registry: Registry) -> str:
             raise AmbiguousFormatError(
                 "several formats match", file=source.name, expected="one format", found=", ".join(sorted(winners)),
                 code=ErrorCode.AMBIGUOUS,
-                hint="Choose one with format=...",
+                hint="Choose one with {option:format=...}",
             )  # fmt: skip
         return by_suffix.pop()
     if best[0]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core.codes import USAGE_CODES
-from squish_core.text import escape
+from squish_core.text import escape, words
 
 
 @frozen(kw_only=True)
@@ -18,7 +18,7 @@ class Problem:
     code: str
     severity: str
     where: str
-    message: str
+    message: str = field(converter=words)
 
 
 MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
@@ -56,18 +56,19 @@ class SquishError(Exception):
         code: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.message = redact(message)
+        self.message = words(redact(message))
         super().__init__(self.message)
         self.file, self.tensor, self.part, self.offset = redact(file), tensor, part, offset
-        self.expected, self.found, self.code, self.hint = redact(expected), redact(found), code, redact(hint)
+        self.expected, self.found, self.code = redact(expected), redact(found), code
+        self.hint = hint and words(redact(hint))
 
     def within(self, **context: Any) -> SquishError:
         """Fill in fields that are None and return the error; errors about an argument stay unchanged."""
         if self.is_about_argument or self.code in USAGE_CODES:
             return self
-        for field, value in context.items():
-            if getattr(self, field) is None:
-                setattr(self, field, redact(value))
+        for name, value in context.items():
+            if getattr(self, name) is None:
+                setattr(self, name, words(redact(value)) if name in ("message", "hint") else redact(value))
         return self
 
     def about_argument(self) -> SquishError:

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_OPTION = re.compile(r"\{option:(\w+)(?:=((?:[^{}]|\{[^{}]*\})*))?\}")
+
+
+def argument(name: str, value: str) -> str:
+    """Spell an option as an argument of a Python function: `encode='f32'`."""
+    return f"{name}={value if value in ('', '...', 'True', 'FILE', 'DIR', 'FOLDER') else repr(value)}"
+
+
+spelling = argument
+"""Spells the options that texts name; the command line replaces it while it runs."""
+
+
+def words(text: str) -> str:
+    """Spell the options that a text names, `{option:encode}` or `{option:encode=f32}`, for whoever reads it.
+
+    >>> words("Decode it with {option:encode=f32}, or leave out {option:scheduler}.")
+    "Decode it with encode='f32', or leave out scheduler=."
+    """
+    return _OPTION.sub(lambda match: spelling(match[1], match[2] or ""), text)
 
 
 def escape(text: str) -> str:

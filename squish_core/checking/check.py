@@ -289,9 +289,9 @@ class Check:
         index = self.file.index
         digests = sum(part.digest is not None for name in self.file for _, part in _parts(self.file[name]))
         if not deep:
-            yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
+            yield f"the values of {counted(len(self.file), 'tensor')} ({{option:deep=True}} decodes them)"
             if digests:
-                yield f"{counted(digests, 'digest')} (deep=True checks them)"
+                yield f"{counted(digests, 'digest')} ({{option:deep=True}} checks them)"
             return
         if undecoded := len(self.file) - self.decoded:
             yield f"the values of {counted(undecoded, 'tensor')}, which cannot be decoded here"

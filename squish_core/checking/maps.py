@@ -58,7 +58,7 @@ def path_of(file: File) -> str:
         return file.name
     raise UsageError(
         "a scheduler needs a file that other processes can open", found=file.name, expected="a path or a URL",
-        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out scheduler=.",
+        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out {option:scheduler}.",
     )  # fmt: skip
 
 

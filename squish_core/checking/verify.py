@@ -16,7 +16,7 @@ from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, Usa
 from squish_core.file import File
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
-from squish_core.text import counted
+from squish_core.text import counted, words
 
 PLACES = 4
 """Number of places to list per finding."""
@@ -122,7 +122,9 @@ def verify(
     """
     if scheduler is not None and not deep:
         raise UsageError(
-            "scheduler= needs deep=True", code=ErrorCode.USAGE, hint="Structure is checked in one process."
+            "{option:scheduler} needs {option:deep=True}",
+            code=ErrorCode.USAGE,
+            hint="Structure is checked in one process.",
         )
     try:
         if isinstance(target, File):
@@ -146,7 +148,7 @@ def verify(
         return Report(
             file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
             digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
-            not_checked=tuple(check.not_checked(deep)),
+            not_checked=tuple(map(words, check.not_checked(deep))),
         )  # fmt: skip
     finally:
         file.close()

@@ -413,18 +413,6 @@ def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
 def piece_hint(name: str) -> str | None:
     """Return how to join the pieces of a file, for the name of a piece; None for any other name.
 
-    Parameters
-    ----------
-    name
-        The name of a file.
-
-    Returns
-    -------
-    str or None
-        A sentence with a command.
-
-    Examples
-    --------
     >>> piece_hint("model.gguf.part1of2")
     'Join its pieces: `cat model.gguf.part1of2 model.gguf.part2of2 > model.gguf`.'
     """

@@ -41,19 +41,9 @@ _DESCRIBING = ("config.json", "tokenizer.json", "tokenizer_config.json", "genera
 
 
 def file_of(folder: Source, suffixes: Collection[str]) -> Source:
-    """Return the file that a folder stands for in which no format finds its own names, or the folder itself.
+    """Return the only model among a folder's files (its first part, if it is in parts), or the folder if there is none.
 
-    Parameters
-    ----------
-    folder
-        An open folder.
-    suffixes
-        Those of files with weights.
-
-    Returns
-    -------
-    Source
-        The only model among its files (the first part, if it is in parts); the folder if there is none.
+    `suffixes` are those of files with weights.
 
     Raises
     ------

@@ -15,12 +15,13 @@ from attrs import evolve
 pytest.importorskip("typer")
 
 from squish_cli import main
-from squish_cli.output import command_line
+from squish_cli.output import option
 from squish_convert.compare.diff import Difference, difference_lines
 from squish_convert.report import conversion_lines
 
-from squish_core import convert
+from squish_core import convert, text
 from squish_core.api import Dropped, Problem
+from squish_core.model import Index
 
 LONG = "model.layers.0.a_module_with_a_name.and_another.inside_of_it.projection.weight"
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -151,21 +152,27 @@ def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: P
 
 
 @pytest.mark.parametrize(
-    ("python", "shell"),
+    ("template", "python", "shell"),
     [
-        ("Give to=..., or encode='f32'.", "Give --to, or --encode f32."),
-        ("with activations=FILE.", "with --imatrix FILE."),
-        ("(deep=True reads them), requantize=True", "(--deep reads them), --requantize"),
-        ("leave out rename=.", "leave out --names."),
-        ("format='gguf' or format=...", "--format gguf or --format"),
-        ("(assets=DIR, only=)", "(--assets DIR, --only)"),
-        ("Name the folder: assets=FOLDER.", "Name the folder: --assets FOLDER."),
-        ("backend='metal' takes it", "--backend metal takes it"),
-        ("mx:format=E4M3, group_size=64, into=1, to=x", "mx:format=E4M3, group_size=64, into=1, to=x"),
+        (
+            "Give {option:to=...}, or {option:encode=f32}.",
+            "Give to=..., or encode='f32'.",
+            "Give --to, or --encode f32.",
+        ),
+        ("with {option:activations=FILE}.", "with activations=FILE.", "with --imatrix FILE."),
+        ("({option:deep=True} reads them)", "(deep=True reads them)", "(--deep reads them)"),
+        ("leave out {option:rename}.", "leave out rename=.", "leave out --names."),
+        ("({option:assets=DIR}, {option:only})", "(assets=DIR, only=)", "(--assets DIR, --only)"),
+        ("{option:encode=a{0}=keep}", "encode='a{0}=keep'", "--encode a{0}=keep"),
+        ("mx:format=E4M3, to=x", "mx:format=E4M3, to=x", "mx:format=E4M3, to=x"),
     ],
 )
-def test_python_s_arguments_become_options(python: str, shell: str) -> None:
-    assert command_line(python) == shell
+def test_an_option_in_a_text_is_spelled_for_its_reader(
+    template: str, python: str, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert text.words(template) == python
+    monkeypatch.setattr(text, "spelling", option)
+    assert text.words(template) == shell
 
 
 def test_stats_is_the_old_name_of_imatrix(squish: Any, path: Path) -> None:
@@ -198,11 +205,18 @@ def test_an_unknown_operation_is_answered_with_all_of_them(squish: Any, path: Pa
 def test_problems_name_options_and_have_no_empty_place(
     squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = Problem(code="toy", severity="note", where="", message="read it with format='toy.box:x=1'")
     read_index = toys.Box.read_index
-    monkeypatch.setattr(toys.Box, "read_index", lambda *arguments: evolve(read_index(*arguments), problems=(problem,)))
+
+    def read_with_problem(*arguments: Any) -> Index:
+        message = "read it with {option:format=toy.box:x=1}"
+        problem = Problem(code="toy", severity="note", where="", message=message)
+        return evolve(read_index(*arguments), problems=(problem,))
+
+    monkeypatch.setattr(toys.Box, "read_index", read_with_problem)
     assert squish("info", path).lines[-1] == "  note: read it with --format toy.box:x=1"
-    assert json.loads(squish("info", path, "--json").out)["problems"][0]["message"] == problem.message
+    assert (
+        json.loads(squish("info", path, "--json").out)["problems"][0]["message"] == "read it with --format toy.box:x=1"
+    )
 
 
 # reports

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from squish_cli import main
-from squish_cli.output import command_line
+from squish_cli.output import option
 
 import squish_core as squish
 
@@ -157,7 +157,7 @@ def test_hf_without_a_method_is_a_folder_of_plain_floats(mixed: Path, tmp_path: 
 
 
 def test_patterns_are_quoted_for_the_shell() -> None:
-    assert command_line("with encode='*=bf16', or encode='f32'") == "with --encode '*=bf16', or --encode f32"
+    assert (option("encode", "*=bf16"), option("encode", "f32")) == ("--encode '*=bf16'", "--encode f32")
 
 
 @pytest.fixture

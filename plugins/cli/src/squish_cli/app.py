@@ -14,12 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
+from squish_core import text
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError, redact
 
 from . import spellings
 from .options import App
-from .output import Answer, show, show_error, show_warning
+from .output import Answer, option, show, show_error, show_warning
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -97,8 +98,8 @@ def _run(argv: Sequence[str]) -> int:
     as_json = "--json" in argv  # parsed here, so that usage errors are JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
-    showwarning = warnings.showwarning
-    warnings.showwarning = show_warning
+    showwarning, spelling = warnings.showwarning, text.spelling
+    warnings.showwarning, text.spelling = show_warning, option
     line = list(argv)
     try:
         if spellings.first_word(line) != "doctor":  # which reports them
@@ -127,7 +128,7 @@ def _run(argv: Sequence[str]) -> int:
             raise
         show_error(advised(usage(error), line), as_json)
     finally:
-        warnings.showwarning = showwarning
+        warnings.showwarning, text.spelling = showwarning, spelling
     return 2
 
 

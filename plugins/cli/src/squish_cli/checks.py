@@ -14,7 +14,7 @@ from squish_core.io.paths import missing
 
 from . import spellings
 from .options import Assets, Encode, Format, Json, Names, Only, Quiet, Requantize, Resume, Scheduler, TaskBytes, To, job
-from .output import Answer, Progress, command_line, error_data
+from .output import Answer, Progress, error_data
 
 Target = Annotated[
     str | None,
@@ -115,7 +115,7 @@ def verify_file(
         with opened, Progress("verifying", quiet) as progress:
             report = squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
     ok = report.clean if strict else report.ok
-    lines = map(command_line, report_lines(report, strict))
+    lines = report_lines(report, strict)
     return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
 
 
@@ -145,7 +145,7 @@ def diff(
     with Progress("comparing", quiet) as progress:
         difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
     lines = difference_lines(difference, None if everything else WORST)
-    return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
+    return Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
 
 
 def convert(
@@ -202,7 +202,7 @@ def convert(
             requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan,
             job=job(scheduler, task_bytes, resume, journal), dry_run=dry_run, progress=progress,
         )  # fmt: skip
-    return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))
+    return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
 def read_recipe(path: str) -> list[str]:

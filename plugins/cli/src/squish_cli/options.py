@@ -141,9 +141,9 @@ def job(
     (True, None)
     """
     if scheduler is None:
-        for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
+        for name, value in (("--task-bytes", task_bytes), ("--resume", resume), ("--journal", journal)):
             if value:
-                raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
+                raise UsageError(f"{name} needs --scheduler", code=ErrorCode.USAGE, hint="Add --scheduler local.")
         return None
     from squish_convert.api import Job
 

@@ -26,8 +26,7 @@ _OPTIONS = {
     "only": "--only", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
     "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
-"""Argument of a Python function, which texts of the core name -> the option."""
-_ARGUMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR|FOLDER)|(?=[\s.,;:)]|$))")
+"""Argument of a Python function, which texts name -> the option."""
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
@@ -60,9 +59,7 @@ def show(answer: Answer, as_json: bool) -> None:
 
 
 def show_error(error: Exception, as_json: bool) -> None:
-    """Print an error with the command line's option names: on stderr, or as JSON on stdout."""
-    if isinstance(error, SquishError):
-        error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
+    """Print an error on stderr, or as JSON on stdout."""
     if as_json:
         print(json.dumps({"error": to_json(error_data(error))}, indent=1))
     else:
@@ -82,7 +79,7 @@ def error_data(error: Exception) -> dict[str, Any]:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning on stderr; replaces `warnings.showwarning`."""
-    print_stderr(f"warning: {command_line(str(message))}")
+    print_stderr(f"warning: {message}")
 
 
 def print_stderr(line: str) -> None:
@@ -93,14 +90,15 @@ def print_stderr(line: str) -> None:
     print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
 
 
-def command_line(text: str) -> str:
-    """`encode='f32'` as `--encode f32`, `deep=True` as `--deep`, `to=...` and `to=` as `--to`."""
-    return _ARGUMENT.sub(lambda match: " ".join(filter(None, (_OPTIONS[match[1]], _word(match[2]), match[3]))), text)
+def option(name: str, value: str) -> str:
+    """Spell an option for the shell: `--encode f32`, `--deep`, `--to`."""
+    values = () if value in ("", "...", "True") else (_word(value),)
+    return " ".join((_OPTIONS[name], *values))
 
 
-def _word(value: str | None) -> str | None:
+def _word(value: str) -> str:
     """A value as a shell word, quoted if the shell would expand it."""
-    return f"'{value}'" if value and any(mark in value for mark in "*?[") else value
+    return f"'{value}'" if any(mark in value for mark in "*?[") else value
 
 
 def _color(match: re.Match[str]) -> str:
@@ -137,7 +135,7 @@ class Progress:
             self._bar.stop()
         if isinstance(error, KeyboardInterrupt):
             for note in getattr(error, "__notes__", ()):  # how to resume
-                print(command_line(note), file=sys.stderr)
+                print(note, file=sys.stderr)
 
     def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
         """Add a finished task to its worker's total."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.display import table, terminal_width
@@ -14,7 +13,7 @@ from squish_core.errors import SquishError, UsageError
 from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
 
 from .options import Assets, Backend, FileName, Format, Op, Patterns, Prefer
-from .output import Answer, command_line
+from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.file import File
@@ -136,8 +135,7 @@ def info(
         if meta is not None:
             return metadata_value(opened, meta)
         summary = opened.summary()
-        problems = tuple(evolve(problem, message=command_line(problem.message)) for problem in summary.problems)
-        return Answer(summary.to_dict(), list(evolve(summary, problems=problems).lines()))
+        return Answer(summary.to_dict(), list(summary.lines()))
 
 
 def metadata_value(file: File, key: str) -> Answer:
@@ -214,7 +212,7 @@ def plan(
         pending = opened.index.pending_caches
         lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
         data = {**plan.to_dict(), **({"pending_caches": list(pending)} if pending else {})}
-        return Answer(data, [*lines, *command_line(plan.explain()).split("\n")], 0 if runs else 2)
+        return Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
 
 
 def plan_features(
@@ -235,7 +233,7 @@ def plan_features(
         values.setdefault(name, set()).add(value)
     arguments = {name: next(iter(chosen)) if len(chosen) == 1 else chosen for name, chosen in values.items()}
     chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **arguments)
-    return Answer(chain.to_dict(), command_line(chain.explain()).split("\n"))
+    return Answer(chain.to_dict(), chain.explain().split("\n"))
 
 
 def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]:

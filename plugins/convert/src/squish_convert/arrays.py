@@ -88,7 +88,7 @@ def _bytes_of(name: str, value: Any) -> tuple[Any, str, tuple[int, ...]]:
     if dtypes.bits(dtype) < 8:
         raise UsageError(
             "a dtype below 8 bits cannot be saved unpacked", tensor=name, found=dtype, code="dtype",
-            hint="Save it as i8 or u8, or name an encoding: encode='int4'.",
+            hint="Save it as i8 or u8, or name an encoding: {option:encode=int4}.",
         )  # fmt: skip
     array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     return array.reshape(-1).view(np.uint8).data, dtype, array.shape

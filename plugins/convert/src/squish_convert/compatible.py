@@ -163,5 +163,5 @@ def check_requantize(steps: Sequence[Step], file: str, registry: Registry) -> No
     raise UsageError(
         f"is quantized already ({first.source}), and encoding it as {first.target} loses more precision{rest}",
         file=file, tensor=first.name, code="requantize",
-        hint="Convert from the original weights, or allow it with requantize=True.",
+        hint="Convert from the original weights, or allow it with {option:requantize=True}.",
     )  # fmt: skip

@@ -70,7 +70,7 @@ def open_inputs(
     if src is None or dst is None:
         raise UsageError(
             "convert needs a source and a target", code=ErrorCode.USAGE,
-            hint="Name both, or plan=FILE with an existing plan.",
+            hint="Name both, or {option:plan=FILE} with an existing plan.",
         )  # fmt: skip
     file, statistics = src, None
     if isinstance(src, Mapping) and not isinstance(src, File):

@@ -279,8 +279,9 @@ class Decision:
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
-            hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists."
-            if spec.dtype.startswith(("f", "bf")) else "Leave it out: select the other tensors with only='PATTERN'.",
+            hint="Decode it with {option:encode=f32}, or choose another encoding that `squish codecs` lists."
+            if spec.dtype.startswith(("f", "bf"))
+            else "Leave it out: select the other tensors with {option:only=PATTERN}.",
         )  # fmt: skip
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:
@@ -407,7 +408,7 @@ class Decision:
         if self.activations is None:
             raise TensorError(
                 "this encoding needs activation statistics", found=str(requested), code=ErrorCode.ENCODE,
-                hint="Pass them as activations=FILE.",
+                hint="Pass them as {option:activations=FILE}.",
             )  # fmt: skip
         if self.activations.of(spec) is None:
             raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")

@@ -16,6 +16,7 @@ from squish_core.formats.base import Options, WritableContainer
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
+from squish_core.text import words
 
 from .arrays import MEMORY
 from .families import ENGINES, GGUF, HF, UQFF
@@ -64,7 +65,8 @@ def choose_map(
         return None, ()
     naming = _with_family(naming_of(file), family, file)
     if request == KEEP:
-        return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
+        note = _unmapped_note(layout, words("{option:rename=keep}"))
+        return None, (note,) if (layout == GGUF) != (naming.layout == GGUF) else ()
     _check_files(file, naming, layout)
     _check_names(file, naming, layout)
     # A GGUF may have the names of the checkpoint that it keeps.
@@ -98,7 +100,7 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
             f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
             code="family" if crosses and layout != UQFF else "engine",
             hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
-            " the names, for no engine: rename='keep'.",
+            " the names, for no engine: {option:rename=keep}.",
         )  # fmt: skip
     return ModelMap(evolve(naming, family=family), layout)
 
@@ -112,7 +114,8 @@ def check_complete(file: MappedFile) -> None:
         f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
         file=file.original.name, code="tokenizer",
         expected="tokenizer.json or tokenizer.model beside the model, or the tokenizer's keys in a GGUF",
-        hint=f"Name a folder that has one: assets=FOLDER; or write it without one: rename='{names}'.",
+        hint="Name a folder that has one: {option:assets=FOLDER}; or write it without one: "
+        f"{{option:rename={names}}}.",
     )  # fmt: skip
 
 
@@ -187,7 +190,8 @@ def _check_names(file: File, naming: Naming, layout: str) -> None:
             continue
         raise UsageError(
             f"{problem}: {ENGINES[layout]} would not load what is written", file=file.name, tensor=name, code="engine",
-            hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: rename='keep'.",
+            hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: "
+            "{option:rename=keep}.",
         )  # fmt: skip
 
 
@@ -198,7 +202,7 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {absent} is missing, and {foreign[0]} is not a tensor "
             f"of the family {naming.family}", file=file.name, code="engine",
-            hint="Convert it with its own software first; or keep the names, for no engine: rename='keep'.",
+            hint="Convert it with its own software first; or keep the names, for no engine: {option:rename=keep}.",
         )  # fmt: skip
 
 
@@ -254,12 +258,12 @@ def _check_adapter(naming: Naming, layout: str, file: File) -> None:
     if naming.family is None and naming.model_type is None:
         raise FormatError(
             f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",
-            expected="config.json of the base model", hint="Name the folder of the base model: assets=FOLDER.",
+            expected="config.json of the base model", hint="Name the folder of the base model: {option:assets=FOLDER}.",
         )  # fmt: skip
     if layout not in (HF, GGUF):
         raise FormatError(
             f"is an adapter, which is not written for {ENGINES[layout]}", file=file.name, code="adapter",
-            expected="gguf or hf", found=layout, hint="Keep the names with rename='keep'.",
+            expected="gguf or hf", found=layout, hint="Keep the names with {option:rename=keep}.",
         )  # fmt: skip
 
 
@@ -353,7 +357,8 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
             raise UsageError(
                 f"{ENGINES[file.layout]} stacks the experts of {file.naming.model_type} only where they are floats",
                 file=file.name, tensor=step.name, code="engine", expected="f32, f16 or bf16", found=step.target,
-                hint="Leave the experts as they are: encode='*experts*=keep'; or keep the names: rename='keep'.",
+                hint="Leave the experts as they are: {option:encode=*experts*=keep}; or keep the names: "
+                "{option:rename=keep}.",
             )  # fmt: skip
 
 

@@ -432,7 +432,8 @@ class _Planner:
         ):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",
-                hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
+                hint="Leave out {option:activations}, or use an encoder that weighs errors by them "
+                "(q4_k:search=activations).",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -548,5 +549,5 @@ def format_for(target: Path, registry: Registry) -> str:
     ids = ", ".join(entry.info.id for entry in writable)
     raise UsageError(
         "the target format is not clear from the name", file=str(target), code="format",
-        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass to=..., one of {ids}.".lstrip(),
+        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass {{option:to=...}}, one of {ids}.".lstrip(),
     )  # fmt: skip

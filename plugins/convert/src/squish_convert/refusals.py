@@ -97,11 +97,11 @@ def _nearest_rules(
             continue
         others = "".join(f"; or {each.name}: {each}" for each in nearest[1:])
         hints.append(
-            f"the nearest codes to {label} with {_rules(patterns, nearest[0].name)} and requantize=True "
+            f"the nearest codes to {label} with {_rules(patterns, nearest[0].name)} and {{option:requantize=True}} "
             f"({nearest[0]}{others})"
         )
     text = ", and for ".join(hints)
-    return (f"{text}; encode='nearest' does so", suggestions) if suggestions else ("", [])
+    return (f"{text}; {{option:encode=nearest}} does so", suggestions) if suggestions else ("", [])
 
 
 def _suggestion(label: str, patterns: Mapping[str, bool], nearest: Nearest) -> dict[str, Any]:
@@ -167,7 +167,8 @@ def _others(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[str]:
 
 
 def _rules(patterns: Mapping[str, bool], encoding: str) -> str:
-    return " ".join(f"encode='{pattern}={'keep' if keeps else encoding}'" for pattern, keeps in patterns.items())
+    rules = (f"{pattern}={'keep' if keeps else encoding}" for pattern, keeps in patterns.items())
+    return " ".join(f"{{option:encode={rule}}}" for rule in rules)
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -75,7 +75,8 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
     values = (*texts, *items.values()) if isinstance(items, Mapping) else texts
     if invalid := [value for value in values if not isinstance(value, str)]:
         raise UsageError(
-            "encode= cannot be read", found=f"{type(invalid[0]).__name__} {invalid[0]!r}", code=ErrorCode.ENCODE,
+            "{option:encode} cannot be read",
+            found=f"{type(invalid[0]).__name__} {invalid[0]!r}", code=ErrorCode.ENCODE,
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
         )  # fmt: skip
     if isinstance(items, Mapping):
@@ -99,7 +100,8 @@ def _rules_of_function(
         text = choose(tensor)
         if text is not None and not isinstance(text, str):
             raise UsageError(
-                "the function given as encode= must return text or None", found=f"{type(text).__name__} {text!r}",
+                "the function given as {option:encode} must return text or None",
+                found=f"{type(text).__name__} {text!r}",
                 code=ErrorCode.ENCODE, expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
             )  # fmt: skip
         if text is not None:

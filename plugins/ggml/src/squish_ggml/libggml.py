@@ -29,7 +29,7 @@ def check_params(name: str, params: Params) -> Params:
     if not params and library.ggml_quantize_requires_imatrix(_type(name)):
         raise CodecError(
             f"{name.upper()} needs activation statistics", expected=f"{name}:search=activations", found=name,
-            code=ErrorCode.PARAMS, hint="Pass them, too: --imatrix FILE, or activations=FILE.",
+            code=ErrorCode.PARAMS, hint="Pass them, too: --imatrix FILE, or {option:activations=FILE}.",
         )  # fmt: skip
     return params
 

@@ -130,7 +130,7 @@ def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | 
     if method not in methods:
         raise UsageError(
             "hf cannot read this method", expected=", ".join(methods), found=repr(method), code=ErrorCode.OPTION,
-            hint="For example format='hf:method=fp8'.",
+            hint="For example {option:format=hf:method=fp8}.",
         )  # fmt: skip
     fields: dict[str, Any] = {METHOD: method, **INTEGERS.get(method, {})}
     if "quant_algo" in options:

@@ -241,7 +241,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if not codecs and method:
         raise UsageError(
             f"no tensor has codes that {method} stores, so the folder would declare nothing", code="engine",
-            hint=f"Encode some with encode='{EXAMPLES[method]}'; or write a folder of floats: to='hf'.",
+            hint=f"Encode some with {{option:encode={EXAMPLES[method]}}}; or write a folder of floats: "
+            "{option:to=hf}.",
         )  # fmt: skip
     if not codecs:
         return with_dtype(undeclared, specs)

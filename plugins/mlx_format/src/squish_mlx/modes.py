@@ -40,8 +40,8 @@ def requested(options: Mapping[str, str]) -> dict[str, Any]:
         read_mode(declared)
     except FormatError as error:
         raise UsageError(
-            f"{error.message} in format=", expected=error.expected, found=error.found, code=ErrorCode.OPTION,
-            hint="For example format='mlx:bits=4,group_size=64'.",
+            f"{error.message} in {{option:format}}", expected=error.expected, found=error.found, code=ErrorCode.OPTION,
+            hint="For example {option:format=mlx:bits=4,group_size=64}.",
         ) from None  # fmt: skip
     return declared
 

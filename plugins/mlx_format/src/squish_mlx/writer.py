@@ -109,7 +109,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
             raise TensorError(
                 f"its name is reserved for a layer's {spec.name.rpartition('.')[2]} in a quantized MLX checkpoint",
                 tensor=spec.name, code="names",
-                hint="Exclude it (only=), or write only dense tensors (encode='f16').",
+                hint="Exclude it ({option:only}), or write only dense tensors ({option:encode=f16}).",
             )  # fmt: skip
     common = Counter(modes.values()).most_common(1)[0][0]
     declarations = {layer: _declaration(mode) for layer, mode in modes.items() if mode != common}

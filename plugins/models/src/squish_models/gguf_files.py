@@ -77,7 +77,7 @@ class GgufFiles(Mapping[str, bytes]):
         if model.config() and not config_agrees(family, model, assets[CONFIG]):
             raise FormatError(
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
-                hint="Leave out assets=; the GGUF contains the settings.",
+                hint="Leave out {option:assets}; the GGUF contains the settings.",
             )  # fmt: skip
         pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
         own = {name: data for name, data in pooling.items() if not self._names or name in self._names}

@@ -274,7 +274,7 @@ class TextSettings(Family):
             inexpressible = FormatError(
                 f"is a setting that config.json of a {self.model_type} has no place for", code=ErrorCode.CONFIG,
                 part=f"{self.architecture}.{name}", found=str(loaded[name])[:60],
-                hint="Convert it to a GGUF, or keep the names with rename='keep'.",
+                hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
             )  # fmt: skip
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
 

@@ -69,7 +69,7 @@ class Safetensors(WritableContainer):
         if SCALES in options and not ignores_scales:
             raise UsageError(
                 f"invalid {SCALES}", expected=IGNORE, found=repr(options[SCALES]), code=ErrorCode.OPTION,
-                hint=f"format='safetensors:{SCALES}={IGNORE}' takes codes for the values.",
+                hint=f"{{option:format=safetensors:{SCALES}={IGNORE}}} takes codes for the values.",
             )  # fmt: skip
         choice = choose(source, limits) if source.is_dir else Choice(source.filename)
         name = choice.name

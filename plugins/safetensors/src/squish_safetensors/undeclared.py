@@ -197,10 +197,10 @@ def _beside(parent: str, scale: str, codes: Mapping[str, Iterable[str]], tensors
 def _finding(name: str, scale: str, dtype: str) -> Problem:
     leaf = name.rpartition(".")[2]
     convention = next((item for item in CONVENTIONS if item.matches(scale, leaf, dtype)), UNKNOWN)
-    option = f"format='{convention.option}' if that is what they are, or " if convention.option else ""
+    option = f"{{option:format={convention.option}}} if that is what they are, or " if convention.option else ""
     message = (
         f"{dtype} codes beside scales ({scale[:40]}) that nothing declares, so their values are not known; "
         f"{convention.declared_by} would declare them. "
-        f"Use {option}format='safetensors:scales=ignore' to take the codes for the values"
+        f"Use {option}{{option:format=safetensors:scales=ignore}} to take the codes for the values"
     )
     return Problem(code=ErrorCode.UNDECLARED_SCALES, severity="error", where=name, message=message)

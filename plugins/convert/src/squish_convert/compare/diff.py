@@ -21,6 +21,7 @@ from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.formats.metadata import untyped
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
+from squish_core.text import words
 
 from ..families import CONFIG_FILE
 from ..mapping.mapped import MappedFile
@@ -118,7 +119,7 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
     if head := by_error[:most]:
         yield from _table(head)
     if len(head) < len(by_error):
-        yield f"{len(by_error) - len(head):,} more differ (all=True lists them)"
+        yield words(f"{len(by_error) - len(head):,} more differ ({{option:all=True}} lists them)")
     for title, changes in sections:
         if changes:
             yield from (title, *(f"  {change}" for change in changes))

@@ -145,7 +145,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
     if not isinstance(document, dict) or document.get("squish_plan") != VERSION:
         raise FormatError(
             "is not a conversion plan", file=str(path), expected=f'a JSON object with "squish_plan": {VERSION}',
-            code="plan", hint="Name a new file to write one, or leave out plan=.",
+            code="plan", hint="Name a new file to write one, or leave out {option:plan}.",
         )  # fmt: skip
     return document
 

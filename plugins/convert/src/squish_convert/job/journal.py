@@ -153,13 +153,13 @@ class Journal:
     def _unwritable(self, error: OSError) -> WriteError:
         return WriteError(
             "cannot be written", file=str(self.path), found=error.strerror, code="unwritable",
-            hint="Name another place with journal=FILE.",
+            hint="Name another place with {option:journal=FILE}.",
         )  # fmt: skip
 
     def _damage(self, number: int, line: bytes) -> FormatError:
         return FormatError(
             f"is not a journal of a job: line {number}", file=str(self.path), found=repr(line[:60]), code="journal",
-            hint="Remove it to start anew, or name another one with journal=FILE.",
+            hint="Remove it to start anew, or name another one with {option:journal=FILE}.",
         )  # fmt: skip
 
 

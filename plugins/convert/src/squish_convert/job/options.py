@@ -20,7 +20,7 @@ def _nbytes(size: int | str | None) -> int:
     nbytes = TASK_BYTES if size is None else parse_bytes(str(size))
     if not nbytes:
         raise UsageError(
-            "invalid task_bytes=", expected="a size such as 256MiB", found=repr(size), code=ErrorCode.USAGE
+            "invalid {option:task_bytes}", expected="a size such as 256MiB", found=repr(size), code=ErrorCode.USAGE
         )
     return nbytes
 
@@ -67,4 +67,6 @@ class Job:
     @resume.validator
     def _check_resume(self, attribute: object, value: object) -> None:
         if value not in (False, True, VERIFY):
-            raise UsageError("invalid resume=", expected="True or 'verify'", found=repr(value), code=ErrorCode.USAGE)
+            raise UsageError(
+                "invalid {option:resume}", expected="True or 'verify'", found=repr(value), code=ErrorCode.USAGE
+            )

@@ -27,7 +27,7 @@ from squish_core.io.urls import RemoteTarget
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
 from squish_core.plugins.sources import open_target, remote_target
-from squish_core.text import counted
+from squish_core.text import counted, words
 
 from ..activations import Activations
 from ..compare.metrics import Distance
@@ -229,7 +229,7 @@ class JobRun:
                 self.end()
             else:
                 tasks = counted(len(self.job.tasks), "task")
-                again = f"{len(self.journal.entries):,} of {tasks} done: go on with resume=True."
+                again = words(f"{len(self.journal.entries):,} of {tasks} done: go on with {{option:resume=True}}.")
                 if isinstance(error, SquishError):
                     error.hint = f"{error.hint} {again}" if error.hint else again
                 else:  # an interrupt
@@ -303,7 +303,7 @@ class JobRun:
             raise UsageError(
                 "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
                 found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
-                hint="Go on with resume=True, or remove it to start anew.",
+                hint="Go on with {option:resume=True}, or remove it to start anew.",
             )  # fmt: skip
         self.journal.check(facts, len(self.job.tasks), len(self.job.plan.steps))
         if self._is_published(every=resume == VERIFY):

@@ -83,7 +83,7 @@ class RemoteStaging:
                 raise
             raise WriteError(
                 "is being written by another job, or one that was killed", file=self._url, found=url, code="locked",
-                hint="Wait for it, go on with resume=True where its journal is, or remove the object.",
+                hint="Wait for it, go on with {option:resume=True} where its journal is, or remove the object.",
             ) from None  # fmt: skip
         self._is_stored = True
         return url

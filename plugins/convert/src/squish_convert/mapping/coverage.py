@@ -23,7 +23,7 @@ from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
-HINT = "Keep the names with rename='keep'; the target's engine will then not load the file."
+HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
 PROJECTORS = ("v.*", "mm.*", "a.*")
 """Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."

@@ -90,7 +90,7 @@ def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
     return TensorError(
         "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
         expected=_storage(first), found=_storage(other),
-        hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
+        hint="Encode all of them alike with {option:encode}, or keep the names ({option:rename=keep}).",
     )  # fmt: skip
 
 
@@ -408,5 +408,5 @@ def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
 def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
     return TensorError(
         f"its rows cannot be rearranged: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
-        found=str(encoding.codec), hint="Decode it with encode='f16', or keep the names (rename='keep').",
+        found=str(encoding.codec), hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep}).",
     )  # fmt: skip

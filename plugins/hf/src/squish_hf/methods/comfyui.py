@@ -43,7 +43,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             raise FormatError(
                 "codes beside scales without comfy_quant, in a file of ComfyUI", part="weight",
                 code=ErrorCode.UNDECLARED_SCALES,
-                hint="format='hf:method=comfyui' reads them as float8 or int8 with a scale.",
+                hint="{option:format=hf:method=comfyui} reads them as float8 or int8 with a scale.",
             )  # fmt: skip
         return _layer(layer, parts, settings or {})
 
@@ -110,7 +110,7 @@ def _layer(layer: str, parts: StoredParts, settings: Any) -> TensorSpec:
     raise FormatError(
         f"unsupported format {str(kind)[:40]!r} of ComfyUI", part="comfy_quant", expected=", ".join((*FP8, INT8)),
         code=ErrorCode.UNDECLARED_SCALES,
-        hint="Convert the model in full precision; format='safetensors' copies the file as it is.",
+        hint="Convert the model in full precision; {option:format=safetensors} copies the file as it is.",
     )  # fmt: skip
 
 

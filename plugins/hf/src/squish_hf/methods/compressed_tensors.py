@@ -25,7 +25,7 @@ BESIDE = (
 )  # fmt: skip
 TRANSFORM_HINT = (
     "compressed-tensors undoes it while the model runs; convert the original model, or read the stored tensors with "
-    "format='safetensors'."
+    "{option:format=safetensors}."
 )
 MIXED, PATTERN = "mixed-precision", "re:"
 

@@ -200,7 +200,7 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
     raise FormatError(
         "contains factors that no llama3 scaling produces", tensor=FACTORS, code=ErrorCode.ROPE,
         found=f"a largest factor of {factor}",
-        hint="Keep the names with rename='keep'; leaving them out would change the model's output.",
+        hint="Keep the names with {option:rename=keep}; leaving them out would change the model's output.",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class MlxCarried(Family):
             raise UsageError(
                 f"mlx-lm would not run {config['model_type']} as it is: {reason}", file=model.name, code="engine",
                 hint="Convert the checkpoint in the layout and spelling in which it was published; or keep names and"
-                " settings as they are: rename='keep'.",
+                " settings as they are: {option:rename=keep}.",
             )  # fmt: skip
         spelled = {key: value for key, value in mlx.items() if key not in QUANTIZATION}
         if spelled != config:

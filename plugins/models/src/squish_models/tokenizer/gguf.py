@@ -115,7 +115,7 @@ def _check_texts(texts: Sequence[str], part: str) -> None:
             "the tokenizer has a text that is not UTF-8, which no file of a folder can store", "UTF-8",
             f"{texts[number]!r:.60} at {number}", part,
         )  # fmt: skip
-        raise error.within(hint="Write the tensors alone, under their names: rename='keep'.")
+        raise error.within(hint="Write the tensors alone, under their names: {option:rename=keep}.")
 
 
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:

@@ -167,7 +167,8 @@ def _check(
                 "the graph has no initializer for a tensor", file=model.source.name, tensor=tensors[spec.name],
                 expected=f"an initializer {spec.name!r}", code="tensor-unused",
                 hint="Check the names in the JSON file." if mapped else
-                "Map its name with names=FILE, a JSON object of tensors and initializers, or leave it out with only=.",
+                "Map its name with names=FILE, a JSON object of tensors and initializers, or leave it out with "
+                "{option:only}.",
             )  # fmt: skip
 
 

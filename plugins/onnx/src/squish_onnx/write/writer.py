@@ -129,7 +129,7 @@ def _check_places(graph: Graph, specs: Sequence[TensorSpec]) -> None:
             tensor=min(unused),
             code="tensor-unused",
             found=f"{counted(len(unused), 'tensor')} without a place",
-            hint="Leave them out with only=, if the model runs without.",
+            hint="Leave them out with {option:only}, if the model runs without.",
         )
 
 

@@ -146,6 +146,6 @@ def ignored_declaration(files: CheckpointFiles) -> Iterator[Problem]:
     named = f"the quantization method {method!r:.40}" if method else "a quantization"
     message = (
         f"declares {named}, which reading as safetensors ignores: the values of codes are the codes themselves. "
-        f"Use format='{reader}' to read the weights"
+        f"Use {{option:format={reader}}} to read the weights"
     )
     yield Problem(code="quant-method", severity="note", where=where, message=message)

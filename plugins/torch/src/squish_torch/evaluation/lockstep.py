@@ -154,14 +154,14 @@ def check_arguments(
     if scheduler is not None and by is None:
         raise UsageError(
             "a scheduler measures the costs of tensors", found=repr(scheduler), code=usage,
-            hint="Add by='tensor' (--per-tensor), or leave out scheduler=.",
+            hint="Add by='tensor' (--per-tensor), or leave out {option:scheduler}.",
         )  # fmt: skip
     if definition != LLAMA_CPP and (stored or logits):
         raise UsageError(
             "a logits file has llama.cpp's windows", found=repr(definition), expected=repr(LLAMA_CPP), code=usage
         )
     if logits and resume:
-        raise UsageError("a logits file is written in one run, so resume= does not apply", code=usage)
+        raise UsageError("a logits file is written in one run, so {option:resume} does not apply", code=usage)
 
 
 @frozen

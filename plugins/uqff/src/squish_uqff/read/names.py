@@ -43,8 +43,9 @@ def name_layers(
     config's `model_type`; without a config, sizes come from the shapes of the first layer.
     """
     if not config and not arch:
-        hint = "add the model's config.json to the folder, pass its folder (assets=DIR), or open with"
-        return [], f"0.x files store no layer names; {hint} format='uqff:arch=...' ({', '.join(sorted(MODELS))})"
+        hint = "add the model's config.json to the folder, pass its folder ({option:assets=DIR}), or open with"
+        names = ", ".join(sorted(MODELS))
+        return [], f"0.x files store no layer names; {hint} {{option:format=uqff:arch=...}} ({names})"
     model = arch or model_type(config)
     if model not in MODELS:
         return [], f"the layer order of the architecture {model[:40]!r} is unknown"

@@ -29,7 +29,8 @@ def check_one_generation(files: ShardSet) -> None:
             raise FormatError(
                 "a UQFF 0.x layer among 1.x tensors", file=source.name, tensor=name,
                 offset=_segment(spec).offset, expected="shards of one version", code="generation",
-                hint="Move the shards of each version to a separate folder; format='safetensors' opens one shard.",
+                hint="Move the shards of each version to a separate folder; "
+                "{option:format=safetensors} opens one shard.",
             )  # fmt: skip
 
 

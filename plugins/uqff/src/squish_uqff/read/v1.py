@@ -42,13 +42,13 @@ def read_version(files: ShardSet, newer: bool) -> tuple[Version, list[Problem]]:
     major, minor, patch = levels
     version, newest = f"{major}.{minor}.{patch}", ".".join(map(str, tables.NEWEST))
     if major != tables.NEWEST[0] or (minor > tables.NEWEST[1] and not newer):
-        override = "open it with format='uqff:allow_newer_minor=true', " if major == tables.NEWEST[0] else ""
+        override = "open it with {option:format=uqff:allow_newer_minor=true}, " if major == tables.NEWEST[0] else ""
         swapped = major == tables.NEWEST[0] << 24
         raise UnsupportedVersionError(
             "unsupported UQFF version", tensor=VERSION_KEYS[0], expected=f"1.0 to {newest}", found=version,
             code="version",
             hint="Byte order is swapped: a big-endian file?" if swapped else
-            f"Upgrade squish-uqff, {override}or list the raw tensors with format='safetensors'.",
+            f"Upgrade squish-uqff, {override}or list the raw tensors with {{option:format=safetensors}}.",
         )  # fmt: skip
     if minor <= tables.NEWEST[1]:
         return (major, minor, patch), []

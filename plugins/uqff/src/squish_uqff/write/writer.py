@@ -174,7 +174,7 @@ def number_layers(
         raise FormatError(
             f"no layers: {text} stores its version only in layers", code="layers",
             expected="matrices under Hugging Face names, such as model.layers.0.self_attn.q_proj.weight",
-            hint="Rename the tensors (rename='hf:ARCH'), encode some, or write 1.2.0.",
+            hint="Rename the tensors ({option:rename=hf:ARCH}), encode some, or write 1.2.0.",
         )  # fmt: skip
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
