@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from squish_convert.api import convert
 
-from squish_core.api import ErrorCode, File, TensorError, UsageError
+from squish_core.api import ErrorCode, File, TensorError, UsageError, WritableContainer
 
 from .state import LazyState
 
@@ -129,7 +129,8 @@ def names_for(source: File, target: Path, form: str | None) -> str | None:
     written = format_by_suffix(source, target) if form is None else form.partition(":")[0]
     if written is None or written == source.format or written not in source.registry.containers:
         return None
-    return "hf" if source.registry.container(written).naming({}) is None else None
+    container = source.registry.container(written)
+    return "hf" if isinstance(container, WritableContainer) and container.naming({}) is None else None
 
 
 def format_by_suffix(source: File, target: Path) -> str | None:
