@@ -277,7 +277,7 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
             "the file declares another family", file=file.name, code="names", expected=family,
             found=repr(naming.model_type),
         )  # fmt: skip
-    return evolve(naming, family=family)
+    return evolve(naming, family=family, error=None)
 
 
 def family_info(registry: Registry, family: str) -> FamilyInfo:
