@@ -205,7 +205,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": END,
     },
     "exaone4": {
-        "config": {"sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16},
+        "config": {
+            "sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_parameters": LLAMA3,
+            "tie_word_embeddings": True, "head_dim": 16,
+        },
         "tokenizer": "dbrx",
         "special": END,
     },
@@ -283,7 +286,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "config": {"num_hidden_layers": 4, "tie_word_embeddings": True, "pad_token_id": 0}, "tokenizer": "llama-bpe",
         "special": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
     },
-    "cohere": {"config": {"logit_scale": 0.5, "bos_token_id": None, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END},
+    "cohere": {
+        "config": {"logit_scale": 0.5, "bos_token_id": None, "pad_token_id": 0}, "tokenizer": "starcoder",
+        "special": END,
+    },
     "cohere2": {
         "config": {"num_hidden_layers": 4, "sliding_window": 32, "logit_scale": 0.5, "head_dim": 16},
         "tokenizer": "starcoder",
@@ -299,7 +305,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": BOS,
     },
     "olmoe": {
-        "config": {**MOE, "num_key_value_heads": 4, "norm_topk_prob": False, "tie_word_embeddings": False}, "tokenizer": "dbrx", "special": END,
+        "config": {**MOE, "num_key_value_heads": 4, "norm_topk_prob": False, "tie_word_embeddings": False},
+        "tokenizer": "dbrx",
+        "special": END,
     },
     "gpt2": {"size": GPT2, "config": {"bos_token_id": None}, "tokenizer": "gpt-2", "special": END},
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},

@@ -10,6 +10,7 @@ _NAMES = {
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
         "Squeeze", "Stack", "Transpose", "source_names",
     ),
+    "squish_convert.families.choice": ("family_conflicts",),
     "squish_convert.families.model": ("Model",),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),

@@ -22,6 +22,7 @@ from squish_convert.families.base import Squeeze as Squeeze
 from squish_convert.families.base import Stack as Stack
 from squish_convert.families.base import Transpose as Transpose
 from squish_convert.families.base import source_names as source_names
+from squish_convert.families.choice import family_conflicts as family_conflicts
 from squish_convert.families.model import Model as Model
 from squish_convert.image import OutputFile as OutputFile
 from squish_convert.image import OutputImage as OutputImage

@@ -97,7 +97,7 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
             code="family" if crosses and layout != UQFF else "engine",
-            hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
+            hint=f"{hint}; or keep" if (hint := family_hint(file.registry).rstrip(".")) else "Keep"
             " the names, for no engine: rename='keep'.",
         )  # fmt: skip
     return ModelMap(evolve(naming, family=family), layout)

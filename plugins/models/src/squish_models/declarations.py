@@ -15,7 +15,8 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 from squish_convert.api import Rule, Stack
 
-from squish_core.api import ErrorCode, FamilyInfo, FormatError, did_you_mean, registry
+from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, did_you_mean, hookimpl
+from squish_core.api import registry as default_registry
 
 from . import VARIABLE
 from .config.keys import SIZES_LIST, Key
@@ -66,7 +67,7 @@ class Place:
         for number, line in enumerate(self.lines, 1):
             if header := re.match(r"\s*\[\s*([^\]]+?)\s*\]", line):
                 current = header[1].strip("\"'")
-                found = number if current == table else found
+                found = number if current in (table, table or key) else found
             elif current == table and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""", line):
                 return number
         return found
@@ -77,12 +78,13 @@ class Place:
         details.setdefault("hint", GUIDE)
         return FormatError(message, file=str(self.path), part=place, code=ErrorCode.CONFIG, **details)
 
-    def known(self, key: str, names: Collection[str], table: str = "", what: str = "key") -> None:
-        """Raise FormatError for a name that is not one of these."""
-        if key not in names:
-            near = did_you_mean(key, names)
-            expected = ", ".join(sorted(names)) if len(names) < 30 else None
-            raise self.error(f"is an unknown {what}", key, table, expected=expected, hint=f"{near} {GUIDE}".strip())
+    def known(self, name: str, names: Collection[str], what: str, key: str, table: str = "") -> None:
+        """Raise FormatError for a name in the value of a key that is not one of these."""
+        if name not in names:
+            near = did_you_mean(name, names)
+            expected = None if near else ", ".join(sorted(names))
+            message = f"is no {what}" if name == key else f"has {name!r}, which is no {what}"
+            raise self.error(message, key, table, expected=expected, hint=f"{near} {GUIDE}".strip())
 
     def typed(self, value: Any, kind: Any, key: str, table: str = "") -> Any:
         """A value of a type; of a list, every item is text. FormatError for another one."""
@@ -107,6 +109,54 @@ class Place:
 def infos_of(paths: str) -> list[FamilyInfo]:
     """What the registry lists of the families in files, whose paths are joined as in PATH."""
     return [_info(*_head(Path(path))) for path in paths.split(os.pathsep) if path]
+
+
+def register_family(path: str | Path, registry: Registry | None = None) -> str:
+    """Add the family that a file declares.
+
+    Parameters
+    ----------
+    path
+        A TOML file; docs/models.md has the schema.
+    registry
+        Where to add it; by default the registry of all installed plugins.
+
+    Returns
+    -------
+    str
+        The family's id.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, or is not a declaration; the part names the line and the key.
+    ConflictError
+        Another family has its id.
+
+    Examples
+    --------
+    >>> from squish_models.api import register_family
+    >>> register_family("my.toml")
+    'my_llama'
+    """
+    chosen = default_registry() if registry is None else registry
+    info, dist = read_family(Path(path)).info, os.path.abspath(path)
+    known = chosen.families.get(info.id)
+    if known is None or known.dist != dist:
+        chosen.register(FilePlugin(info), dist=dist)
+    return info.id
+
+
+@frozen
+class FilePlugin:
+    """A plugin with the family of a file."""
+
+    info: FamilyInfo
+
+    @hookimpl
+    def squish_families(self) -> Iterable[FamilyInfo]:
+        """The family."""
+        return [self.info]
 
 
 def read_family(path: Path) -> Declaration:
@@ -138,7 +188,7 @@ def _head(path: Path) -> tuple[Place, dict[str, Any]]:
     """The file's content, with its keys at the top level checked."""
     place, stated = _load(path)
     for key, value in stated.items():
-        place.known(key, (*TOP, *TABLES), what="key or table")
+        place.known(key, (*TOP, *TABLES), "key or table", key)
         place.typed(value, TOP.get(key, dict), key)
     for key in ("base", "model_type"):
         if key not in stated:
@@ -152,7 +202,7 @@ def _info(place: Place, stated: Mapping[str, Any]) -> FamilyInfo:
     """What the registry lists; without an architecture of its own, its GGUF files are those of its base."""
     name = stated.get("id", stated["model_type"])
     return FamilyInfo(
-        id=name, title=stated.get("title", name), factory=f"squish_models.families.declared:{place.path}",
+        id=name, title=stated.get("title", name), factory=f"squish_models.families.declared:{place.path.absolute()}",
         model_types=tuple(stated.get("model_types", [stated["model_type"]])),
         architecture=stated.get("architecture", ""), present=tuple(stated.get("present", ())),
         absent=tuple(stated.get("absent", ())),
@@ -182,9 +232,9 @@ def _load(path: Path) -> tuple[Place, dict[str, Any]]:
 
 def _base(place: Place, name: str) -> type[TextModel]:
     """The class of the family to start from."""
-    families = {entry.id for entry in registry().families.values() if not entry.info.layouts}
-    place.known("base" if name in families else name, {*families, "base"}, what="family to start from")
-    family = type(registry().implementation("family", name))
+    families = {entry.id for entry in default_registry().families.values() if not entry.info.layouts}
+    place.known(name, families, "family to start from", "base")
+    family = type(default_registry().implementation("family", name))
     if not issubclass(family, TextModel):
         raise place.error("is not a family of text models", "base", found=name)
     return family
@@ -216,38 +266,54 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
-    for key, tensor in attributes["presence"].items():
-        place.name(tensor, key, "presence")
+    for table in ("presence", "names"):
+        for key, name in stated.get(table, {}).items():
+            place.name(name, key, table)
+    for table, kind in (("prefixes", str), ("values", dict)):
+        for key, value in stated.get(table, {}).items():
+            place.typed(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
     sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.shape}
-    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes)
+    kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
+    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
     if "mlx" in stated:
         attributes["more"] = _stacks(place, stated["mlx"], rows, base)
     return attributes
 
 
-def _rows(place: Place, stated: Mapping[str, Any], base: Iterable[Row], sizes: Collection[str]) -> tuple[Row, ...]:
+def _rows(
+    place: Place, stated: Mapping[str, Any], base: Iterable[Row], sizes: Collection[str], kinds: Collection[str]
+) -> tuple[Row, ...]:
     """The base's rows as the table changes them: text is GGUF's name, false leaves a row out."""
     rows = {row.hf: row for row in base}
     for name, value in stated.items():
         place.name(name, name, "rows")
         if value is False:
-            place.known(name, rows, "rows", "row of the base")
+            place.known(name, rows, "row of the base", name, "rows")
             del rows[name]
             continue
         change = {"gguf": value} if isinstance(value, str) else dict(place.typed(value, dict, name, "rows"))
         for field in change:
-            place.known(field, (*ROW_FIELDS, "like"), "rows", f"field of {name}:")
+            place.known(field, (*ROW_FIELDS, "like"), "field of a row", name, "rows")
         like = change.pop("like", name)
         if like != name:
-            place.known(like, {row.hf for row in base}, "rows", f"row of the base, which {name} is like:")
+            place.known(like, {row.hf for row in base}, "row of the base", name, "rows")
         start = next((row for row in (*rows.values(), *base) if row.hf == like), None)
         if start is None and not {"gguf", "shape"} <= change.keys():
             raise place.error("is a new row", name, "rows", expected="gguf and shape, or like", found=", ".join(change))
-        shape = tuple(map(str, change.pop("shape", start.shape if start else ())))
+        stated_shape = change.pop("shape", start.shape if start else ())
+        place.typed(
+            list(map(str, stated_shape)) if isinstance(stated_shape, (list, tuple)) else stated_shape,
+            list,
+            name,
+            "rows",
+        )
+        shape = tuple(map(str, stated_shape))
+        if change.get("kind"):
+            place.known(change["kind"], kinds, "kind of layers", name, "rows")
         for size in shape:
             if not size.isdigit():
-                place.known(size, sizes, "rows", f"size of {name}:")
+                place.known(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
         for field, item in change.items():
             kind = {"add": float, "permute": str, "tied_to": str}.get(field, type(getattr(_EXAMPLE, field)))
             place.typed(item, kind, name, "rows")
@@ -268,10 +334,10 @@ def _keys(place: Place, stated: Mapping[str, Any], base: Iterable[Key]) -> tuple
                 continue
             fields = {"gguf": each} if isinstance(each, str) else dict(place.typed(each, dict, setting, "keys"))
             for field, item in fields.items():
-                place.known(field, ("gguf", "type", "required"), "keys", f"field of {setting}:")
+                place.known(field, ("gguf", "type", "required"), "field of a key", setting, "keys")
                 place.typed(item, bool if field == "required" else str, setting, "keys")
             like = next((key for key in base if key.hf == setting or key.gguf == fields.get("gguf")), Key("", ""))
-            place.known(fields.get("type", like.type), KEY_TYPES, "keys", f"type of {setting}:")
+            place.known(fields.get("type", like.type), KEY_TYPES, "type of a key", setting, "keys")
             own.append(evolve(like, hf=setting, **{"gguf": like.gguf, **fields}))
             place.name(own[-1].gguf, setting, "keys")
     taken = {key.gguf for key in own}
@@ -328,7 +394,7 @@ def _stacks(
 ) -> dict[str, tuple[Rule, ...]]:
     """The rules for experts that engines stack: `stack` is mlx-lm's name beside `experts`."""
     for key in stated:
-        place.known(key, ("stack",), "mlx")
+        place.known(key, ("stack",), "key", key, "mlx")
     stack = place.name(stated.get("stack"), "stack", "mlx")
     by_gguf = {row.gguf: row for row in rows if "{e}" in row.hf}
     if not by_gguf.keys() >= {*EXPERTS}:

@@ -293,8 +293,11 @@ def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
 
 
 def family_hint(registry: Registry) -> str:
-    """How to install the families of this repository, where one is missing; else an empty text."""
+    """Why the families of this repository are missing, or how to install them; else an empty text."""
     packages = catalog.packages("family")
+    for broken in registry.broken:
+        if broken.dist in packages.values():
+            return f"{broken.dist} is broken: {broken.reason}"
     absent = {package for name, package in packages.items() if name not in registry.families}
     return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
 

@@ -115,17 +115,16 @@ class Mistral3(Llama):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        names = ("llama_4_scaling_beta", "mscale_all_dim")
-        if rope_kind(settings.get("rope_scaling")) != "yarn" or any(settings.get(name) is None for name in names):
+        beta = settings.get("llama_4_scaling_beta")
+        if rope_kind(settings.get("rope_scaling")) != "yarn" or beta is None:
             return {**settings, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
-        scale = settings["mscale_all_dim"]
-        more = {"llama_4_scaling_beta": settings["llama_4_scaling_beta"], "mscale": 1.0, "mscale_all_dim": scale}
+        more = {"llama_4_scaling_beta": beta, "mscale": 1.0, "mscale_all_dim": settings.get("mscale_all_dim") or 0.0}
         return _with_yarn(settings, {**settings["rope_scaling"], **more})
 
 
 def _with_yarn(settings: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with YaRN's where mlx-lm reads them, too."""
-    more = {name: scaling.get(name) for name in ("llama_4_scaling_beta", "mscale_all_dim")}
+    more = {name: scaling.get(name) or None for name in ("llama_4_scaling_beta", "mscale_all_dim")}
     parameters = {**scaling, "rope_theta": settings["rope_theta"]}
     return {**settings, **more, "rope_scaling": dict(scaling), "rope_parameters": parameters}
 

@@ -10,7 +10,7 @@ from squish_convert.api import Model
 
 from squish_core.api import ErrorCode, FormatError
 
-from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
+from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, shortest
 from ..config.rope import DYNAMIC, rope_kind
 from ..config.spelling import text_config
 from ..family import TextModel
@@ -101,7 +101,7 @@ class HunyuanDense(Qwen3):
                     "has an alpha without a usable rope_theta and head_dim", part=f"{CONFIG} rope_scaling",
                     code=ErrorCode.ROPE, expected="positive numbers", found=str(numbers)[:60],
                 )  # fmt: skip
-            theta *= alpha ** (size / (size - 2))
+            theta = _grown(theta, alpha, size)
             settings["rope_scaling"] = {"type": DYNAMIC, **scaling}  # mlx-lm needs `type`
         return {**settings, "freq_base": theta}
 
@@ -111,7 +111,17 @@ class HunyuanDense(Qwen3):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        return {**settings, "rope_theta": settings["freq_base"]}
+        base, size = settings["freq_base"], settings["head_dim"]
+        alpha = round((base / 10000.0) ** ((size - 2) / size), 3) if size > 2 else 1.0
+        if alpha == 1 or shortest(_grown(10000.0, alpha, size)) != base:
+            return {**settings, "rope_theta": base}
+        scaling = {"type": DYNAMIC, "rope_type": DYNAMIC, "alpha": alpha, "factor": 1.0}
+        return {**settings, "rope_theta": 10000.0, "rope_scaling": scaling}
+
+
+def _grown(theta: float, alpha: float, size: int) -> float:
+    """The base of the rotation for heads of a size, with an `alpha`."""
+    return float(theta * alpha ** (size / (size - 2)))
 
 
 class Qwen3Moe(Qwen3):
