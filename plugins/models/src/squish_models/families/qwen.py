@@ -102,7 +102,8 @@ class HunyuanDense(Qwen3):
                     code=ErrorCode.ROPE, expected="positive numbers", found=str(numbers)[:60],
                 )  # fmt: skip
             theta = _grown(theta, alpha, size)
-            settings["rope_scaling"] = {"type": DYNAMIC, **scaling}  # mlx-lm needs `type`
+            others = {key: value for key, value in scaling.items() if key not in ("type", "rope_type")}
+            settings["rope_scaling"] = {"type": DYNAMIC, **others}  # mlx-lm needs `type`, mistral.rs takes one of them
         return {**settings, "freq_base": theta}
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ class HunyuanDense(Qwen3):
         alpha = round((base / 10000.0) ** ((size - 2) / size), 3) if size > 2 else 1.0
         if alpha == 1 or shortest(_grown(10000.0, alpha, size)) != base:
             return {**settings, "rope_theta": base}
-        scaling = {"type": DYNAMIC, "rope_type": DYNAMIC, "alpha": alpha, "factor": 1.0}
+        scaling = {"type": DYNAMIC, "alpha": alpha, "factor": 1.0}
         return {**settings, "rope_theta": 10000.0, "rope_scaling": scaling}
 
 
