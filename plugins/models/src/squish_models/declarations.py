@@ -33,7 +33,7 @@ KEY_TYPES = ("u32", "f32", "bool", "str", SIZES_LIST)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
-    "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str, "rotary": str,
+    "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str, "unset": list, "rotary": str,
     "gemma_tokenizer": bool,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
@@ -374,7 +374,7 @@ def _reads(read: Callable[[Mapping[str, Any]], Any], value: Any) -> bool:
 
 
 def _layers(value: Mapping[str, Any]) -> Layers:
-    """{ first = SETTING }, { after = SETTING } or { setting = SETTING, values = [...] }"""
+    """{ first = SETTING }, { after = SETTING }, { when = SETTING } or { setting = SETTING, values = [...] }"""
     layers = Layers(**{**value, "values": tuple(value.get("values", ()))})
     if len({*value} - {"values"}) != 1 or bool(layers.setting) != bool(layers.values):
         raise ValueError

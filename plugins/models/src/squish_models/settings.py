@@ -226,8 +226,9 @@ class TextSettings(Family):
                 code=ErrorCode.CONFIG,
             )
         check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
-        settings = {**config, "tie_word_embeddings": tied}
-        settings.setdefault("rope_theta", 10000.0)
+        settings = {"rope_theta": 10000.0, **config, "tie_word_embeddings": tied}
+        if settings["rope_theta"] is None:
+            settings["rope_theta"] = 10000.0
         settings["rotary_dim"] = self._rotary(settings)
         return settings
 

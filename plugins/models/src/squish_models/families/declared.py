@@ -24,11 +24,12 @@ BEHIND = "layers_behind"
 
 @frozen
 class Layers:
-    """The layers of a kind: the `first` ones, as many as a setting says, those `after` them, or those for which the
-    list in a setting has one of these values."""
+    """The layers of a kind: the `first` ones, as many as a setting says, those `after` them, all `when` a setting is
+    true, or those for which the list in a setting has one of these values."""
 
     first: str = ""
     after: str = ""
+    when: str = ""
     setting: str = ""
     values: tuple[Any, ...] = ()
 
@@ -38,6 +39,8 @@ class Layers:
         if self.first or self.after:
             border = min(_size(settings, self.first or self.after), count)
             return range(border) if self.first else range(border, count)
+        if self.when:
+            return range(count) if settings.get(self.when) else ()
         stated = settings.get(self.setting)
         if not isinstance(stated, list) or len(stated) != count:
             raise FormatError(
@@ -77,6 +80,8 @@ class Declared(TextModel):
         Setting with the number of layers behind the last one, which predict more tokens and are left out.
     rotary_setting
         Setting with the number of rotated values of a head, if the family states it.
+    unset
+        Settings that no engine but Transformers reads, so that they must be null.
     values
         Setting -> value in old files -> the value that engines read.
     """
@@ -87,6 +92,7 @@ class Declared(TextModel):
     presence: ClassVar[Mapping[str, str]] = {}
     predicting: ClassVar[str] = ""
     rotary_setting: ClassVar[str] = ""
+    unset: ClassVar[Sequence[str]] = ()
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,6 +122,7 @@ class Declared(TextModel):
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         count = settings["num_hidden_layers"]
         lists = {name: pattern.of(count) for name, pattern in self.patterns.items()}
+        lists |= dict.fromkeys(self.unset)
         keyed = {key.hf for key in self.keys}
         return {name: value for name, value in {**super().implied(settings), **lists}.items() if name not in keyed}
 

@@ -76,6 +76,14 @@ class GraniteMoe(Granite):
     }
     keys = (*Granite.keys, *MIXTURE["num_local_experts"])
 
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        if settings["intermediate_size"] < 1:
+            raise FormatError(
+                "has no intermediate_size, the number of rows of an expert", part=CONFIG, code=ErrorCode.CONFIG,
+                expected="at least 1", found=settings["intermediate_size"],
+            )  # fmt: skip
+        return super().sizes(settings)
+
 
 class Mistral3(Llama):
     """Ministral 3 and Devstral 2, and the text part of Mistral Small 3: queries grow with the position, and YaRN."""
