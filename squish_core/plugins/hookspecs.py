@@ -117,8 +117,8 @@ class FamilyInfo:
     """A model family: the names of its tensors and settings in each engine.
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
-    `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of families
-    of one architecture that fit, the one with most of them is chosen. `layouts`: if there are any, the models are
+    `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of the
+    families of one architecture that fit, the one with most is chosen. `layouts`: if there are any, the models are
     unknown apart from their types, and are carried over into these layouts alone: tensors stay as they are, and
     `Family.carry` computes the other files.
     """

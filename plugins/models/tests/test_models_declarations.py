@@ -185,7 +185,7 @@ def test_a_model_of_a_declared_family_is_converted(
     else:
         environment = {
             **os.environ,
-            "SQUISH_FAMILIES": os.pathsep.join((str(declare(tmp_path, name="b.toml")), str(path))),
+            "SQUISH_FAMILIES": f"{declare(tmp_path, name='b.toml')}{os.pathsep}{path}",
         }
         subprocess.run([sys.executable, "-c", COMMAND, *command], env=environment, check=True)
     with squish.open(tmp_path / "m.gguf") as file:
@@ -220,7 +220,8 @@ def test_what_the_package_lists_of_its_own_files_is_what_they_declare() -> None:
 
 
 def test_listing_families_reads_no_declaration() -> None:
-    code = "import squish_core, sys; squish_core.registry().families; print([m for m in sys.modules if 'toml' in m or m.startswith('squish_models.')])"
+    loaded = "[m for m in sys.modules if 'toml' in m or m.startswith('squish_models.')]"
+    code = f"import squish_core, sys; squish_core.registry().families; print({loaded})"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "['squish_models.mlx_types']"
 

@@ -402,12 +402,12 @@ def _stacks(
             "has no experts to stack", "stack", "mlx", expected=f"rows with {{e}} for {', '.join(EXPERTS)}"
         )
     module = by_gguf[EXPERTS[0]].hf.partition(".experts.")[0]
-    names = [by_gguf[name].hf.rpartition(".")[2] for name in EXPERTS]
+    gate, up, down = names = [by_gguf[name].hf.rpartition(".")[2] for name in EXPERTS]
     size = by_gguf[EXPERTS[0]].shape[0]
     pairs = list(zip(SWITCH, names))
     own = {
-        "gguf": fused_gguf_experts(module, *names[:2], size),
-        "hf": fused_experts(module, *names, size),
+        "gguf": fused_gguf_experts(module, gate, up, size),
+        "hf": fused_experts(module, gate, up, down, size),
         "mlx": stacked_experts(module, stack, pairs, reading=False),
         "uqff": stacked_experts(module, "experts", pairs, reading=False),
     }  # fmt: skip

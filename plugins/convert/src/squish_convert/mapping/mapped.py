@@ -187,8 +187,8 @@ def naming_of(file: File) -> Naming:
         reason = f"the family {model_type!r} is unknown ({families})"
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
     if len(fitting) > 1:
-        error = conflict(model_type, fitting)
-        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=error.message, error=error)
+        several = conflict(model_type, fitting)
+        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=several.message, error=several)
     return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 
 

@@ -121,7 +121,7 @@ class Declared(TextModel):
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         count = settings["num_hidden_layers"]
-        lists = {name: pattern.of(count) for name, pattern in self.patterns.items()}
+        lists: dict[str, Any] = {name: pattern.of(count) for name, pattern in self.patterns.items()}
         lists |= dict.fromkeys(self.unset)
         keyed = {key.hf for key in self.keys}
         return {name: value for name, value in {**super().implied(settings), **lists}.items() if name not in keyed}

@@ -112,7 +112,7 @@ class Mistral3(Llama):
                 code=ErrorCode.CONFIG, expected="ministral3 or mistral", found=repr(kind)[:60],
             )  # fmt: skip
         scaling = settings.get("rope_scaling")
-        if rope_kind(scaling) != "yarn":
+        if scaling is None or rope_kind(scaling) != "yarn":
             return settings
         if scaling.get("mscale") != 1:
             raise FormatError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from squish_convert.api import Model
@@ -45,7 +45,7 @@ class Olmo2(TextModel):
         norm("post_feedforward_layernorm", "post_ffw_norm"),
     )
     more: ClassVar = {"gguf": fused_attention(permute=False)}
-    keys = COMMON
+    keys: ClassVar[Sequence[Key]] = COMMON
     fixed: ClassVar = {"hidden_act": "silu", "tie_word_embeddings": False}
 
 
@@ -88,7 +88,11 @@ class Exaone4(Olmo2):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         layers, window = settings["num_hidden_layers"], settings.get("sliding_window") or 4096
-        more = {"layer_types": self.kinds(layers), "sliding_window": None, "sliding_window_pattern": None}
+        more: dict[str, Any] = {
+            "layer_types": self.kinds(layers),
+            "sliding_window": None,
+            "sliding_window_pattern": None,
+        }
         if layers == self.windowed:
             more |= {"sliding_window": window, "sliding_window_pattern": "LLLG"}
         return {"rope_scaling": None, **settings, **more}

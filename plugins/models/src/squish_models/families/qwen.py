@@ -33,7 +33,10 @@ class Qwen2VL(Qwen2):
     """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
 
     architecture = "qwen2vl"
-    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
+    keys: ClassVar[Sequence[Key]] = (
+        *COMMON,
+        Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False),
+    )
     other_modalities = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
@@ -55,7 +58,7 @@ class Qwen3(Qwen2):
 
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
-    layer_counts = ("max_window_layers",)
+    layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
 
 
 class Qwen3VL(Qwen2VL):
@@ -92,7 +95,7 @@ class HunyuanDense(Qwen3):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
-        scaling, size = settings.get("rope_scaling") or {}, settings.get("head_dim")
+        scaling, size = settings.get("rope_scaling") or {}, settings.get("head_dim") or 0
         theta, alpha = settings.get("rope_theta", 10000.0), scaling.get("alpha")
         if rope_kind(scaling) == DYNAMIC and alpha:
             numbers = (theta, alpha, size)
