@@ -169,4 +169,3 @@ from squish_core.specs import parse_spec as parse_spec
 from squish_core.statistics import Statistics as Statistics
 from squish_core.tensor import Tensor as Tensor
 from squish_core.text import counted as counted
-from squish_core.text import did_you_mean as did_you_mean

@@ -9,18 +9,18 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 from squish_convert.api import Rule, Stack
 
-from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, did_you_mean, hookimpl
+from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from . import VARIABLE
 from .config.keys import SIZES_LIST, Key
-from .families.declared import BEHIND, Declared, Layers, Pattern
+from .declared import BEHIND, Declared, Layers, Pattern
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
 from .tables import SWITCH, Row
@@ -29,12 +29,12 @@ LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", "str", SIZES_LIST)
+KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
-    "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str, "unset": list, "rotary": str,
-    "gemma_tokenizer": bool,
+    "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
+    "unset": list, "rotary": str, "gemma_tokenizer": bool,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
 RENAMED = {"tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting"}
@@ -43,7 +43,8 @@ TOP = {
     "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values", "mlx",
+    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
+    "mlx",
 )  # fmt: skip
 
 
@@ -81,7 +82,8 @@ class Place:
     def known(self, name: str, names: Collection[str], what: str, key: str, table: str = "") -> None:
         """Raise FormatError for a name in the value of a key that is not one of these."""
         if name not in names:
-            near = did_you_mean(name, names)
+            matches = get_close_matches(name, names, 3, 0.5)
+            near = f"Close matches: {', '.join(matches)}." if matches else ""
             expected = None if near else ", ".join(sorted(names))
             message = f"is no {what}" if name == key else f"has {name!r}, which is no {what}"
             raise self.error(message, key, table, expected=expected, hint=f"{near} {GUIDE}".strip())
@@ -218,7 +220,10 @@ def _load(path: Path) -> tuple[Place, dict[str, Any]]:
         text = data.decode()
     except OSError as error:
         raise FormatError(
-            f"cannot be read: {error.strerror}", file=file, code="missing", hint=f"Correct --family or {VARIABLE}."
+            f"cannot be read: {error.strerror}",
+            file=file,
+            code=ErrorCode.MISSING,
+            hint="Correct --family or SQUISH_FAMILIES.",
         ) from None
     except UnicodeDecodeError as error:
         raise FormatError("is not text in UTF-8", file=file, offset=error.start, code=ErrorCode.CONFIG) from None

@@ -228,7 +228,7 @@ MLX = Engine(
         "gpt_oss": _rope(150000.0),
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
-        **dict.fromkeys(("seed_oss", "smollm3", "olmoe"), {**_rope(10000.0), "tie_word_embeddings": True}),
+        **{kind: {**_rope(10000.0), "tie_word_embeddings": True} for kind in ("seed_oss", "smollm3", "olmoe")},
         "granitemoe": {"rope_scaling": None, "tie_word_embeddings": True},
         "ministral3": {"tie_word_embeddings": True},
         "hunyuan_v1_dense": {**_rope(10000.0), "tie_word_embeddings": False},
@@ -270,9 +270,10 @@ TRANSFORMERS = Engine(
         "gemma3_text": {"tie_word_embeddings": True},
         "gpt2": {"tie_word_embeddings": True},
         "starcoder2": {"tie_word_embeddings": True},
-        **dict.fromkeys(
-            ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe"), {"tie_word_embeddings": True}
-        ),
+        **{
+            kind: {"tie_word_embeddings": True}
+            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe")
+        },
     },
     scalings={
         ANY: TRANSFORMERS_SCALINGS,
