@@ -279,7 +279,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>"},
     },
     "olmo3": {
-        "config": {"num_hidden_layers": 4, "sliding_window": 32, "tie_word_embeddings": False}, "tokenizer": "dbrx",
+        "config": {
+            "num_hidden_layers": 4, "sliding_window": 32, "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        "tokenizer": "dbrx",
         "special": END,
     },
     "smollm3": {

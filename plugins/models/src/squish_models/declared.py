@@ -11,6 +11,7 @@ from squish_convert.api import Model
 from squish_core.api import ErrorCode, FormatError
 
 from .config.gguf_defaults import LoadedKeys
+from .config.spelling import FULL, SLIDING
 from .family import TextModel
 from .settings import CONFIG, MOST_BLOCKS
 
@@ -78,6 +79,8 @@ class Declared(TextModel):
         Setting with the number of rotated values of a head, if the family states it.
     unset
         Settings that no engine but Transformers reads, so that they must be null.
+    rope_by_kind
+        Whether layers with a window have a rotation of their own, which is never scaled.
     values
         Setting -> value in old files -> the value that engines read.
     """
@@ -89,13 +92,23 @@ class Declared(TextModel):
     predicting: ClassVar[str] = ""
     rotary_setting: ClassVar[str] = ""
     unset: ClassVar[Sequence[str]] = ()
+    rope_by_kind: ClassVar[bool] = False
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled({**self.unstated, **config})
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
-        return settings
+        return settings | self._rope_of_kinds(settings)
+
+    def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The rotation of each kind of layers, without which Transformers takes its default in those with a window."""
+        if not self.rope_by_kind:
+            return {}
+        theta, scaling = settings.get("rope_theta"), settings.get("rope_scaling")
+        whole = {"rope_type": "default", **(scaling if isinstance(scaling, dict) else {}), "rope_theta": theta}
+        local = {"rope_type": "default", "rope_theta": settings.get("rope_local_base_freq", theta)}
+        return {"rope_parameters": {FULL: whole, SLIDING: local}} if theta is not None else {}
 
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         return _size(settings, self.rotary_setting) if self.rotary_setting in settings else super()._rotary(settings)
@@ -137,7 +150,7 @@ class Declared(TextModel):
             settings |= {self.predicting: 0, BEHIND: count}
         for setting, tensor in self.presence.items():
             settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
-        return settings
+        return settings | self._rope_of_kinds(settings)
 
 
 def _size(settings: Mapping[str, Any], name: str) -> int:

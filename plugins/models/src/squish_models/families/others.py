@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from squish_convert.api import Model
 
-from ..config.keys import COMMON, SIZES, Key
+from ..config.keys import COMMON, SIZES, VOCABULARY, Key
 from ..config.spelling import FULL, SLIDING
 from ..family import TextModel
 from ..rules import fused_attention
@@ -58,7 +58,7 @@ class Exaone4(Olmo2):
         *head_norms(),
     )
     constants = ("rope_freqs.weight",)
-    keys = (*COMMON, Key("sliding_window", "attention.sliding_window", required=False))
+    keys = (*COMMON, VOCABULARY, Key("sliding_window", "attention.sliding_window", required=False))
     fixed: ClassVar = {"hidden_act": "silu"}
     windowless = ()
     pattern, windowed = 4, 64
