@@ -363,19 +363,14 @@ def _each(
     place: Place, stated: Mapping[str, Any], table: str, read: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
     """Each entry of a table of tables, as an object."""
-    try:
-        return {name: read(value) for name, value in stated.get(table, {}).items()}
-    except (TypeError, KeyError, ValueError):
-        name, value = next((name, value) for name, value in stated[table].items() if not _reads(read, value))
-        raise place.error("is not valid", name, table, expected=read.__doc__, found=repr(value)[:80]) from None
-
-
-def _reads(read: Callable[[Mapping[str, Any]], Any], value: Any) -> bool:
-    try:
-        read(value)
-    except (TypeError, KeyError, ValueError):
-        return False
-    return True
+    entries = {}
+    for name, value in stated.get(table, {}).items():
+        try:
+            entries[name] = read(value)
+        except (TypeError, KeyError, ValueError, AttributeError):
+            found = repr(value)[:80]
+            raise place.error("is not valid", name, table, expected=read.__doc__, found=found) from None
+    return entries
 
 
 def _layers(value: Mapping[str, Any]) -> Layers:
