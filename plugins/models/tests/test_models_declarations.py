@@ -115,7 +115,7 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[values]\nhas = 3\n", "line 4, [values] has", "another type"),
         (HEAD + "[names]\nhas = 3\n", "line 4, [names] has", "is not a name"),
         (HEAD + "[prefixes]\n'a.' = 3\n", "line 4, [prefixes] a.", "another type"),
-        (HEAD + "[mlx]\nstak = 'x'\n", "line 4, [mlx] stak", "is no key"),
+        (HEAD + "[mlx]\nstak = 'x'\n", "line 4, [mlx] stak", "is no row"),
         (HEAD + "[mlx]\nstack = 'switch_mlp'\n", "line 4, [mlx] stack", "has no experts"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .config.keys import SIZES_LIST, Key
 from .declared import BEHIND, Declared, Layers, Pattern
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .tables import SWITCH, Row
+from .tables import LAYER, SWITCH, Row
 
 LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
@@ -390,12 +390,18 @@ def _pattern(value: Mapping[str, Any]) -> Pattern:
 
 
 def _stacks(
-    place: Place, stated: Mapping[str, Any], rows: Iterable[Row], base: type[TextModel]
-) -> dict[str, tuple[Rule, ...]]:
-    """The rules for experts that engines stack: `stack` is mlx-lm's name beside `experts`."""
-    for key in stated:
-        place.known(key, ("stack",), "key", key, "mlx")
-    stack = place.name(stated.get("stack"), "stack", "mlx")
+    place: Place, stated: Mapping[str, Any], rows: Collection[Row], base: type[TextModel]
+) -> dict[str, Sequence[Rule]]:
+    """The rules for mlx-lm's own names, and for experts that engines stack: `stack` is its module beside `experts`."""
+    modules = {row.hf for row in rows}
+    renamed = []
+    for key, module in stated.items():
+        if key != "stack":
+            place.known(place.typed(module, str, key, "mlx"), modules, "row", place.name(key, key, "mlx"), "mlx")
+            renamed.append(Rule(f"{LAYER}{key}.weight", f"{LAYER}{module}.weight"))
+    if "stack" not in stated:
+        return {**base.more, "mlx": (*base.more.get("mlx", ()), *renamed)}
+    stack = place.name(stated["stack"], "stack", "mlx")
     by_gguf = {row.gguf: row for row in rows if "{e}" in row.hf}
     if not by_gguf.keys() >= {*EXPERTS}:
         raise place.error(
@@ -408,7 +414,7 @@ def _stacks(
     own = {
         "gguf": fused_gguf_experts(module, gate, up, size),
         "hf": fused_experts(module, gate, up, down, size),
-        "mlx": stacked_experts(module, stack, pairs, reading=False),
+        "mlx": (*stacked_experts(module, stack, pairs, reading=False), *renamed),
         "uqff": stacked_experts(module, "experts", pairs, reading=False),
     }  # fmt: skip
     return {
