@@ -19,6 +19,7 @@ from squish_core.guard import gc_paused, guarded
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
+from squish_core.text import close_matches
 
 from ..families.base import ENGINES, GGUF, HF, Family, Rule, source_names
 from ..families.choice import conflict, fitting_families
@@ -183,7 +184,8 @@ def naming_of(file: File) -> Naming:
     else:
         fitting = [info for info in infos if model_type in info.model_types]
     if not fitting:
-        families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
+        near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
+        families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
     if len(fitting) > 1:
