@@ -64,8 +64,8 @@ oracles: $(installed)  ## compare with the peer packages, each in a process of i
 peers: $(installed)  ## of these, a fixed set that covers every peer package
 	$(pytest) --no-loadscope-reorder -m peers $$(grep -rl mark.peers tests plugins --include='test_*.py')
 
-engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md
-	PYTHONPATH=tests:examples $(python) -m oracles.table --write
+engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md (FAMILY="llama qwen3")
+	PYTHONPATH=tests:examples $(python) -m oracles.table --write $(if $(FAMILY),--family $(FAMILY))
 
 fuzz: $(installed)  ## run the long mutation tests, damaged files through every writer, and atheris (FUZZ_SECONDS=60 each)
 	$(pytest) -m fuzz

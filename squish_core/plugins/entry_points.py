@@ -17,7 +17,7 @@ from typing import Any, cast
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import MissingPluginError, SquishError
+from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS, SQUISH_API, Info
 
@@ -153,6 +153,8 @@ def import_implementation(entry: Entry[Any]) -> Any:
         implementation = factory()
         implementation.id = entry.info.id
         return implementation
+    except FormatError:  # what a file declares, which says where
+        raise
     except Exception as error:  # a plugin's module or constructor may raise anything
         raise MissingPluginError(
             f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",

@@ -117,9 +117,10 @@ class FamilyInfo:
     """A model family: the names of its tensors and settings in each engine.
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
-    `experts`: among families of one architecture, this one is for GGUF files with experts. `layouts`: if there are any,
-    the models are unknown apart from their types, and are carried over into these layouts alone: tensors stay as they
-    are, and `Family.carry` computes the other files.
+    `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of the
+    families of one architecture that fit, the one with most is chosen. `layouts`: if there are any, the models are
+    unknown apart from their types, and are carried over into these layouts alone: tensors stay as they are, and
+    `Family.carry` computes the other files.
     """
 
     id: str
@@ -127,7 +128,8 @@ class FamilyInfo:
     factory: str
     model_types: tuple[str, ...]
     architecture: str
-    experts: bool = False
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
 
 

@@ -52,8 +52,12 @@ def table() -> str:
         if info.layouts:  # no family: models that only an engine knows
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
-        architecture = f"`{info.architecture}`" + (" with `expert_count`" if info.experts else "")
-        besides = "; ".join(changes(registry.implementation("family", info.id))) or "-"
+        apart = "".join(f" with `{name}`" for name in info.present) + "".join(
+            f" without `{name}`" for name in info.absent
+        )
+        family = registry.implementation("family", info.id)
+        architecture = f"`{family.architecture}`{apart}" + ("" if info.architecture else ", read as another family's")
+        besides = "; ".join(changes(family)) or "-"
         rows.append(f"| `{info.id}` | {info.title} | {types} | {architecture} | {besides} |\n")
     return HEAD + "".join(rows)
 

@@ -45,23 +45,22 @@ MISTRAL4 = {
 }  # fmt: skip
 
 MODELS: dict[str, dict[str, Any]] = {
-    "afmoe": {}, "apertus": {}, "bailing_hybrid": {**MLA, "layer_group_size": 2}, "bitnet": {}, "cohere": {},
-    "cohere2": OWN_HEAD,
+    "afmoe": {}, "apertus": {}, "bailing_hybrid": {**MLA, "layer_group_size": 2}, "bitnet": {},
     "dbrx": {
         **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), DROP),
         "attn_config": {"kv_n_heads": 2, "rope_theta": THETA, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "deepseek_v32": MLA, "dots1": {"n_group": 1}, "ernie4_5": {},
-    "ernie4_5_moe": {"moe_layer_start_index": 1, "moe_layer_end_index": 3}, "exaone4": {}, "exaone_moe": {},
-    "falcon_h1": {"head_dim": DROP}, "falcon_mamba": {"layer_norm_epsilon": 1e-5}, "gemma": {},
+    "deepseek_v32": MLA, "dots1": {"n_group": 1},
+    "ernie4_5_moe": {"moe_layer_start_index": 1, "moe_layer_end_index": 3}, "exaone_moe": {},
+    "falcon_h1": {"head_dim": DROP}, "falcon_mamba": {"layer_norm_epsilon": 1e-5},
     "gemma4": {"text_config": PER_LAYER, "audio_config": None},
     "gemma4_text": {**PER_LAYER, "num_global_key_value_heads": 1}, "gemma4_unified": {"text_config": GEMMA4},
-    "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}}, "glm4_moe": {"use_qk_norm": True},
-    "glm4_moe_lite": MLA, "glm_moe_dsa": MLA, "gpt_bigcode": {"n_inner": 128}, "gpt_neox": {"intermediate_size": 256},
-    "gptj": {"rotary_dim": 8}, "granitemoe": {},
+    "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
+    "glm_moe_dsa": MLA, "gpt_bigcode": {"n_inner": 128}, "gpt_neox": {"intermediate_size": 256},
+    "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_expand": 2},
-    "helium": OWN_HEAD, "hunyuan_v1_dense": {}, "internlm3": OWN_HEAD, "iquestcoder": {},
+    "helium": OWN_HEAD, "internlm3": OWN_HEAD, "iquestcoder": {},
     "jamba": {
         "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8, "use_mamba_kernels": False,
         "num_experts": 1, "num_experts_per_tok": 1,
@@ -71,7 +70,7 @@ MODELS: dict[str, dict[str, Any]] = {
         **MLA, "q_lora_rank": None, "layer_types": ["linear_attention", "full_attention"] * 2,
         "mlp_layer_types": ["sparse"] * 4,
     },
-    "laguna": {}, "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "laguna": {},
     "llama4": {
         "text_config": {"num_experts_per_tok": 1, "intermediate_size_mlp": 128, "rms_norm_eps": 1e-6},
         "vision_config": {
@@ -87,32 +86,26 @@ MODELS: dict[str, dict[str, Any]] = {
     "mamba": {"layer_norm_epsilon": 1e-5}, "mamba2": {"num_heads": 8, "head_dim": 16, "layer_norm_epsilon": 1e-5},
     "mellum": {}, "mimo_v2_flash": {},
     "minicpm3": {**MLA, "v_head_dim": 16, "tie_word_embeddings": False}, "minimax": {},
-    "minimax_m2": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
     "minimax_m3_vl": {
         "text_config": {
             "rotary_dim": 16, "dense_intermediate_size": 64,
             "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5},
         },
     },
-    "ministral3": {"sliding_window": None}, "mistral3": {"text_config": {"sliding_window": 512}},
     "mistral4": {**MLA, "rope_parameters": MISTRAL4},
     "muse_glimmer": {"projector_hidden_size": 32}, "nanochat": OWN_HEAD, "nemotron": {},
     "nemotron_h": {
         "hybrid_override_pattern": "M*-E", "moe_shared_expert_intermediate_size": 32, "time_step_min": 1e-9,
         "num_hidden_layers": DROP, "layer_norm_epsilon": 1e-5,
     },
-    "olmo3": {
-        "layer_types": GEMMA4["layer_types"],
-        "rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), PLAIN),
-    },
-    "olmo_hybrid": {}, "olmoe": {}, "phi": {},
+    "olmo_hybrid": {}, "phi": {},
     "phimoe": {**OWN_HEAD, "attention_bias": True, "lm_head_bias": True, "sliding_window": None},
-    "qwen2_moe": {}, "qwen3_5": {}, "qwen3_5_moe": {}, "qwen3_next": {}, "qwen3_vl": {}, "qwen3_vl_moe": {},
+    "qwen3_5": {}, "qwen3_5_moe": {}, "qwen3_next": {}, "qwen3_vl_moe": {},
     "recurrent_gemma": {
         **OWN_HEAD, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
         "rope_parameters": {**PLAIN, "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     },
-    "seed_oss": {}, "smollm3": {}, "solar_open": {}, "stablelm": {},
+    "solar_open": {}, "stablelm": {},
 }  # fmt: skip
 """Model type -> its settings beside SMALL; those of a part replace SMALL's in it."""
 NOT_MADE = {"gemma3n": "its vision tower needs timm", "muse_spark": "its towers cannot be made small"}

@@ -44,6 +44,11 @@ MLA = {
     "moe_intermediate_size": 32, "routed_scaling_factor": 1.5, "tie_word_embeddings": False,
 }  # fmt: skip
 """Latent attention, and experts beside shared ones."""
+GLM = {
+    "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 32, "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 DEEPSEEK_ROPE = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
 GPT2 = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 512,
@@ -171,6 +176,145 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "llama-bpe",
         "special": {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>"},
     },
+    "qwen3_vl": {
+        "config": {
+            "vision_config": {
+                "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+                "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+            },
+        },
+        "text": {
+            **SIZE, "head_dim": 32,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
+            },
+        },
+        "size": {"tie_word_embeddings": True},
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "hunyuan_v1_dense": {
+        "config": {
+            "head_dim": 32, "use_qk_norm": True, "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1,
+                "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0,
+            },
+        },
+        "tokenizer": "qwen2",
+        "special": END,
+    },
+    "exaone4": {
+        "config": {
+            "sliding_window": None, "layer_types": ["full_attention"] * 2, "rope_parameters": LLAMA3,
+            "tie_word_embeddings": True, "head_dim": 16,
+        },
+        "tokenizer": "dbrx",
+        "special": END,
+    },
+    "exaone4-windows": {
+        "model_type": "exaone4",
+        "config": {"num_hidden_layers": 64, "sliding_window": 32, "head_dim": 16, "tie_word_embeddings": False},
+        "tokenizer": "dbrx",
+        "special": END,
+    },
+    "granitemoe": {
+        "config": {
+            "num_local_experts": 4, "num_experts_per_tok": 2, "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.125, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+            "tie_word_embeddings": True,
+        },
+        "tokenizer": "starcoder",
+        "special": END,
+    },
+    "ministral3": {
+        "config": {
+            "head_dim": 32, "tie_word_embeddings": True, "sliding_window": None,
+            "rope_parameters": {
+                **YARN, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        "tokenizer": "sentencepiece",
+        "special": BOS,
+    },
+    "qwen2_moe": {
+        "config": {**MOE, "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "tie_word_embeddings": False},
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "glm4_moe": {
+        "config": {
+            **GLM, "num_hidden_layers": 3, "head_dim": 32, "attention_bias": True, "use_qk_norm": True,
+            "partial_rotary_factor": 0.5,
+        },
+        "tokenizer": "glm4",
+        "special": END,
+    },
+    "glm4_moe_lite": {
+        "config": {
+            **MLA, "q_lora_rank": 48, "v_head_dim": 48, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+            "n_shared_experts": 1, "num_nextn_predict_layers": 1,
+        },
+        "tokenizer": "glm4",
+        "special": END,
+    },
+    "minimax_m2": {
+        "config": {
+            "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32, "rotary_dim": 16,
+            "scoring_func": "sigmoid", "use_qk_norm": True, "shared_intermediate_size": 0, "tie_word_embeddings": False,
+            "bos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+        "tokenizer": "gpt-4o",
+        "special": END,
+    },
+    "lfm2_moe": {
+        "config": {
+            "num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"], "conv_L_cache": 3,
+            "max_position_embeddings": 1024, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+            "num_dense_layers": 1, "use_expert_bias": True, "norm_topk_prob": True,
+        },
+        "tokenizer": "llama-bpe",
+        "special": {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>"},
+    },
+    "olmo3": {
+        "config": {
+            "num_hidden_layers": 4, "sliding_window": 32, "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        "tokenizer": "dbrx",
+        "special": END,
+    },
+    "smollm3": {
+        "config": {"num_hidden_layers": 4, "tie_word_embeddings": True, "pad_token_id": 0}, "tokenizer": "llama-bpe",
+        "special": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
+    },
+    "cohere": {
+        "config": {"logit_scale": 0.5, "bos_token_id": None, "pad_token_id": 0}, "tokenizer": "starcoder",
+        "special": END,
+    },
+    "cohere2": {
+        "config": {"num_hidden_layers": 4, "sliding_window": 32, "logit_scale": 0.5, "head_dim": 16},
+        "tokenizer": "starcoder",
+        "special": END,
+    },
+    "gemma": {"config": {"head_dim": 32}, "tokenizer": "gemma", "special": GEMMA},
+    "seed_oss": {
+        "config": {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}, "tokenizer": "llama-bpe",
+        "special": END,
+    },
+    "ernie4_5": {
+        "config": {"head_dim": 32, "use_bias": False, "tie_word_embeddings": True}, "tokenizer": "sentencepiece",
+        "special": BOS,
+    },
+    "olmoe": {
+        "config": {**MOE, "num_key_value_heads": 4, "norm_topk_prob": False, "tie_word_embeddings": False},
+        "tokenizer": "dbrx",
+        "special": END,
+    },
     "gpt2": {"size": GPT2, "config": {"bos_token_id": None}, "tokenizer": "gpt-2", "special": END},
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
@@ -187,6 +331,8 @@ def make(family: str, folder: Path, **config: Any) -> Path:
     if entry["tokenizer"] in ("sentencepiece", "gemma"):
         (folder / "tokenizer.model").write_bytes(sentencepiece_model(folder, entry["tokenizer"] == "sentencepiece"))
     settings = {**entry.get("size", SIZE), **entry["config"], **special, **config}
+    if "text" in entry:
+        settings["text_config"] = {**entry["text"], **special}
     model_type = entry.get("model_type", family)
     peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
     return folder

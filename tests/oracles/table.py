@@ -1,6 +1,6 @@
 """Whole models through Squish, judged by the engines: source x target x engine, written into docs/models.md.
 
-    PYTHONPATH=tests:examples python -m oracles.table [--only TEXT] [--write]
+    PYTHONPATH=tests:examples python -m oracles.table [--only TEXT] [--family NAME ...] [--write]
 
 Each row converts a model, along one or several formats, and asks the last one's engine and the source's own.
 """
@@ -61,7 +61,7 @@ OWN_ARITHMETIC = {
     **dict.fromkeys(
         (
             (f"{name}, folder", "llama.cpp")
-            for name in ("gemma2", "gemma2-wide", "gemma3_text", "gpt2", "starcoder2")
+            for name in ("gemma", "gemma2", "gemma2-wide", "gemma3_text", "gpt2", "starcoder2")
         ),
         2e-3,
     ),
@@ -197,9 +197,18 @@ def read_table(table: str) -> dict[tuple[str, str], str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="rows whose source, target or engine has this text")
+    parser.add_argument("--family", nargs="*", default=[], help="families to run; all by default")
     parser.add_argument("--write", action="store_true", help="write the table into docs/models.md")
     options = parser.parse_args(arguments)
-    results = run(lambda row: options.only in f"{row.source} | {row.title} | {row.engine}")
+    sources = [f"{family}, folder" for family in options.family]
+    if unknown := set(options.family).difference(FAMILIES):
+        parser.error(f"no such family: {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
+
+    def is_selected(row: Row) -> bool:
+        is_named = options.only in f"{row.source} | {row.title} | {row.engine}"
+        return is_named and (not sources or row.source in sources)
+
+    results = run(is_selected)
     if options.write:
         write(results)
     return 0

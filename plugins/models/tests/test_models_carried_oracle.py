@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 from oracles import carried
+from squish_models import mlx_folder
 from squish_models.config import mlx_models
 from squish_models.mlx_types import MLX_TYPES
 
@@ -28,10 +29,9 @@ REFUSED = {
     "qwen3_vl_moe": "it has no model.language_model.layers.0.mlp.experts.down_proj of",
 }
 """Model type -> why mlx-lm does not run what Transformers 5 saves of it."""
-BOUNDS = {"gemma": 2e-3, "gpt_neox": 2e-3, "gpt_bigcode": 2e-3}
+BOUNDS = {"gpt_neox": 2e-3, "gpt_bigcode": 2e-3}
 """mlx-lm computes their GELU otherwise."""
 OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
-    "cohere2": ({"head_dim": 32}, "head_dim of 16"),
     "glm": ({"rope_parameters": {**carried.PLAIN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor of 1.0"),
     "gpt_neox": ({"intermediate_size": 128}, "intermediate_size of 256"),
     "internlm3": ({"head_dim": 32}, "head_dim of 16"),
@@ -39,12 +39,6 @@ OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "kimi_linear": ({"q_lora_rank": 48}, "q_lora_rank of None"),
     "longcat_flash": ({"zero_expert_num": 2}, "mlp.experts.4."),
     "minicpm3": ({"tie_word_embeddings": True}, "tie_word_embeddings of False"),
-    "ministral3": ({"sliding_window": 8}, "sliding_window of None"),
-    "olmo3": (
-        {"rope_parameters": {"full_attention": {**carried.PLAIN, "rope_theta": 1e4},
-                             "sliding_attention": carried.PLAIN}},
-        "rope_local_base_freq of 10000.0",
-    ),
     "phimoe": ({"attention_bias": False}, "attention_bias of True"),
     "recurrent_gemma": ({"num_key_value_heads": 2}, "num_key_value_heads of 1"),
 }  # fmt: skip
@@ -82,9 +76,10 @@ def test_what_mlx_lm_computes_otherwise_is_refused_with_the_reason(model_type: s
 
 
 def test_the_settings_that_mlx_lm_requires_are_those_of_its_models() -> None:
-    found = oracles.peer("mlx-lm").run(required, model_types=list(MLX_TYPES))
+    types = sorted({*MLX_TYPES, *mlx_folder.TYPES})
+    found = oracles.peer("mlx-lm").run(required, model_types=types)
     assert {kind: tuple(name for name in names if name not in mlx_models.USUAL) for kind, names in found.items()
-            } == {kind: mlx_models.REQUIRED.get(kind, ()) for kind in MLX_TYPES}  # fmt: skip
+            } == {kind: mlx_models.REQUIRED.get(kind, ()) for kind in types}  # fmt: skip
 
 
 def required(model_types: list[str]) -> dict[str, list[str]]:

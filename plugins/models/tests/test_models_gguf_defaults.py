@@ -114,7 +114,12 @@ def test_a_config_states_what_llama_cpp_takes(case: str, tmp_path: Path) -> None
         ("llama", {"rope.scaling.type": "ntk", "rope.scaling.factor": 2.0}, "rope", "llama.rope.scaling.type"),
         ("gemma3", {"attention.sliding_window_pattern": 3}, "config", "gemma3.attention.sliding_window_pattern"),
         ("gemma2", {"rope.freq_base_swa": 5.0}, "config", "gemma2.rope.freq_base_swa"),
-        ("olmo2", {"attention.sliding_window": 16}, "config", "olmo2.attention.sliding_window"),
+        (
+            "olmo2",
+            {"attention.sliding_window": 16, "attention.sliding_window_pattern": 3},
+            "config",
+            "olmo2.attention.sliding_window_pattern",
+        ),
         ("granite", {"rope.scaling.finetuned": False}, "config", "granite.rope.scaling.finetuned"),
     ],
 )

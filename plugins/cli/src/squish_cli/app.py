@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish convert in.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*'",
             "squish convert q8.gguf q4.gguf --encode q4_0 --requantize",
             "squish convert in.gguf out.zt --dry-run",
+            "squish convert model/ model.gguf --family my.toml",
             "squish convert model/ out.gguf --encode q4_k --scheduler local:8 --resume",
         ),
     ),
@@ -81,6 +82,7 @@ OTHER_SETTINGS = (
     "SQUISH_CACHE",
     "SQUISH_CPU_LIBRARY",
     "SQUISH_TIERS",
+    "SQUISH_FAMILIES",
 )
 
 

@@ -13,6 +13,7 @@ from squish_core.errors import SquishError, UsageError, redact
 from squish_core.io.paths import missing
 
 from . import spellings
+from .families import Family, declared
 from .options import Assets, Encode, Format, Json, Names, Only, Quiet, Requantize, Resume, Scheduler, TaskBytes, To, job
 from .output import Answer, Progress, error_data
 
@@ -167,6 +168,7 @@ def convert(
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     names: Names = None,
+    family: Family = None,
     imatrix: Imatrix = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
@@ -195,6 +197,7 @@ def convert(
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
     with ExitStack() as stack:
+        stack.enter_context(declared(family))
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
         progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
         report = squish.convert(

@@ -211,8 +211,15 @@ def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
 
 
 def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
-    """Errors for all ids in conflict, or only those that `dist` provides."""
-    return [str(conflict.error()) for conflict in registry.conflicts if dist is None or dist in conflict.dists]
+    """Errors for all ids in conflict and families that nothing tells apart, or only those that `dist` provides."""
+    from squish_convert.api import family_conflicts
+
+    found = [str(conflict.error()) for conflict in registry.conflicts if dist is None or dist in conflict.dists]
+    families = [entry.info for entry in registry.families.values()]
+    own = {entry.id for entry in registry.families.values() if dist in (None, entry.dist)}
+    return found + [
+        str(error) for error in family_conflicts(families) if not own.isdisjoint(str(error.found).split(", "))
+    ]
 
 
 def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:

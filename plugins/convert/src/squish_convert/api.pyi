@@ -23,6 +23,7 @@ from squish_convert.families import Rule as Rule
 from squish_convert.families import Squeeze as Squeeze
 from squish_convert.families import Stack as Stack
 from squish_convert.families import Transpose as Transpose
+from squish_convert.families import family_conflicts as family_conflicts
 from squish_convert.families import source_names as source_names
 from squish_convert.image import OpenExtent as OpenExtent
 from squish_convert.image import OutputFile as OutputFile

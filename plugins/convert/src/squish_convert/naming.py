@@ -99,7 +99,7 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
             code="family" if crosses and layout != UQFF else "engine",
-            hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
+            hint=f"{hint}; or keep" if (hint := family_hint(file.registry).rstrip(".")) else "Keep"
             " the names, for no engine: {option:rename=keep}.",
         )  # fmt: skip
     return ModelMap(evolve(naming, family=family), layout)
@@ -282,7 +282,7 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
             "the file declares another family", file=file.name, code="names", expected=family,
             found=repr(naming.model_type),
         )  # fmt: skip
-    return evolve(naming, family=family)
+    return evolve(naming, family=family, error=None)
 
 
 def family_info(registry: Registry, family: str) -> FamilyInfo:

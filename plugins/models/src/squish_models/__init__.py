@@ -2,36 +2,73 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from squish_core.api import FamilyInfo, hookimpl
 
 from .mlx_types import MLX_TYPES
 
-# id -> (title, module and class, model types, GGUF's architecture, whether its GGUF states experts)
+# id -> (title, module and class, model types, GGUF's architecture); a class in `declared` is that of NAME.toml
 FAMILIES = {
-    "llama": ("Llama 1 to 3, SmolLM2, Mistral", "llama:Llama", ("llama", "mistral"), "llama", False),
-    "mixtral": ("Mixtral", "llama:Mixtral", ("mixtral",), "llama", True),
-    "granite": ("Granite 3", "llama:Granite", ("granite",), "granite", False),
-    "qwen2": ("Qwen 2 and 2.5", "qwen:Qwen2", ("qwen2",), "qwen2", False),
+    "llama": ("Llama 1 to 3, SmolLM2, Mistral", "llama:Llama", ("llama", "mistral"), "llama"),
+    "mixtral": ("Mixtral", "llama:Mixtral", ("mixtral",), "llama"),
+    "granite": ("Granite 3", "llama:Granite", ("granite",), "granite"),
+    "qwen2": ("Qwen 2 and 2.5", "qwen:Qwen2", ("qwen2",), "qwen2"),
     "qwen2vl": (
-        "Qwen 2 and 2.5 VL, their text part", "qwen:Qwen2VL", ("qwen2_vl", "qwen2_5_vl"), "qwen2vl", False,
+        "Qwen 2 and 2.5 VL, their text part", "qwen:Qwen2VL", ("qwen2_vl", "qwen2_5_vl"), "qwen2vl",
     ),
-    "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3", False),
-    "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe", True),
-    "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2", False),
-    "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3", False),
-    "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3", False),
-    "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2", False),
-    "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4", False),
-    "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2", False),
+    "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3"),
+    "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe"),
+    "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2"),
+    "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3"),
+    "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3"),
+    "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2"),
+    "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4"),
+    "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2"),
     "deepseek2": (
-        "DeepSeek 2 and 3", "deepseek:Deepseek", ("deepseek_v2", "deepseek_v3"), "deepseek2", True,
+        "DeepSeek 2 and 3", "deepseek:Deepseek", ("deepseek_v2", "deepseek_v3"), "deepseek2",
     ),
-    "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2", False),
-    "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss", True),
-    "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2", False),
+    "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2"),
+    "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss"),
+    "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2"),
+    "qwen3vl": ("Qwen 3 VL, its text part", "qwen:Qwen3VL", ("qwen3_vl", "qwen3_vl_text"), "qwen3vl"),
+    "hunyuan-dense": (
+        "HunYuan 1, its dense models", "qwen:HunyuanDense", ("hunyuan_v1_dense",), "hunyuan-dense",
+    ),
+    "exaone4": ("EXAONE 4", "others:Exaone4", ("exaone4",), "exaone4"),
+    "granitemoe": ("Granite 3 with experts", "llama:GraniteMoe", ("granitemoe",), "granitemoe"),
+    "mistral3": (
+        "Ministral 3, Devstral 2, and the text part of Mistral Small 3", "llama:Mistral3", ("ministral3", "mistral3"),
+        "mistral3",
+    ),
+    "qwen2_moe": ("Qwen 1.5 and 2 with experts", "declared:qwen2_moe", ("qwen2_moe",), "qwen2moe"),
+    "glm4_moe": ("GLM 4.5 to 4.7", "declared:glm4_moe", ("glm4_moe",), "glm4moe"),
+    "glm4_moe_lite": ("GLM 4.7 Flash", "declared:glm4_moe_lite", ("glm4_moe_lite",), ""),
+    "minimax_m2": ("MiniMax M2", "declared:minimax_m2", ("minimax_m2",), "minimax-m2"),
+    "lfm2_moe": ("LFM 2 with experts", "declared:lfm2_moe", ("lfm2_moe",), "lfm2moe"),
+    "olmo3": ("OLMo 3", "declared:olmo3", ("olmo3",), "olmo2"),
+    "smollm3": ("SmolLM3", "declared:smollm3", ("smollm3",), "smollm3"),
+    "cohere": ("Command R", "declared:cohere", ("cohere",), "command-r"),
+    "cohere2": ("Command A", "declared:cohere2", ("cohere2",), "cohere2"),
+    "gemma": ("Gemma 1", "declared:gemma", ("gemma",), "gemma"),
+    "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
+    "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
+    "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
 }  # fmt: skip
+PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
+"""Keys and tensors that tell families of one architecture apart."""
+VARIABLE = "SQUISH_FAMILIES"
+"""The variable that names the TOML files of other families."""
+
+
+def of_variable() -> list[FamilyInfo]:
+    """The families of files that the variable names."""
+    if not os.environ.get(VARIABLE):
+        return []
+    from .declarations import infos_of
+
+    return infos_of(os.environ[VARIABLE])
 
 
 @hookimpl
@@ -44,10 +81,10 @@ def squish_families() -> list[FamilyInfo]:
     return [
         FamilyInfo(
             id=name, title=title, factory=f"squish_models.families.{implementation}", model_types=types,
-            architecture=architecture, experts=experts,
+            architecture=architecture, present=PRESENT.get(name, ()),
         )
-        for name, (title, implementation, types, architecture, experts) in FAMILIES.items()
-    ] + [carried]  # fmt: skip
+        for name, (title, implementation, types, architecture) in FAMILIES.items()
+    ] + [carried, *of_variable()]  # fmt: skip
 
 
 @hookimpl

@@ -7,6 +7,7 @@ from squish_core.api import lazy_exports
 
 _NAMES = {
     "squish_models.config.keys": ("COMMON", "MIXTURE", "SIZES", "VOCABULARY", "Key"),
+    "squish_models.declarations": ("register_family",),
     "squish_models.engines.check": ("ModelCheck", "check_model"),
     "squish_models.family": ("TextModel",),
     "squish_models.rules": ("fused_attention", "fused_experts", "fused_gguf_experts", "stacked_experts"),

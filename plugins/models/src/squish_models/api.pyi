@@ -4,6 +4,7 @@ from squish_models.config.keys import Key as Key
 from squish_models.config.keys import MIXTURE as MIXTURE
 from squish_models.config.keys import SIZES as SIZES
 from squish_models.config.keys import VOCABULARY as VOCABULARY
+from squish_models.declarations import register_family as register_family
 from squish_models.engines.check import ModelCheck as ModelCheck
 from squish_models.engines.check import check_model as check_model
 from squish_models.family import TextModel as TextModel

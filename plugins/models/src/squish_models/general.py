@@ -23,7 +23,7 @@ MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", 
 """llama.cpp's numbers of poolings -> sentence-transformers' names, the old and the new one."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
-OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.")
+OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.", ".block_sparse_moe.input_", ".block_sparse_moe.output_")
 PHI3 = ("phi-3", "phi3")
 PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
 """Tokens of Phi 3, without which llama.cpp does not load a model with that name."""

@@ -24,6 +24,7 @@ from .config_file import (
 )
 from .general import POOLING, general_keys, pooling_files
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
+from .mlx_folder import for_mlx
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
@@ -207,6 +208,7 @@ class FolderFiles(Mapping[str, bytes]):
         config = self.files[CONFIG]
         if layout != "hf":
             config = respelled(family, config, settings)
+            config = for_mlx(config, {}, model.name) if layout == "mlx" else config
         elif not self.files.has_config:
             config = with_null_dtype(config)  # the writer knows it
         self._config = config

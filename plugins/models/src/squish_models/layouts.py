@@ -17,6 +17,7 @@ from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, wi
 from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
+from .mlx_folder import for_mlx
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,
@@ -97,6 +98,8 @@ def carry_to_folder(
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
+    if layout == "mlx":
+        assets[CONFIG] = for_mlx(assets[CONFIG], model.tensors, model.name)
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()

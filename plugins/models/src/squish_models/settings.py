@@ -143,15 +143,24 @@ class TextSettings(Family):
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
-        kinds = self.layer_kinds(settings)
+        layers = range(settings["num_hidden_layers"])
+        others = {
+            kind: {*layers}.difference(self.layers_of(kind, settings))
+            for kind in {row.kind for row in self.rows}
+            if kind
+        }
         count = settings[self.experts] if self.experts else 0
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows if row.kind
             for tensor in row.tensors()
-            for layer, kind in enumerate(kinds) if kind != row.kind
+            for layer in others[row.kind]
             for expert in range(count if "{e}" in tensor.name else 1)
         }  # fmt: skip
+
+    def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
+        """The numbers of the layers of a kind."""
+        return [layer for layer, each in enumerate(self.layer_kinds(settings)) if each == kind]
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """The kind of each layer, if there are several kinds."""
@@ -217,8 +226,9 @@ class TextSettings(Family):
                 code=ErrorCode.CONFIG,
             )
         check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
-        settings = {**config, "tie_word_embeddings": tied}
-        settings.setdefault("rope_theta", 10000.0)
+        settings = {"rope_theta": 10000.0, **config, "tie_word_embeddings": tied}
+        if settings["rope_theta"] is None:
+            settings["rope_theta"] = 10000.0
         settings["rotary_dim"] = self._rotary(settings)
         return settings
 

@@ -21,8 +21,20 @@ from squish_core.model import Part
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
+from squish_core.text import close_matches
 
-from ..families import CONFIG_FILE, ENGINES, GGUF, HF, Family, Model, Rule, source_names
+from ..families import (
+    CONFIG_FILE,
+    ENGINES,
+    GGUF,
+    HF,
+    Family,
+    Model,
+    Rule,
+    conflict,
+    fitting_families,
+    source_names,
+)
 from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
@@ -220,17 +232,20 @@ def naming_of(file: File) -> Naming:
     if facts is None:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
-    model_type, experts = facts
+    model_type = facts
     infos = [info for info in _infos(file.registry) if not info.layouts]
     if by_keys:
-        alike = [info for info in infos if info.architecture == model_type]
-        fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
+        fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
         fitting = [info for info in infos if model_type in info.model_types]
     if not fitting:
-        families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
+        near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
+        families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+    if len(fitting) > 1:
+        several = conflict(model_type, fitting)
+        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=several.message, error=several)
     return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 
 
@@ -335,8 +350,11 @@ def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
 
 
 def family_hint(registry: Registry) -> str:
-    """How to install the families of this repository, where one is missing; else an empty text."""
+    """Why the families of this repository are missing, or how to install them; else an empty text."""
     packages = catalog.packages("family")
+    for broken in registry.broken:
+        if broken.dist in packages.values():
+            return f"{broken.dist} is broken: {broken.reason}"
     absent = {package for name, package in packages.items() if name not in registry.families}
     return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
 
@@ -345,17 +363,13 @@ def _infos(registry: Registry) -> list[FamilyInfo]:
     return [entry.info for entry in registry.families.values()]
 
 
-def _gguf_facts(file: File) -> tuple[str, bool] | None:
+def _gguf_facts(file: File) -> str | None:
     meta = file.index.meta
-    if ARCHITECTURE not in meta:
-        return None
-    architecture = str(untyped(meta[ARCHITECTURE]))
-    experts = untyped(meta.get(f"{architecture}.expert_count", 0))
-    return architecture, isinstance(experts, int) and experts > 0
+    return str(untyped(meta[ARCHITECTURE])) if ARCHITECTURE in meta else None
 
 
-def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
-    """The model type in config.json, never with experts; without one, the class that it names."""
+def _config_facts(file: File) -> tuple[str | None, str | None]:
+    """The model type in config.json; without one, the class that it names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
     model = Model(
@@ -365,7 +379,7 @@ def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
     config = model.config()
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return (model_type, False), None
+        return model_type, None
     if model_type is None:
         classes = config.get("architectures")
         first = classes[0] if isinstance(classes, list) and classes else None

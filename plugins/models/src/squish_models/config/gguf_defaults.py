@@ -58,6 +58,11 @@ def _query_rank(keys: Keys) -> Any:
     return 0 if layers in (26, 27) or (layers == 48 and tokens == 128256) else REQUIRED
 
 
+def _window_of_exaone(keys: Keys) -> int:
+    """The window of the model with 64 layers; the others have none."""
+    return 4096 if keys("block_count") == 64 else 0
+
+
 def _gating(keys: Keys) -> int:
     return SIGMOID if keys("block_count") in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
 
@@ -133,6 +138,43 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "attention.sliding_window_pattern": 2, "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "lfm2": {**RMS, "shortconv.l_cache": REQUIRED, "attention.sliding_window": 0, "decision.block_count": 0},
+    "qwen3vl": {**RMS, "rope.dimension_sections": REQUIRED, "n_deepstack_layers": 0},
+    "qwen2moe": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+        "expert_shared_feed_forward_length": _same("feed_forward_length"),
+    },
+    "glm4moe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0, "expert_weights_norm": False,
+        "expert_gating_func": SIGMOID, "rope.dimension_sections": None,
+    },
+    "minimax-m2": {**RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "expert_gating_func": None},
+    "mistral3": {
+        **RMS, "attention.temperature_scale": 0.0, "rope.scaling.yarn_log_multiplier": 0.0, "vocab_size": None,
+    },
+    "lfm2moe": {
+        **RMS, **EXPERTS, "shortconv.l_cache": REQUIRED, "leading_dense_block_count": REQUIRED,
+        "expert_feed_forward_length": REQUIRED, "expert_gating_func": REQUIRED,
+    },
+    "smollm3": RMS,
+    "seed_oss": RMS,
+    "ernie4_5": {**RMS, "rope.dimension_sections": None},
+    "hunyuan-dense": {**RMS, "rope.dimension_sections": None, "rope.scaling.alpha": 0.0},
+    "exaone4": {
+        **RMS, "attention.sliding_window": _window_of_exaone, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "cohere2": {
+        **NORM, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 4, "logit_scale": REQUIRED,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "command-r": {**NORM, "logit_scale": 0.0},
+    "granitemoe": {
+        **RMS, "logit_scale": REQUIRED, "residual_scale": 1.0, "embedding_scale": 1.0,
+        "attention.scale": _attention_scale,
+    },
+    "olmoe": {**RMS, **EXPERTS},
+    "gemma": RMS,
 }  # fmt: skip
 """Keys of an architecture, over those of every one."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

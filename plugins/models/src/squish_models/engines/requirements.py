@@ -114,6 +114,10 @@ MISTRAL_REST = (*SIZES, "architectures", "max_position_embeddings", "rope_theta"
 MISTRAL_ALL = (*MISTRAL_REST, "hidden_act")
 LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers", "vocab_size", *HEADS)
 WINDOW = ("max_window_layers", "use_sliding_window")
+ROUTED = (
+    "moe_intermediate_size", "norm_topk_prob", "n_shared_experts", "n_routed_experts", "routed_scaling_factor",
+    "num_experts_per_tok", "first_k_dense_replace",
+)  # fmt: skip
 EXPERTS = (
     "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts",
     "num_experts_per_tok",
@@ -179,6 +183,36 @@ MLX = Engine(
             *MLX_ALL, *HEADS, "max_position_embeddings", "attention_bias", "mlp_bias", "rope_theta", "logits_scaling",
             "attention_multiplier", "embedding_multiplier", "residual_multiplier",
         ),
+        **dict.fromkeys(("cohere", "cohere2", "glm4_moe_lite"), ("model_type",)),
+        **dict.fromkeys(("gemma", "seed_oss"), (*MLX_ALL, *HEADS, "head_dim")),
+        "hunyuan_v1_dense": (*MLX_ALL, *HEADS),
+        "ernie4_5": (*MLX_ALL, *MLX_SIZES, "rope_theta", "use_bias"),
+        "exaone4": (
+            *MLX_ALL, *MLX_SIZES, "rope_theta", "rope_scaling", "sliding_window", "sliding_window_pattern",
+        ),
+        "glm4_moe": (
+            *MLX_ALL, *MLX_SIZES, *ROUTED, "n_group", "topk_group", "rope_theta", "rope_scaling", "use_qk_norm",
+            "attention_bias", "partial_rotary_factor",
+        ),
+        "granitemoe": (
+            *MLX_ALL, *HEADS, "max_position_embeddings", "attention_bias", "rope_theta", "logits_scaling",
+            "attention_multiplier", "embedding_multiplier", "residual_multiplier", "num_local_experts",
+            "num_experts_per_tok",
+        ),
+        "lfm2_moe": (
+            "model_type", *LFM[:1], "intermediate_size", *LFM[2:], "max_position_embeddings", "norm_eps", "conv_bias",
+            "conv_L_cache", "num_experts", "num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size",
+            "use_expert_bias", "num_dense_layers",
+        ),
+        "minimax_m2": (
+            *MLX_ALL, *HEADS, "max_position_embeddings", "num_experts_per_tok", "num_local_experts",
+            "shared_intermediate_size", "rope_theta", "rotary_dim",
+        ),
+        "olmo3": (*MLX_ALL, "max_position_embeddings", "sliding_window", "rope_theta"),
+        "olmoe": (*MLX_ALL, "num_experts", "num_experts_per_tok"),
+        "qwen2_moe": (
+            *MLX_ALL, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+        ),
     },
     defaults={
         "llama": {**_rope(10000.0), "tie_word_embeddings": True},
@@ -194,6 +228,16 @@ MLX = Engine(
         "gpt_oss": _rope(150000.0),
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
+        **{kind: {**_rope(10000.0), "tie_word_embeddings": True} for kind in ("seed_oss", "smollm3", "olmoe")},
+        "granitemoe": {"rope_scaling": None, "tie_word_embeddings": True},
+        "ministral3": {"tie_word_embeddings": True},
+        "hunyuan_v1_dense": {**_rope(10000.0), "tie_word_embeddings": False},
+        "qwen2_moe": {**_rope(1000000.0), "tie_word_embeddings": False},
+        "olmo3": {"rope_scaling": None, "tie_word_embeddings": False},
+        "glm4_moe_lite": {**_rope(1000000.0), "tie_word_embeddings": False},
+        "gemma": {"rope_theta": 10000.0},
+        "cohere": {"rope_theta": 8000000.0},
+        "cohere2": {"rope_theta": 50000.0},
     },
     scalings={
         **dict.fromkeys(
@@ -226,6 +270,10 @@ TRANSFORMERS = Engine(
         "gemma3_text": {"tie_word_embeddings": True},
         "gpt2": {"tie_word_embeddings": True},
         "starcoder2": {"tie_word_embeddings": True},
+        **{
+            kind: {"tie_word_embeddings": True}
+            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe")
+        },
     },
     scalings={
         ANY: TRANSFORMERS_SCALINGS,
@@ -287,6 +335,7 @@ MISTRAL_RS = Engine(
             ),
         ),
         "lfm2": ("architectures", *LFM, "block_multiple_of"),
+        "lfm2_moe": ("architectures", *LFM),
         "starcoder2": (
             *(name for name in MISTRAL_ALL if name != "rms_norm_eps"),
             "norm_epsilon",

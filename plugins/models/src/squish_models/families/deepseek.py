@@ -24,7 +24,7 @@ FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=
 """Rows of keys and values alternate by head in Hugging Face; llama.cpp multiplies queries with the keys' transpose."""
 SOFTMAX, SIGMOID = 1, 2
 """llama.cpp's numbers of gating functions."""
-GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID}
+GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID, "glm4_moe_lite": SIGMOID}
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from ..config.keys import COMMON, SIZES, Key
+from squish_convert.api import Model
+
+from ..config.keys import COMMON, SIZES, VOCABULARY, Key
+from ..config.spelling import FULL, SLIDING
 from ..family import TextModel
 from ..rules import fused_attention
-from ..tables import Row, attention, embeddings, fused_mlp, gated_mlp, norm, pre_norm_model
+from ..settings import MOST_BLOCKS
+from ..tables import Row, attention, embeddings, fused_mlp, gated_mlp, head_norms, norm, pre_norm_model
 
 
 class Phi3(TextModel):
@@ -40,8 +45,57 @@ class Olmo2(TextModel):
         norm("post_feedforward_layernorm", "post_ffw_norm"),
     )
     more: ClassVar = {"gguf": fused_attention(permute=False)}
-    keys = COMMON
+    keys: ClassVar[Sequence[Key]] = COMMON
     fixed: ClassVar = {"hidden_act": "silu", "tie_word_embeddings": False}
+
+
+class Exaone4(Olmo2):
+    """EXAONE 4: OLMo 2 with norms of each head. llama.cpp has windows, and layers without positions, with 64 layers."""
+
+    model_type, architecture, class_name = "exaone4", "exaone4", "Exaone4ForCausalLM"
+    rows = (
+        *(row for row in Olmo2.rows if row.gguf not in ("attn_q_norm", "attn_k_norm")),
+        *head_norms(),
+    )
+    constants = ("rope_freqs.weight",)
+    keys = (*COMMON, VOCABULARY, Key("sliding_window", "attention.sliding_window", required=False))
+    fixed: ClassVar = {"hidden_act": "silu"}
+    windowless = ()
+    pattern, windowed = 4, 64
+
+    def kinds(self, layers: int) -> list[str]:
+        """The kinds of the layers."""
+        return [
+            FULL if layers != self.windowed or n % self.pattern == self.pattern - 1 else SLIDING for n in range(layers)
+        ]
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        layers, fixed = settings["num_hidden_layers"], super().implied(settings)
+        if layers != self.windowed:
+            return {**fixed, "sliding_window": None}
+        return {**fixed, "layer_types": self.kinds(layers)}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {"rope_scaling": None, **super().spelled(config)}
+        pattern, window = (
+            settings.get("sliding_window_pattern", self.pattern),
+            settings.setdefault("sliding_window", 4096),
+        )
+        if window is not None and isinstance(pattern, int) and 0 < pattern <= MOST_BLOCKS:
+            pattern = "L" * (pattern - 1) + "G"
+        return {**settings, "sliding_window_pattern": None if window is None else pattern}
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        layers, window = settings["num_hidden_layers"], settings.get("sliding_window") or 4096
+        more: dict[str, Any] = {
+            "layer_types": self.kinds(layers),
+            "sliding_window": None,
+            "sliding_window_pattern": None,
+        }
+        if layers == self.windowed:
+            more |= {"sliding_window": window, "sliding_window_pattern": "LLLG"}
+        return {"rope_scaling": None, **settings, **more}
 
 
 class Glm4(TextModel):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from attrs import evolve
 from squish_convert.api import Model
 
 from squish_core.api import ErrorCode, FormatError
 
-from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
+from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, shortest
+from ..config.rope import DYNAMIC, rope_kind
 from ..config.spelling import text_config
 from ..family import TextModel
 from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import BARE, CONFIG
-from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, pre_norm_model, router
+from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, norm, pre_norm_model, router
 
 
 class Qwen2(TextModel):
@@ -31,7 +33,10 @@ class Qwen2VL(Qwen2):
     """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
 
     architecture = "qwen2vl"
-    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
+    keys: ClassVar[Sequence[Key]] = (
+        *COMMON,
+        Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False),
+    )
     other_modalities = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
@@ -53,7 +58,74 @@ class Qwen3(Qwen2):
 
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
-    layer_counts = ("max_window_layers",)
+    layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
+
+
+class Qwen3VL(Qwen2VL):
+    """The text part of Qwen 3 VL. GGUF states how many of its layers get the features of images."""
+
+    model_type, architecture, class_name = "qwen3", "qwen3vl", "Qwen3ForCausalLM"
+    rows = Qwen3.rows
+    keys = (*Qwen2VL.keys, Key("deepstack_layers", "n_deepstack_layers", required=False))
+    derived = (*Qwen2VL.derived, "deepstack_layers")
+    layer_counts = Qwen3.layer_counts
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        vision = config.get("vision_config")
+        indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+        return {**super().spelled(config), "deepstack_layers": len(indexes) if isinstance(indexes, list) else None}
+
+
+class HunyuanDense(Qwen3):
+    """HunYuan 1, its dense models: norms after the rotation, whose base grows by a power of a fixed `alpha`."""
+
+    model_type, architecture, class_name = "hunyuan_v1_dense", "hunyuan-dense", "HunYuanDenseV1ForCausalLM"
+    rows = pre_norm_model(
+        (
+            *attention(),
+            norm("self_attn.query_layernorm", "attn_q_norm", size="head_dim"),
+            norm("self_attn.key_layernorm", "attn_k_norm", size="head_dim"),
+        ),
+        gated_mlp(),
+    )
+    keys = tuple(evolve(key, hf="freq_base") if key.hf == "rope_theta" else key for key in COMMON)
+    fixed: ClassVar = {"hidden_act": "silu", "use_qk_norm": True}
+    derived = (*Qwen3.derived, "freq_base")
+    layer_counts = ()
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        settings = super().spelled(config)
+        scaling, size = settings.get("rope_scaling") or {}, settings.get("head_dim") or 0
+        theta, alpha = settings.get("rope_theta", 10000.0), scaling.get("alpha")
+        if rope_kind(scaling) == DYNAMIC and alpha:
+            numbers = (theta, alpha, size)
+            if not all(isinstance(each, (int, float)) and each > 0 for each in numbers) or size <= 2:
+                raise FormatError(
+                    "has an alpha without a usable rope_theta and head_dim", part=f"{CONFIG} rope_scaling",
+                    code=ErrorCode.ROPE, expected="positive numbers", found=str(numbers)[:60],
+                )  # fmt: skip
+            theta = _grown(theta, alpha, size)
+            others = {key: value for key, value in scaling.items() if key not in ("type", "rope_type")}
+            settings["rope_scaling"] = {"type": DYNAMIC, **others}  # mlx-lm needs `type`, mistral.rs takes one of them
+        return {**settings, "freq_base": theta}
+
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        scaling = settings.get("rope_scaling") or {}
+        return super().ignored({**settings, "rope_scaling": None} if scaling.get("alpha") else settings, layout)
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        base, size = settings["freq_base"], settings["head_dim"]
+        alpha = round((base / 10000.0) ** ((size - 2) / size), 3) if size > 2 else 1.0
+        if alpha == 1 or shortest(_grown(10000.0, alpha, size)) != base:
+            return {**settings, "rope_theta": base}
+        scaling = {"type": DYNAMIC, "alpha": alpha, "factor": 1.0}
+        return {**settings, "rope_theta": 10000.0, "rope_scaling": scaling}
+
+
+def _grown(theta: float, alpha: float, size: int) -> float:
+    """The base of the rotation for heads of a size, with an `alpha`."""
+    return float(theta * alpha ** (size / (size - 2)))
 
 
 class Qwen3Moe(Qwen3):

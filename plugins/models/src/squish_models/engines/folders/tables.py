@@ -13,6 +13,18 @@ STARCODER = (*ATTENTION, *(f"model.layers.{{n}}.mlp.{name}.bias" for name in ("c
 ALWAYS = ""
 Biases = Mapping[str, Mapping[str, tuple[str, ...]]]
 """`model_type` -> setting that asks for them, or ALWAYS -> biases of a layer."""
+NEWER: Biases = {
+    "qwen2_moe": {ALWAYS: ATTENTION[:3]},
+    "glm4_moe": {"attention_bias": ATTENTION[:3]},
+    "seed_oss": {"attention_bias": ATTENTION[:3], "attention_out_bias": ATTENTION[3:], "mlp_bias": MLP},
+    "smollm3": {"attention_bias": ATTENTION, "mlp_bias": MLP},
+    "ernie4_5": {"use_bias": (*ATTENTION, *MLP)},
+    **{
+        kind: {"attention_bias": ATTENTION}
+        for kind in ("cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe")
+    },
+}
+"""Those of models that all engines of folders have alike."""
 
 
 @frozen(kw_only=True)
@@ -64,8 +76,8 @@ TRANSFORMERS = FolderEngine(
     index=True,
     strict=False,
     prefixes={
-        "gemma3": ("language_model.", "model.language_model."),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("model.language_model.",)),
+        **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     takes_head=frozenset(
@@ -80,6 +92,7 @@ TRANSFORMERS = FolderEngine(
         },
         "glm4": {"attention_bias": ATTENTION[:3]},
         "starcoder2": {"use_bias": STARCODER},
+        **NEWER,
         **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
 )  # fmt: skip
@@ -91,7 +104,8 @@ MLX = FolderEngine(
     strict=True,
     prefixes={
         "gemma3": ("language_model.",),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("model.language_model.",)),
+        "mistral3": ("language_model.", "model.language_model."),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
@@ -103,6 +117,7 @@ MLX = FolderEngine(
         "gpt_oss": {ALWAYS: ATTENTION},
         "glm4": {"attention_bias": ATTENTION[:3]},
         "starcoder2": {ALWAYS: STARCODER},
+        **NEWER,
         **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
     leftovers={

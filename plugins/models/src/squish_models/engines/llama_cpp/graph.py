@@ -8,12 +8,18 @@ from squish_core.api import Problem
 
 from .keys import Hyperparameters, problem
 
-ROTATES_ALL = ("llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss")
+ROTATES_ALL = (
+    "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
+    "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
+)  # fmt: skip
 """Architectures whose heads are rotated as a whole."""
 HAS_NO_ROPE = ("gpt2",)
 SPLIT_HEADS = ("deepseek2",)
 """Architectures whose heads of values, and of keys, have sizes of their own."""
-FILLS_EMBEDDING = ("qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2")
+FILLS_EMBEDDING = (
+    "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
+    "command-r", "exaone4",
+)  # fmt: skip
 """Architectures whose heads together have the size of the embeddings."""
 
 

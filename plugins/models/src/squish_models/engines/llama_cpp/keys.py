@@ -37,6 +37,7 @@ RMS = {"attention.layer_norm_rms_epsilon": "f32"}
 NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
+GATING = {"expert_gating_func": "u32"}
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
     "granite": {
@@ -63,12 +64,37 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "gpt2": NORM,
     "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
     "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},
+    "qwen3vl": {**RMS, "rope.dimension_sections": FOUR, "n_deepstack_layers": "u32"},
+    "qwen2moe": {**RMS, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
+    "glm4moe": {
+        **RMS, **EXPERTS, **GATING, "leading_dense_block_count": "u32", "expert_shared_count": "u32",
+        "expert_weights_scale": "f32", "expert_weights_norm": "bool", "rope.dimension_sections": FOUR,
+    },
+    "minimax-m2": {**RMS, **EXPERTS, **GATING},
+    "mistral3": {
+        **RMS, "vocab_size": "u32", "attention.temperature_scale": "f32", "rope.scaling.yarn_beta_fast": "f32",
+        "rope.scaling.yarn_beta_slow": "f32", "rope.scaling.yarn_log_multiplier": "f32",
+    },
+    "lfm2moe": {**RMS, **EXPERTS, **GATING, "shortconv.l_cache": "u32", "leading_dense_block_count": "u32"},
+    "smollm3": {"vocab_size": "u32", **RMS},
+    "seed_oss": RMS,
+    "ernie4_5": {**RMS, "rope.dimension_sections": FOUR},
+    "hunyuan-dense": {**RMS, "rope.dimension_sections": FOUR},
+    "exaone4": {**RMS, **WINDOW},
+    "cohere2": {**NORM, **WINDOW, "logit_scale": "f32", "vocab_size": "u32"},
+    "command-r": {**NORM, "logit_scale": "f32"},
+    "granitemoe": {
+        **RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32", "attention.scale": "f32",
+        "expert_shared_feed_forward_length": "u32",
+    },
+    "olmoe": RMS,
+    "gemma": RMS,
 }  # fmt: skip
 """Keys of an architecture, besides those of every one. Others are known to llama.cpp, and not to this table."""
-PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
+PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
 """Architectures whose layers have windows -> of how many layers one has none."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2",)
+MIXED_LAYERS = ("lfm2", "lfm2moe")
 """Architectures whose layers differ in their number of heads."""
 OWN_HEADS = ("granite",)
 """Architectures whose computation reads the heads of each layer, and whose tensors are those of the first one."""

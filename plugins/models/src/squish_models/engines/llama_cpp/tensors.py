@@ -93,6 +93,15 @@ def _has_other_rope(numbers: Hyperparameters, layer: int) -> bool:
     return not _has_long_rope(numbers, layer)
 
 
+def _has_shared(numbers: Hyperparameters, layer: int) -> bool:
+    return _is_mixed(numbers, layer) and bool(numbers.number("expert_shared_count"))
+
+
+def _is_deep(numbers: Hyperparameters, layer: int) -> bool:
+    """Whether it is the model with 64 layers, which has more tensors."""
+    return numbers.trunk >= 64
+
+
 def _has_shared_expert(numbers: Hyperparameters, layer: int) -> bool:
     return _has_experts(numbers, layer) and bool(numbers.number("expert_shared_feed_forward_length"))
 
@@ -192,6 +201,26 @@ LFM2 = (
     Row("shortconv.in_proj.weight", "embd 3*embd", when=_convolves),
     Row("shortconv.out_proj.weight", "embd embd", when=_convolves),
 )
+PRE_NORM = (
+    Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd q k v"), Row("attn_output.weight", "q embd"),
+    Row("ffn_norm.weight", "embd"),
+)  # fmt: skip
+HEAD_NORMS = (Row("attn_q_norm.weight", "head"), Row("attn_k_norm.weight", "head"))
+WIDE_EXPERTS = tuple(Row(row.name, row.sizes.replace("expert_ff", "ff")) for row in EXPERTS)
+"""Experts as large as a dense layer."""
+PARALLEL = (
+    Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"),
+    *PLAIN_GATED,
+)  # fmt: skip
+GLM4_MOE = (
+    *(row for row in PRE_NORM if row.name != "ffn_norm.weight"), Row("post_attention_norm.weight", "embd"),
+    optional("attn_q_norm.weight", "head"), optional("attn_k_norm.weight", "head"),
+    *(Row(row.name, row.sizes, when=_is_leading) for row in GATED),
+    *(Row(row.name, row.sizes, when=_is_mixed) for row in EXPERTS), Row("exp_probs_b.bias", "experts", when=_is_mixed),
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=_has_shared),
+    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=_has_shared),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_has_shared), *NEXT,
+)  # fmt: skip
 LAYERS: Mapping[str, tuple[Row, ...]] = {
     "llama": LLAMA,
     "granite": LLAMA,
@@ -229,6 +258,45 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         Row("ffn_down_exps.bias", "embd experts"), Row("ffn_up_exps.bias", "expert_ff experts"),
     ),
     "lfm2": LFM2,
+    "qwen3vl": (*QWEN3, *PLAIN_GATED),
+    "qwen2moe": (
+        *(row for row in QWEN2 if row not in PLAIN_GATED), *EXPERTS, Row("ffn_gate_inp_shexp.weight", "embd"),
+        Row("ffn_gate_shexp.weight", "embd shared_ff"), Row("ffn_down_shexp.weight", "shared_ff embd"),
+        Row("ffn_up_shexp.weight", "embd shared_ff"),
+    ),
+    "glm4moe": GLM4_MOE,
+    "minimax-m2": (
+        *PRE_NORM, Row("attn_q_norm.weight", "q"), Row("attn_k_norm.weight", "k"), *WIDE_EXPERTS,
+        Row("exp_probs_b.bias", "experts"),
+    ),
+    "mistral3": LLAMA,
+    "lfm2moe": (
+        *(row for row in LFM2 if row not in PLAIN_GATED), Row("exp_probs_b.bias", "experts", when=_is_mixed),
+        *(Row(row.name, row.sizes, when=_is_leading) for row in GATED),
+        *(Row(row.name, row.sizes, when=_is_mixed) for row in EXPERTS),
+    ),
+    "smollm3": (*PRE_NORM, *PLAIN_GATED),
+    "seed_oss": (
+        *(row for row in PRE_NORM if row.name != "ffn_norm.weight"), Row("post_attention_norm.weight", "embd"),
+        *PLAIN_GATED,
+    ),
+    "ernie4_5": (*PRE_NORM, optional("attn_output.bias", "embd"), *PLAIN_GATED),
+    "hunyuan-dense": (*PRE_NORM, *HEAD_NORMS, *PLAIN_GATED),
+    "exaone4": (
+        Row("attn_qkv", "embd q k v"), Row("attn_output.weight", "embd embd"),
+        Row("post_attention_norm.weight", "embd"), *HEAD_NORMS, *PLAIN_GATED, Row("post_ffw_norm.weight", "embd"),
+    ),
+    "cohere2": PARALLEL,
+    "command-r": (
+        *PARALLEL, Row("attn_q_norm.weight", "head heads", when=_is_deep),
+        Row("attn_k_norm.weight", "head kv_heads", when=_is_deep),
+    ),
+    "granitemoe": LLAMA,
+    "olmoe": (
+        *(row for row in QWEN2 if row not in PLAIN_GATED), Row("attn_q_norm.weight", "embd"),
+        Row("attn_k_norm.weight", "embd"), *WIDE_EXPERTS,
+    ),
+    "gemma": (*PRE_NORM, *PLAIN_GATED),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those that are named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
@@ -251,9 +319,15 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
         EMBEDDINGS[0], Row("token_embd_norm.weight", "embd"), HEAD, optional("dense_2.weight", "embd embd_out"),
         optional("dense_2.bias", "embd_out"),
     ),
+    "lfm2moe": (EMBEDDINGS[0], Row("token_embd_norm.weight", "embd"), HEAD),
+    "qwen3vl": (*TOP, optional("cls.output.weight", "embd classes")),
+    **dict.fromkeys(("mistral3", "granitemoe"), (*TOP, *ROPE_FACTORS)),
+    "exaone4": (*TOP, ROPE_FACTORS[2]),
+    **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
 }  # fmt: skip
 """Tensors outside the layers."""
-ALL_LAYERS = ("deepseek2", "glm4")
+ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
 """Architectures that load the layers that predict more tokens; others do not look for tensors of such layers."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip

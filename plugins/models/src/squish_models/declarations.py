@@ -1,0 +1,423 @@
+"""Reads the declaration of a family: a TOML file that changes the tables of another family. It is data: no code.
+
+docs/models.md has the schema ("Add a family").
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, fields_dict, frozen
+from squish_convert.api import Rule, Stack
+
+from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
+from squish_core.api import registry as default_registry
+
+from .config.keys import SIZES_LIST, Key
+from .declared import BEHIND, Declared, Layers, Pattern
+from .family import TextModel
+from .rules import fused_experts, fused_gguf_experts, stacked_experts
+from .tables import LAYER, SWITCH, Row
+
+LARGEST = 1 << 16
+NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
+GUIDE = 'See "Add a family" in docs/models.md.'
+ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
+KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST)
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+ATTRIBUTES = {
+    "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
+    "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
+    "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool,
+}  # fmt: skip
+"""Keys at the top level that are attributes of the class, with their types."""
+RENAMED = {"tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting"}
+TOP = {
+    **ATTRIBUTES, "base": str, "model_type": str, "model_types": list, "id": str, "title": str, "architecture": str,
+    "present": list, "absent": list,
+}  # fmt: skip
+TABLES = (
+    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
+    "mlx",
+)  # fmt: skip
+
+
+@frozen
+class Declaration:
+    """A family that a file declares, and what the registry lists of it."""
+
+    info: FamilyInfo
+    family: type[TextModel]
+
+
+class Place:
+    """A file, and the lines of its keys: the first line with the key in the table."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.lines = path, text.splitlines()
+
+    def line(self, key: str, table: str = "") -> int:
+        """The number of a key's line; that of the table, or 1, if the key is written in another way."""
+        current, found = "", 1
+        for number, line in enumerate(self.lines, 1):
+            if header := re.match(r"\s*\[\s*([^\]]+?)\s*\]", line):
+                current = header[1].strip("\"'")
+                found = number if current in (table, table or key) else found
+            elif current == table and re.match(rf"""\s*["']?{re.escape(key)}["']?\s*[.=]""", line):
+                return number
+        return found
+
+    def error(self, message: str, key: str, table: str = "", **details: Any) -> FormatError:
+        """An error about a key."""
+        place = f"line {self.line(key, table)}, {f'[{table}] ' if table else ''}{key}"
+        details.setdefault("hint", GUIDE)
+        return FormatError(message, file=str(self.path), part=place, code=ErrorCode.CONFIG, **details)
+
+    def known(self, name: str, names: Collection[str], what: str, key: str, table: str = "") -> None:
+        """Raise FormatError for a name in the value of a key that is not one of these."""
+        if name not in names:
+            matches = get_close_matches(name, names, 3, 0.5)
+            near = f"Close matches: {', '.join(matches)}." if matches else ""
+            expected = None if near else ", ".join(sorted(names))
+            message = f"is no {what}" if name == key else f"has {name!r}, which is no {what}"
+            raise self.error(message, key, table, expected=expected, hint=f"{near} {GUIDE}".strip())
+
+    def typed(self, value: Any, kind: Any, key: str, table: str = "") -> Any:
+        """A value of a type; of a list, every item is text. FormatError for another one."""
+        fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or type(value) is not bool)
+        if not fits or (kind is list and not all(isinstance(each, str) for each in value)):
+            expected = {str: "text", bool: "true or false", float: "a number", list: "a list of texts"}.get(
+                kind, "table"
+            )
+            raise self.error("has a value of another type", key, table, expected=expected, found=repr(value)[:60])
+        return value
+
+    def name(self, value: Any, key: str, table: str = "") -> str:
+        """A name of a tensor or a key; FormatError for other text."""
+        if not isinstance(value, str) or not NAME.fullmatch(value):
+            raise self.error(
+                "is not a name", key, table, expected="letters, digits and _.-, and {e} for the expert",
+                found=repr(value)[:60],
+            )  # fmt: skip
+        return value
+
+
+def infos_of(paths: str) -> list[FamilyInfo]:
+    """What the registry lists of the families in files, whose paths are joined as in PATH."""
+    return [_info(*_head(Path(path))) for path in paths.split(os.pathsep) if path]
+
+
+def register_family(path: str | Path, registry: Registry | None = None) -> str:
+    """Add the family that a file declares.
+
+    Parameters
+    ----------
+    path
+        A TOML file; docs/models.md has the schema.
+    registry
+        Where to add it; by default the registry of all installed plugins.
+
+    Returns
+    -------
+    str
+        The family's id.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, or is not a declaration; the part names the line and the key.
+    ConflictError
+        Another family has its id.
+
+    Examples
+    --------
+    >>> from squish_models.api import register_family
+    >>> register_family("my.toml")
+    'my_llama'
+    """
+    chosen = default_registry() if registry is None else registry
+    info, dist = read_family(Path(path)).info, os.path.abspath(path)
+    known = chosen.families.get(info.id)
+    if known is None or known.dist != dist:
+        chosen.register(FilePlugin(info), dist=dist)
+    return info.id
+
+
+@frozen
+class FilePlugin:
+    """A plugin with the family of a file."""
+
+    info: FamilyInfo
+
+    @hookimpl
+    def squish_families(self) -> Iterable[FamilyInfo]:
+        """The family."""
+        return [self.info]
+
+
+def read_family(path: Path) -> Declaration:
+    """Read and check a declaration.
+
+    Parameters
+    ----------
+    path
+        A TOML file.
+
+    Returns
+    -------
+    Declaration
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, or is not a declaration; the part names the line and the key.
+    """
+    place, stated = _head(path)
+    base = _base(place, stated["base"])
+    attributes = _attributes(place, stated, base)
+    info = _info(place, stated)
+    parents = (base,) if issubclass(base, Declared) else (Declared, base)
+    return Declaration(info, type(re.sub(r"\W", "_", info.id), parents, {"__doc__": info.title, **attributes}))
+
+
+def _head(path: Path) -> tuple[Place, dict[str, Any]]:
+    """The file's content, with its keys at the top level checked."""
+    place, stated = _load(path)
+    for key, value in stated.items():
+        place.known(key, (*TOP, *TABLES), "key or table", key)
+        place.typed(value, TOP.get(key, dict), key)
+    for key in ("base", "model_type"):
+        if key not in stated:
+            raise place.error("is missing", key, expected="text, such as 'llama'")
+    for key in ("id", "model_type", "architecture"):
+        place.name(stated.get(key, "_"), key)
+    return place, stated
+
+
+def _info(place: Place, stated: Mapping[str, Any]) -> FamilyInfo:
+    """What the registry lists; without an architecture of its own, its GGUF files are those of its base."""
+    name = stated.get("id", stated["model_type"])
+    return FamilyInfo(
+        id=name, title=stated.get("title", name), factory=f"squish_models.families.declared:{place.path.absolute()}",
+        model_types=tuple(stated.get("model_types", [stated["model_type"]])),
+        architecture=stated.get("architecture", ""), present=tuple(stated.get("present", ())),
+        absent=tuple(stated.get("absent", ())),
+    )  # fmt: skip
+
+
+def _load(path: Path) -> tuple[Place, dict[str, Any]]:
+    """The file's content; FormatError if it is not TOML or too large."""
+    file = str(path)
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(LARGEST + 1)
+        text = data.decode()
+    except OSError as error:
+        raise FormatError(
+            f"cannot be read: {error.strerror}",
+            file=file,
+            code=ErrorCode.MISSING,
+            hint="Correct --family or SQUISH_FAMILIES.",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise FormatError("is not text in UTF-8", file=file, offset=error.start, code=ErrorCode.CONFIG) from None
+    if len(data) > LARGEST:
+        raise FormatError("is too large", file=file, code="size", expected=f"at most {LARGEST} bytes", hint=GUIDE)
+    try:
+        return Place(path, text), tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FormatError("is not TOML", file=file, code=ErrorCode.CONFIG, found=str(error)[:120], hint=GUIDE) from None
+
+
+def _base(place: Place, name: str) -> type[TextModel]:
+    """The class of the family to start from."""
+    families = {entry.id for entry in default_registry().families.values() if not entry.info.layouts}
+    place.known(name, families, "family to start from", "base")
+    family = type(default_registry().implementation("family", name))
+    if not issubclass(family, TextModel):
+        raise place.error("is not a family of text models", "base", found=name)
+    return family
+
+
+def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) -> dict[str, Any]:
+    """The attributes of the class, from the tables and the keys at the top level."""
+    attributes: dict[str, Any] = {key: stated[key] for key in ("model_type", "architecture") if key in stated}
+    for key in ATTRIBUTES:
+        if key in stated:
+            value = stated[key]
+            own = tuple(value) if isinstance(value, list) else value
+            attributes[RENAMED.get(key, key)] = own
+    removed = {stated.get("rotary", "")}
+    attributes["derived"] = (
+        *(name for name in (*base.derived, BEHIND) if name not in removed),
+        *stated.get("derived", ()),
+    )
+    for key, attribute in (
+        ("fixed", "fixed"),
+        ("unstated", "unstated"),
+        ("names", "own_names"),
+        ("prefixes",) * 2,
+        ("values",) * 2,
+    ):
+        attributes[attribute] = {**getattr(base, attribute, {}), **stated.get(key, {})}
+    attributes["keys"] = keys = _keys(place, stated.get("keys", {}), base.keys)
+    attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}))}
+    attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
+    attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
+    attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
+    for table in ("presence", "names"):
+        for key, name in stated.get(table, {}).items():
+            place.name(name, key, table)
+    for table, kind in (("prefixes", str), ("values", dict)):
+        for key, value in stated.get(table, {}).items():
+            place.typed(value, kind, key, table)
+    sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
+    sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.shape}
+    kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
+    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
+    if "mlx" in stated:
+        attributes["more"] = _stacks(place, stated["mlx"], rows, base)
+    return attributes
+
+
+def _rows(
+    place: Place, stated: Mapping[str, Any], base: Iterable[Row], sizes: Collection[str], kinds: Collection[str]
+) -> tuple[Row, ...]:
+    """The base's rows as the table changes them: text is GGUF's name, false leaves a row out."""
+    rows = {row.hf: row for row in base}
+    for name, value in stated.items():
+        place.name(name, name, "rows")
+        if value is False:
+            place.known(name, rows, "row of the base", name, "rows")
+            del rows[name]
+            continue
+        change = {"gguf": value} if isinstance(value, str) else dict(place.typed(value, dict, name, "rows"))
+        for field in change:
+            place.known(field, (*ROW_FIELDS, "like"), "field of a row", name, "rows")
+        like = change.pop("like", name)
+        if like != name:
+            place.known(like, {row.hf for row in base}, "row of the base", name, "rows")
+        start = next((row for row in (*rows.values(), *base) if row.hf == like), None)
+        if start is None and not {"gguf", "shape"} <= change.keys():
+            raise place.error("is a new row", name, "rows", expected="gguf and shape, or like", found=", ".join(change))
+        stated_shape = change.pop("shape", start.shape if start else ())
+        place.typed(
+            list(map(str, stated_shape)) if isinstance(stated_shape, (list, tuple)) else stated_shape,
+            list,
+            name,
+            "rows",
+        )
+        shape = tuple(map(str, stated_shape))
+        if change.get("kind"):
+            place.known(change["kind"], kinds, "kind of layers", name, "rows")
+        for size in shape:
+            if not size.isdigit():
+                place.known(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
+        for field, item in change.items():
+            kind = {"add": float, "permute": str, "tied_to": str}.get(field, type(getattr(_EXAMPLE, field)))
+            place.typed(item, kind, name, "rows")
+        place.name(change.get("gguf", "_"), name, "rows")
+        rows[name] = evolve(start or Row(name, change["gguf"], shape), hf=name, shape=shape, **change)
+    return tuple(rows.values())
+
+
+_EXAMPLE = Row("", "", ())
+
+
+def _keys(place: Place, stated: Mapping[str, Any], base: Iterable[Key]) -> tuple[Key, ...]:
+    """The base's keys, without those of the settings and the GGUF keys in the table, and those in the table."""
+    own: list[Key] = []
+    for setting, value in stated.items():
+        for each in value if isinstance(value, list) else [value]:
+            if each is False:
+                continue
+            fields = {"gguf": each} if isinstance(each, str) else dict(place.typed(each, dict, setting, "keys"))
+            for field, item in fields.items():
+                place.known(field, ("gguf", "type", "required"), "field of a key", setting, "keys")
+                place.typed(item, bool if field == "required" else str, setting, "keys")
+            like = next((key for key in base if key.hf == setting or key.gguf == fields.get("gguf")), Key("", ""))
+            place.known(fields.get("type", like.type), KEY_TYPES, "type of a key", setting, "keys")
+            own.append(evolve(like, hf=setting, **{"gguf": like.gguf, **fields}))
+            place.name(own[-1].gguf, setting, "keys")
+    taken = {key.gguf for key in own}
+    return (*(key for key in base if key.hf not in stated and key.gguf not in taken), *own)
+
+
+def _products(place: Place, stated: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Sizes that are products."""
+    for name, factors in stated.items():
+        if not isinstance(factors, list) or not all(type(each) in (int, str) for each in factors):
+            raise place.error(
+                "is not a product", name, "sizes", expected="a list of settings and numbers", found=factors
+            )
+    return {name: tuple(map(str, factors)) for name, factors in stated.items()}
+
+
+def _each(
+    place: Place, stated: Mapping[str, Any], table: str, read: Callable[[Mapping[str, Any]], Any]
+) -> dict[str, Any]:
+    """Each entry of a table of tables, as an object."""
+    entries = {}
+    for name, value in stated.get(table, {}).items():
+        try:
+            entries[name] = read(value)
+        except (TypeError, KeyError, ValueError, AttributeError):
+            found = repr(value)[:80]
+            raise place.error("is not valid", name, table, expected=read.__doc__, found=found) from None
+    return entries
+
+
+def _layers(value: Mapping[str, Any]) -> Layers:
+    """{ first = SETTING }, { after = SETTING }, { when = SETTING } or { setting = SETTING, values = [...] }"""
+    layers = Layers(**{**value, "values": tuple(value.get("values", ()))})
+    if len({*value} - {"values"}) != 1 or bool(layers.setting) != bool(layers.values):
+        raise ValueError
+    return layers
+
+
+def _pattern(value: Mapping[str, Any]) -> Pattern:
+    """{ every = NUMBER, last = VALUE, others = VALUE }"""
+    pattern = Pattern(**value)
+    if type(pattern.every) is not int or pattern.every < 1:
+        raise ValueError
+    return pattern
+
+
+def _stacks(
+    place: Place, stated: Mapping[str, Any], rows: Collection[Row], base: type[TextModel]
+) -> dict[str, Sequence[Rule]]:
+    """The rules for mlx-lm's own names, and for experts that engines stack: `stack` is its module beside `experts`."""
+    modules = {row.hf for row in rows}
+    renamed = []
+    for key, module in stated.items():
+        if key != "stack":
+            place.known(place.typed(module, str, key, "mlx"), modules, "row", place.name(key, key, "mlx"), "mlx")
+            renamed.append(Rule(f"{LAYER}{key}.weight", f"{LAYER}{module}.weight"))
+    if "stack" not in stated:
+        return {**base.more, "mlx": (*base.more.get("mlx", ()), *renamed)}
+    stack = place.name(stated["stack"], "stack", "mlx")
+    by_gguf = {row.gguf: row for row in rows if "{e}" in row.hf}
+    if not by_gguf.keys() >= {*EXPERTS}:
+        raise place.error(
+            "has no experts to stack", "stack", "mlx", expected=f"rows with {{e}} for {', '.join(EXPERTS)}"
+        )
+    module = by_gguf[EXPERTS[0]].hf.partition(".experts.")[0]
+    gate, up, down = names = [by_gguf[name].hf.rpartition(".")[2] for name in EXPERTS]
+    size = by_gguf[EXPERTS[0]].shape[0]
+    pairs = list(zip(SWITCH, names))
+    own = {
+        "gguf": fused_gguf_experts(module, gate, up, size),
+        "hf": fused_experts(module, gate, up, down, size),
+        "mlx": (*stacked_experts(module, stack, pairs, reading=False), *renamed),
+        "uqff": stacked_experts(module, "experts", pairs, reading=False),
+    }  # fmt: skip
+    return {
+        layout: (*(rule for rule in base.more.get(layout, ()) if not isinstance(rule.of, Stack)), *own.get(layout, ()))
+        for layout in {*base.more, *own}
+    }

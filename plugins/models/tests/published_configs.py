@@ -1,0 +1,174 @@
+"""`config.json` of published models with small sizes: keys, values and spelling are the models' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 512,
+}  # fmt: skip
+WINDOWS = {"layer_types": [*["sliding_attention"] * 3, "full_attention"]}
+YARN = {
+    "rope_type": "yarn", "type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 32,
+    "rope_theta": 1000000.0,
+}  # fmt: skip
+LLAMA3 = {
+    "factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}  # fmt: skip
+MULTIPLIERS = {
+    "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22,
+}  # fmt: skip
+QWEN3_VL = {
+    **SIZES, "model_type": "qwen3_vl_text", "head_dim": 16, "attention_bias": False, "hidden_act": "silu",
+    "rms_norm_eps": 1e-06, "rope_theta": 5000000,
+    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+}  # fmt: skip
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen3-VL-4B-Instruct": ("qwen3vl", {
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": QWEN3_VL,
+        "tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17], "depth": 24},
+    }),
+    "Qwen1.5-MoE-A2.7B": ("qwen2_moe", {
+        **SIZES, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "decoder_sparse_step": 1,
+        "hidden_act": "silu", "max_window_layers": 4, "moe_intermediate_size": 24, "norm_topk_prob": False,
+        "num_experts": 4, "num_experts_per_tok": 2, "output_router_logits": False, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "shared_expert_intermediate_size": 40,
+        "tie_word_embeddings": False, "use_sliding_window": False,
+    }),
+    "GLM-4.5-Air": ("glm4_moe", {
+        **SIZES, "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "attention_bias": True,
+        "head_dim": 16, "hidden_act": "silu", "partial_rotary_factor": 0.5, "moe_intermediate_size": 24,
+        "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "n_shared_experts": 1,
+        "routed_scaling_factor": 1.0, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "rms_norm_eps": 1e-05,
+        "num_nextn_predict_layers": 1, "rope_scaling": None, "rope_theta": 1000000, "tie_word_embeddings": False,
+        "use_qk_norm": False,
+    }),
+    "GLM-4.7-Flash": ("glm4_moe_lite", {
+        **SIZES, **LATENT, "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite",
+        "attention_bias": False, "hidden_act": "silu", "moe_intermediate_size": 24, "topk_method": "noaux_tc",
+        "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "n_shared_experts": 1,
+        "routed_scaling_factor": 1.8, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1, "partial_rotary_factor": 1.0, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 1000000, "tie_word_embeddings": False,
+    }),
+    "MiniMax-M2": ("minimax_m2", {
+        **SIZES, "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "attn_type_list": [1] * 4,
+        "head_dim": 16, "hidden_act": "silu", "mtp_transformer_layers": 1, "num_experts_per_tok": 2,
+        "num_local_experts": 4, "num_mtp_modules": 3, "qk_norm_type": "per_layer", "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000, "rotary_dim": 8, "scoring_func": "sigmoid", "shared_intermediate_size": 0,
+        "tie_word_embeddings": False, "use_mtp": True, "use_qk_norm": True, "use_routing_bias": True,
+    }),
+    "Ministral-3-3B": ("mistral3", {
+        "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "tie_word_embeddings": True,
+        "text_config": {
+            **SIZES, "model_type": "ministral3", "head_dim": 16, "hidden_act": "silu", "rms_norm_eps": 1e-05,
+            "rope_parameters": YARN, "sliding_window": None,
+        },
+        "vision_config": {"model_type": "pixtral"},
+    }),
+    "Devstral-2-123B": ("mistral3", {
+        **SIZES, "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 16,
+        "hidden_act": "silu", "rms_norm_eps": 1e-05, "sliding_window": None, "tie_word_embeddings": False,
+        "rope_parameters": {**YARN, "mscale_all_dim": 0.0},
+    }),
+    "Mistral-Small-3.1-24B": ("mistral3", {
+        "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+        "text_config": {
+            **SIZES, "model_type": "mistral", "head_dim": 16, "hidden_act": "silu", "rms_norm_eps": 1e-05,
+            "rope_theta": 1000000000.0, "sliding_window": None,
+        },
+        "vision_config": {"model_type": "pixtral"},
+    }),
+    "LFM2-8B-A1B": ("lfm2_moe", {
+        **SIZES, "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "conv_L_cache": 3,
+        "conv_bias": False, "layer_types": ["conv", "conv", "full_attention", "conv"], "moe_intermediate_size": 24,
+        "norm_eps": 1e-05, "norm_topk_prob": True, "num_dense_layers": 1, "num_experts": 4, "num_experts_per_tok": 2,
+        "rope_theta": 1000000.0, "routed_scaling_factor": 1.0, "use_expert_bias": True,
+    }),
+    "Olmo-3-7B": ("olmo3", {
+        **SIZES, **WINDOWS, "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "attention_bias": False,
+        "hidden_act": "silu", "rms_norm_eps": 1e-06, "rope_scaling": {
+            "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+            "original_max_position_embeddings": 64, "rope_type": "yarn",
+        },
+        "rope_theta": 500000, "sliding_window": 32, "tie_word_embeddings": False,
+    }),
+    "SmolLM3-3B": ("smollm3", {
+        **SIZES, "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "attention_bias": False,
+        "hidden_act": "silu", "layer_types": ["full_attention"] * 4, "max_window_layers": 28, "mlp_bias": False,
+        "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0], "pretraining_tp": 2, "rms_norm_eps": 1e-06,
+        "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None, "use_sliding_window": False,
+    }),
+    "Seed-OSS-36B": ("seed_oss", {
+        **SIZES, "architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True,
+        "attention_out_bias": False, "head_dim": 16, "hidden_act": "silu", "mlp_bias": False, "rms_norm_eps": 1e-06,
+        "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, "tie_word_embeddings": False,
+    }),
+    "ERNIE-4.5-0.3B-PT": ("ernie4_5", {
+        **SIZES, "architectures": ["Ernie4_5_ForCausalLM"], "model_type": "ernie4_5", "head_dim": 16,
+        "hidden_act": "silu", "rms_norm_eps": 1e-05, "rope_theta": 500000, "tie_word_embeddings": True,
+        "use_bias": False,
+    }),
+    "Hunyuan-1.8B": ("hunyuan-dense", {
+        **SIZES, "architectures": ["HunYuanDenseV1ForCausalLM"], "model_type": "hunyuan_v1_dense", "head_dim": 16,
+        "attention_bias": False, "attention_head_dim": 16, "hidden_act": "silu", "mlp_bias": False,
+        "rms_norm_eps": 1e-05, "rope_scaling": {
+            "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "type": "dynamic",
+        },
+        "rope_theta": 10000.0, "tie_word_embeddings": True, "use_cla": False, "use_qk_norm": True,
+    }),
+    "EXAONE-4.0-1.2B": ("exaone4", {
+        **SIZES, "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "head_dim": 8,
+        "hidden_act": "silu", "layer_types": ["full_attention"] * 4, "rms_norm_eps": 1e-05, "rope_scaling": LLAMA3,
+        "rope_theta": 1000000, "sliding_window": None, "sliding_window_pattern": None, "tie_word_embeddings": True,
+    }),
+    "EXAONE-4.0-32B": ("exaone4", {
+        **SIZES, "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "head_dim": 8,
+        "num_hidden_layers": 64, "hidden_act": "silu", "layer_types": [*WINDOWS["layer_types"]] * 16,
+        "rms_norm_eps": 1e-05, "rope_scaling": LLAMA3, "rope_theta": 1000000, "sliding_window": 4096,
+        "sliding_window_pattern": "LLLG", "tie_word_embeddings": False,
+    }),
+    "Command-R7B": ("cohere2", {
+        **SIZES, "architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "attention_bias": False,
+        "head_dim": 8, "hidden_act": "silu", "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25,
+        "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj", "rope_scaling": None,
+        "rope_theta": 50000, "rotary_pct": 1.0, "sliding_window": 32, "sliding_window_pattern": 4, "use_qk_norm": False,
+        "use_gated_activation": True, "use_parallel_block": True, "use_embedding_sharing": True,
+    }),
+    "Command-R": ("cohere", {
+        **SIZES, "architectures": ["CohereForCausalLM"], "model_type": "cohere", "attention_bias": False,
+        "hidden_act": "silu", "layer_norm_eps": 1e-05, "logit_scale": 0.0625, "model_max_length": 131072,
+        "pretraining_tp": 1, "rope_theta": 8000000.0, "use_qk_norm": False,
+    }),
+    "Command-R+": ("cohere", {
+        **SIZES, "architectures": ["CohereForCausalLM"], "model_type": "cohere", "attention_bias": False,
+        "hidden_act": "silu", "layer_norm_eps": 1e-05, "logit_scale": 0.8333333333333334, "num_hidden_layers": 64,
+        "model_max_length": 131072, "rope_theta": 75000000.0, "use_qk_norm": True,
+    }),
+    "granite-3.0-1b-a400m": ("granitemoe", {
+        **SIZES, **MULTIPLIERS, "architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe",
+        "attention_bias": False, "hidden_act": "silu", "num_experts_per_tok": 2, "num_local_experts": 4,
+        "output_router_logits": False, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000,
+        "router_aux_loss_coef": 0.001, "tie_word_embeddings": True,
+    }),
+    "OLMoE-1B-7B-0924": ("olmoe", {
+        **SIZES, "num_key_value_heads": 4, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe",
+        "attention_bias": False, "clip_qkv": None, "hidden_act": "silu", "norm_topk_prob": False, "num_experts": 4,
+        "num_experts_per_tok": 2, "output_router_logits": False, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "tie_word_embeddings": False,
+    }),
+    "gemma-2b": ("gemma", {
+        **SIZES, "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "attention_bias": False, "head_dim": 16,
+        "hidden_act": "gelu", "hidden_activation": None, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 10000.0, "num_key_value_heads": 1,
+    }),
+}  # fmt: skip
+"""Model -> its family, and its config."""

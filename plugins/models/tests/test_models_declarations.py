@@ -1,0 +1,283 @@
+"""Families in TOML files: what is read, what is refused and where, and how files are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import squish_models
+from published_configs import SIZES
+from small_tokenizer import TOKENIZER
+from squish_cli.app import run
+from squish_convert.api import family_conflicts
+from squish_models.declarations import LARGEST, read_family
+from squish_testing import write_model
+
+import squish_core as squish
+from squish_core.api import FamilyInfo
+
+SMALL = {**SIZES, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
+HEAD = 'base = "llama"\nmodel_type = "acme"\n'
+COMMAND = "import sys; from squish_cli.app import run; sys.exit(run(sys.argv[1:]))"
+WHOLE = """# A model like Qwen 3, with other names and an MLP for all tokens beside the experts.
+base = "qwen3moe"
+model_type = "acme"
+class_name = "AcmeForCausalLM"
+architecture = "acme"
+present = ["expert_count"]
+tied = true
+derived = ["gating_function"]
+
+[rows]
+"self_attn.q_norm" = false
+"self_attn.query_norm" = { like = "self_attn.q_norm" }
+post_attention_layernorm = "post_attention_norm"
+"mlp.shared.up_proj" = { gguf = "ffn_up_shexp", shape = ["shared_size", "hidden_size"], kind = "last" }
+"mlp.scale" = { gguf = "ffn_scale", shape = [1, "hidden_size"], add = 1, bias = true }
+
+[keys]
+num_experts = false
+n_experts = "expert_count"
+gating_function = { gguf = "expert_gating_func", required = false }
+factor = { gguf = "factor", type = "f32" }
+
+[sizes]
+shared_size = ["moe_intermediate_size", 2]
+
+[layers]
+last = { after = "dense_layers" }
+
+[patterns]
+layer_types = { every = 2, last = "full_attention", others = "sliding_attention" }
+
+[unstated]
+gating_function = 2
+
+[values]
+hidden_act = { swish = "silu" }
+
+[presence]
+has_scale = "ffn_scale.weight"
+
+[mlx]
+stack = "switch_mlp"
+"""
+
+
+def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "words"),
+    [
+        ("base = 'llama'\n", "line 1, model_type", "is missing"),
+        ("model_type = 'acme'\n", "line 1, base", "is missing"),
+        (HEAD + "rowz = 1\n", "line 3, rowz", "is no key or table"),
+        (HEAD + "[rowz]\n", "line 3, rowz", "is no key or table"),
+        ("base = 'lama'\nmodel_type = 'acme'\n", "line 1, base", "'lama', which is no family"),
+        ("base = 'mlx-lm'\nmodel_type = 'acme'\n", "line 1, base", "which is no family"),
+        ("base = 3\nmodel_type = 'acme'\n", "line 1, base", "another type"),
+        ("base = 'llama'\nmodel_type = '../acme'\n", "line 2, model_type", "is not a name"),
+        (HEAD + "tied = 1\n", "line 3, tied", "another type"),
+        (HEAD + "derived = [1]\n", "line 3, derived", "another type"),
+        (HEAD + "rows = 1\n", "line 3, rows", "another type"),
+        (HEAD + "[rows]\n'mlp.up' = false\n", "line 4, [rows] mlp.up", "which is no row|is no row"),
+        (HEAD + "[rows]\n'mlp.up' = 'ffn_up'\n", "line 4, [rows] mlp.up", "is a new row"),
+        (HEAD + "[rows]\n'mlp.up' = { gguf = 'x' }\n", "line 4, [rows] mlp.up", "is a new row"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { shapes = [] }\n", "line 4, [rows] mlp.up_proj", "no field of a row"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { shape = ['hidden'] }\n", "line 4, [rows] mlp.up_proj", "no size"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { shape = 'hidden_size' }\n", "line 4, [rows] mlp.up_proj", "another type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { bias = 1 }\n", "line 4, [rows] mlp.up_proj", "another type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { gguf = 'a/b' }\n", "line 4, [rows] mlp.up_proj", "is not a name"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { like = 'mlp.up' }\n", "line 4, [rows] mlp.up_proj", "no row of the base"),
+        (HEAD + "[rows]\n'mlp.{x}' = 'ffn_up'\n", "line 4, [rows] mlp.{x}", "is not a name"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { kind = 'dense' }\n", "line 4, [rows] mlp.up_proj", "no kind of layers"),
+        (HEAD + "[keys]\nfactor = { type = 'f32' }\n", "line 4, [keys] factor", "is not a name"),
+        (HEAD + "[keys]\nfactor = { gguf = 'x', type = 'f16' }\n", "line 4, [keys] factor", "no type of a key"),
+        (HEAD + "[keys]\nfactor = { gguf = 'x', must = true }\n", "line 4, [keys] factor", "no field of a key"),
+        (HEAD + "[keys]\nfactor = 3\n", "line 4, [keys] factor", "another type"),
+        (HEAD + "[sizes]\nbig = 'hidden_size'\n", "line 4, [sizes] big", "is not a product"),
+        (HEAD + "[sizes]\nbig = [1.5]\n", "line 4, [sizes] big", "is not a product"),
+        (HEAD + "[layers]\ndense = { first = 'a', after = 'b' }\n", "line 4, [layers] dense", "is not valid"),
+        (HEAD + "[layers]\ndense = 3\n", "line 4, [layers] dense", "is not valid"),
+        (HEAD + "[patterns]\nkinds = { every = 0, last = 1, others = 0 }\n", "line 4, [patterns] kinds", "not valid"),
+        (HEAD + "[patterns]\nkinds = { every = 2 }\n", "line 4, [patterns] kinds", "is not valid"),
+        (HEAD + "[presence]\nhas = 3\n", "line 4, [presence] has", "is not a name"),
+        (HEAD + "[values]\nhas = 3\n", "line 4, [values] has", "another type"),
+        (HEAD + "[names]\nhas = 3\n", "line 4, [names] has", "is not a name"),
+        (HEAD + "[prefixes]\n'a.' = 3\n", "line 4, [prefixes] a.", "another type"),
+        (HEAD + "[mlx]\nstak = 'x'\n", "line 4, [mlx] stak", "is no row"),
+        (HEAD + "[mlx]\nstack = 'switch_mlp'\n", "line 4, [mlx] stack", "has no experts"),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_is_wrong_is_refused_with_its_line_in_words(
+    text: str, part: str, words: str, tmp_path: Path
+) -> None:
+    path = declare(tmp_path, text)
+    with pytest.raises(squish.FormatError, match=words) as caught:
+        read_family(path)
+    assert (caught.value.file, caught.value.part, caught.value.code) == (str(path), part, "config")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [(b"base = [", "config"), (b"\xff\xfe", "config"), (b"#" * (LARGEST + 1), "size"), (b"a=" + b"[" * 9000, "config"),
+     (None, "missing")],
+)  # fmt: skip
+def test_a_file_that_is_no_declaration_is_refused(data: bytes | None, code: str, tmp_path: Path) -> None:
+    if data is not None:
+        (tmp_path / "acme.toml").write_bytes(data)
+    with pytest.raises(squish.FormatError) as caught:
+        read_family(tmp_path / "acme.toml")
+    assert (caught.value.file, caught.value.code) == (str(tmp_path / "acme.toml"), code)
+
+
+def test_a_base_and_a_model_type_are_enough(tmp_path: Path) -> None:
+    declaration = read_family(declare(tmp_path))
+    assert declaration.info.id == declaration.info.title == "acme"
+    assert (declaration.info.model_types, declaration.info.architecture) == (("acme",), "")
+    family = declaration.family()
+    llama = squish.registry().implementation("family", "llama")
+    assert (family.architecture, family.rows, family.keys) == (llama.architecture, llama.rows, llama.keys)
+
+
+def test_every_table_changes_the_base(tmp_path: Path) -> None:
+    family = read_family(declare(tmp_path, WHOLE)).family()
+    rows = {row.hf: row for row in family.rows}
+    assert "self_attn.q_norm" not in rows
+    assert (rows["self_attn.query_norm"].gguf, rows["self_attn.query_norm"].shape) == ("attn_q_norm", ("head_dim",))
+    assert rows["post_attention_layernorm"].gguf == "post_attention_norm"
+    assert {key.hf: key.type for key in family.keys}.items() >= {"n_experts": "u32", "factor": "f32"}.items()
+    assert family.experts == "n_experts"
+    settings = {
+        **SIZES, "head_dim": 8, "n_experts": 3, "moe_intermediate_size": 24, "dense_layers": 1,
+    }  # fmt: skip
+    assert {name: family.sizes(settings)[name] for name in ("shared_size", "1")} == {"shared_size": 48, "1": 1}
+    absent = family.absent(settings)
+    assert absent == {"model.layers.0.mlp.shared.up_proj.weight"}
+    assert family.implied(settings)["layer_types"] == ["sliding_attention", "full_attention"] * 2
+    spelled = family.spelled({**SMALL, "hidden_act": "swish"})
+    assert (spelled["hidden_act"], spelled["gating_function"]) == ("silu", 2)
+    written = [rule.name for rule in family.names["mlx"]]
+    assert written[0] == "model.layers.{n}.mlp.switch_mlp.gate_proj.weight"
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_model_of_a_declared_family_is_converted(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, name = declare(tmp_path, HEAD.replace("acme", f"acme_{by}")), f"acme_{by}"
+    folder = write_model(tmp_path / "m", "llama", {**SMALL, "model_type": name}, files=TOKENIZER)
+    command = ["convert", str(folder), str(tmp_path / "m.gguf"), "-q"]
+    if by == "option":
+        assert run([*command, "--family", str(path)]) == 0
+        assert "SQUISH_FAMILIES" not in os.environ
+    else:
+        environment = {
+            **os.environ,
+            "SQUISH_FAMILIES": f"{declare(tmp_path, name='b.toml')}{os.pathsep}{path}",
+        }
+        subprocess.run([sys.executable, "-c", COMMAND, *command], env=environment, check=True)
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert file.metadata["general.architecture"] == "llama"
+
+
+def test_a_wrong_file_of_the_option_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", "llama", {**SMALL, "model_type": "llama"}, files=TOKENIZER)
+    path = declare(tmp_path, HEAD + "rowz = 1\n")
+    assert run(["convert", str(folder), str(tmp_path / "m.gguf"), "--family", str(path)]) == 2
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_wrong_file_of_the_variable_is_why_families_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUISH_FAMILIES", str(declare(tmp_path, "bse = 1\n")))
+    registry = squish.Registry()
+    [broken] = registry.broken
+    assert broken.dist == "squish-models"
+    assert "line 1, bse" in broken.reason
+
+
+def test_what_the_package_lists_of_its_own_files_is_what_they_declare() -> None:
+    folder = Path(squish_models.__file__).parent / "families"
+    listed = {info.id: info for info in squish_models.squish_families() if ".declared:" in info.factory}
+    assert sorted(listed) == sorted(path.stem for path in folder.glob("*.toml"))
+    for name, info in listed.items():
+        declared = read_family(folder / f"{name}.toml").info
+        facts = ("id", "title", "model_types", "architecture", "present", "absent")
+        assert {fact: getattr(info, fact) for fact in facts} == {fact: getattr(declared, fact) for fact in facts}
+
+
+def test_listing_families_reads_no_declaration() -> None:
+    loaded = "[m for m in sys.modules if 'toml' in m or m.startswith('squish_models.')]"
+    code = f"import squish_core, sys; squish_core.registry().families; print({loaded})"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "['squish_models.mlx_types']"
+
+
+def info(name: str, **facts: Any) -> FamilyInfo:
+    return FamilyInfo(**{"id": name, "title": "", "factory": "", "model_types": (name,), "architecture": "", **facts})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({"architecture": "x"}, {"architecture": "x"}, ["a, b"]),
+        ({"architecture": "x"}, {"architecture": "y"}, []),
+        ({}, {}, []),
+        ({"architecture": "x"}, {"architecture": "x", "present": ("window",)}, []),
+        ({"architecture": "x", "absent": ("window",)}, {"architecture": "x", "present": ("window",)}, []),
+        ({"architecture": "x", "present": ("experts",)}, {"architecture": "x", "present": ("window",)}, ["a, b"]),
+        ({"model_types": ("m", "n")}, {"model_types": ("n",)}, ["a, b"]),
+        ({"model_types": ("m",)}, {"model_types": ("m",), "layouts": ("mlx",)}, []),
+    ],
+)  # fmt: skip
+def test_families_that_nothing_tells_apart_are_in_conflict(
+    one: Mapping[str, Any], other: Mapping[str, Any], found: list[str]
+) -> None:
+    assert [error.found for error in family_conflicts([info("a", **one), info("b", **other)])] == found
+
+
+def test_no_families_of_the_package_are_in_conflict() -> None:
+    assert family_conflicts(list(squish_models.squish_families())) == []
+
+
+def test_a_model_that_two_families_claim_is_refused_until_one_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = declare(tmp_path, 'base = "llama"\nid = "mine"\nmodel_type = "llama"\narchitecture = "llama"\n')
+    folder = write_model(tmp_path / "m", "llama", {**SMALL, "model_type": "llama"}, files=TOKENIZER)
+    environment = {**os.environ, "SQUISH_FAMILIES": str(path)}
+
+    def squish_command(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", COMMAND, *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    answer = squish_command("convert", str(folder), str(tmp_path / "m.gguf"), "--json")
+    assert (answer.returncode, json.loads(answer.stdout)["error"]["code"]) == (2, "conflict")
+    answer = squish_command("convert", str(folder), str(tmp_path / "m.gguf"), "--names", "gguf:mine", "-q")
+    assert answer.returncode == 0, answer.stderr
+    for command in ("plugins", "doctor"):
+        assert "several families are those of 'llama'" in squish_command(command).stdout.replace("\n ", "")
+
+
+@pytest.mark.parametrize(
+    ("window", "family"), [(None, "olmo2"), (512, "olmo3")],
+)  # fmt: skip
+def test_a_key_tells_families_of_one_architecture_apart(window: int | None, family: str, tmp_path: Path) -> None:
+    config = {**SMALL, "model_type": family} | ({"sliding_window": window} if window else {})
+    folder = write_model(tmp_path / "m", family, config, files=TOKENIZER)
+    squish.convert(folder, tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == family
