@@ -78,8 +78,9 @@ def test_what_mlx_lm_computes_otherwise_is_refused_with_the_reason(model_type: s
 def test_the_settings_that_mlx_lm_requires_are_those_of_its_models() -> None:
     types = sorted({*MLX_TYPES, *mlx_folder.TYPES})
     found = oracles.peer("mlx-lm").run(required, model_types=types)
-    assert {kind: tuple(name for name in names if name not in mlx_models.USUAL) for kind, names in found.items()
-            } == {kind: mlx_models.REQUIRED.get(kind, ()) for kind in types}  # fmt: skip
+    assert {kind: tuple(name for name in names if name not in mlx_models.USUAL) for kind, names in found.items()} == {
+        kind: mlx_models.REQUIRED.get(kind, ()) for kind in types
+    }
 
 
 def required(model_types: list[str]) -> dict[str, list[str]]:

@@ -34,9 +34,10 @@ def declared(paths: Sequence[str] | None) -> Iterator[None]:
         models = import_module("squish_models.api")
     except ModuleNotFoundError:
         raise MissingPluginError(
-            f"--family needs {PACKAGE}, which is not installed", code=ErrorCode.NOT_INSTALLED,
+            f"--family needs {PACKAGE}, which is not installed",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{catalog.install_command(PACKAGE)}`.",
-        ) from None  # fmt: skip
+        ) from None
     for path in paths:
         models.register_family(path)
     before = os.environ.get(VARIABLE)

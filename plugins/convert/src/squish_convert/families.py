@@ -406,9 +406,11 @@ def conflict(name: str, infos: Iterable[FamilyInfo]) -> ConflictError:
     """The error for a model that several families claim."""
     ids = sorted(info.id for info in infos)
     return ConflictError(
-        f"several families are those of {name!r}", code=ErrorCode.CONFLICT, found=", ".join(ids),
+        f"several families are those of {name!r}",
+        code=ErrorCode.CONFLICT,
+        found=", ".join(ids),
         hint=f"Choose one with --names hf:{ids[0]} or --names gguf:{ids[0]}, or uninstall the others.",
-    )  # fmt: skip
+    )
 
 
 def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:

@@ -75,16 +75,24 @@ def of_variable() -> list[FamilyInfo]:
 def squish_families() -> list[FamilyInfo]:
     """The families of this plugin, and the models that only mlx-lm knows."""
     carried = FamilyInfo(
-        id="mlx-lm", title="other models of mlx-lm, carried over", factory="squish_models.families.carried:MlxCarried",
-        model_types=MLX_TYPES, architecture="", layouts=("mlx",),
-    )  # fmt: skip
+        id="mlx-lm",
+        title="other models of mlx-lm, carried over",
+        factory="squish_models.families.carried:MlxCarried",
+        model_types=MLX_TYPES,
+        architecture="",
+        layouts=("mlx",),
+    )
     return [
         FamilyInfo(
-            id=name, title=title, factory=f"squish_models.families.{implementation}", model_types=types,
-            architecture=architecture, present=PRESENT.get(name, ()),
+            id=name,
+            title=title,
+            factory=f"squish_models.families.{implementation}",
+            model_types=types,
+            architecture=architecture,
+            present=PRESENT.get(name, ()),
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
-    ] + [carried, *of_variable()]  # fmt: skip
+    ] + [carried, *of_variable()]
 
 
 @hookimpl

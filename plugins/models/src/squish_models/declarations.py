@@ -102,9 +102,12 @@ class Place:
         """A name of a tensor or a key; FormatError for other text."""
         if not isinstance(value, str) or not NAME.fullmatch(value):
             raise self.error(
-                "is not a name", key, table, expected="letters, digits and _.-, and {e} for the expert",
+                "is not a name",
+                key,
+                table,
+                expected="letters, digits and _.-, and {e} for the expert",
                 found=repr(value)[:60],
-            )  # fmt: skip
+            )
         return value
 
 
@@ -204,11 +207,14 @@ def _info(place: Place, stated: Mapping[str, Any]) -> FamilyInfo:
     """What the registry lists; without an architecture of its own, its GGUF files are those of its base."""
     name = stated.get("id", stated["model_type"])
     return FamilyInfo(
-        id=name, title=stated.get("title", name), factory=f"squish_models.families.declared:{place.path.absolute()}",
+        id=name,
+        title=stated.get("title", name),
+        factory=f"squish_models.families.declared:{place.path.absolute()}",
         model_types=tuple(stated.get("model_types", [stated["model_type"]])),
-        architecture=stated.get("architecture", ""), present=tuple(stated.get("present", ())),
+        architecture=stated.get("architecture", ""),
+        present=tuple(stated.get("present", ())),
         absent=tuple(stated.get("absent", ())),
-    )  # fmt: skip
+    )
 
 
 def _load(path: Path) -> tuple[Place, dict[str, Any]]:

@@ -41,9 +41,12 @@ class Layers:
         stated = settings.get(self.setting)
         if not isinstance(stated, list) or len(stated) != count:
             raise FormatError(
-                "does not give a value for each layer", part=f"{CONFIG} {self.setting}", code=ErrorCode.CONFIG,
-                expected=f"a list of {count}", found=str(stated)[:60],
-            )  # fmt: skip
+                "does not give a value for each layer",
+                part=f"{CONFIG} {self.setting}",
+                code=ErrorCode.CONFIG,
+                expected=f"a list of {count}",
+                found=str(stated)[:60],
+            )
         return [layer for layer, value in enumerate(stated) if value in self.values]
 
 
@@ -161,7 +164,9 @@ def _size(settings: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 32 or (name.startswith("num_") and value > MOST_BLOCKS):
         raise FormatError(
             f"has no {name}, and the model cannot be run without it" if value is None else "is not a size",
-            part=CONFIG if value is None else f"{CONFIG} {name}", code=ErrorCode.CONFIG,
-            expected="an integer from 0 to 4294967295", found=repr(value)[:60],
-        )  # fmt: skip
+            part=CONFIG if value is None else f"{CONFIG} {name}",
+            code=ErrorCode.CONFIG,
+            expected="an integer from 0 to 4294967295",
+            found=repr(value)[:60],
+        )
     return value

@@ -22,7 +22,9 @@ def for_mlx(data: bytes, tensors: Mapping[str, TensorSpec], name: str) -> bytes:
     spelled = mlx_config(config)
     if reason := refusal(spelled, tensors):
         raise UsageError(
-            f"mlx-lm would not run {config['model_type']} as it is: {reason}", file=name, code="engine",
+            f"mlx-lm would not run {config['model_type']} as it is: {reason}",
+            file=name,
+            code="engine",
             hint="Keep the names, for no engine: --names keep.",
-        )  # fmt: skip
+        )
     return data if spelled == config else dump_json(spelled)

@@ -79,9 +79,12 @@ class GraniteMoe(Granite):
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         if settings["intermediate_size"] < 1:
             raise FormatError(
-                "has no intermediate_size, the number of rows of an expert", part=CONFIG, code=ErrorCode.CONFIG,
-                expected="at least 1", found=settings["intermediate_size"],
-            )  # fmt: skip
+                "has no intermediate_size, the number of rows of an expert",
+                part=CONFIG,
+                code=ErrorCode.CONFIG,
+                expected="at least 1",
+                found=settings["intermediate_size"],
+            )
         return super().sizes(settings)
 
 
@@ -108,17 +111,23 @@ class Mistral3(Llama):
         kind = text_config(config).get("model_type")
         if kind not in ("ministral3", "mistral", "mistral3"):
             raise FormatError(
-                "is not the text part of Mistral Small 3 or Ministral 3", part=f"{CONFIG} text_config model_type",
-                code=ErrorCode.CONFIG, expected="ministral3 or mistral", found=repr(kind)[:60],
-            )  # fmt: skip
+                "is not the text part of Mistral Small 3 or Ministral 3",
+                part=f"{CONFIG} text_config model_type",
+                code=ErrorCode.CONFIG,
+                expected="ministral3 or mistral",
+                found=repr(kind)[:60],
+            )
         scaling = settings.get("rope_scaling")
         if scaling is None or rope_kind(scaling) != "yarn":
             return settings
         if scaling.get("mscale") != 1:
             raise FormatError(
-                "has a mscale for which GGUF has no key", part=f"{CONFIG} rope_parameters", code=ErrorCode.ROPE,
-                expected=1.0, found=scaling.get("mscale"),
-            )  # fmt: skip
+                "has a mscale for which GGUF has no key",
+                part=f"{CONFIG} rope_parameters",
+                code=ErrorCode.ROPE,
+                expected=1.0,
+                found=scaling.get("mscale"),
+            )
         return _with_yarn(settings, scaling)
 
     def _from_keys(self, model: Model) -> dict[str, Any]:

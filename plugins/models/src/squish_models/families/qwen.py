@@ -101,9 +101,12 @@ class HunyuanDense(Qwen3):
             numbers = (theta, alpha, size)
             if not all(isinstance(each, (int, float)) and each > 0 for each in numbers) or size <= 2:
                 raise FormatError(
-                    "has an alpha without a usable rope_theta and head_dim", part=f"{CONFIG} rope_scaling",
-                    code=ErrorCode.ROPE, expected="positive numbers", found=str(numbers)[:60],
-                )  # fmt: skip
+                    "has an alpha without a usable rope_theta and head_dim",
+                    part=f"{CONFIG} rope_scaling",
+                    code=ErrorCode.ROPE,
+                    expected="positive numbers",
+                    found=str(numbers)[:60],
+                )
             theta = _grown(theta, alpha, size)
             others = {key: value for key, value in scaling.items() if key not in ("type", "rope_type")}
             settings["rope_scaling"] = {"type": DYNAMIC, **others}  # mlx-lm needs `type`, mistral.rs takes one of them

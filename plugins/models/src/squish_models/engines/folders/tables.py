@@ -95,7 +95,7 @@ TRANSFORMERS = FolderEngine(
         **NEWER,
         **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
-)  # fmt: skip
+)
 MLX = FolderEngine(
     id="mlx",
     title="mlx-lm",
@@ -126,5 +126,5 @@ MLX = FolderEngine(
         "gemma3": ("vision_tower.", "multi_modal_projector."),
     },
     fp8=frozenset(("deepseek_v3",)),
-)  # fmt: skip
+)
 FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX)}
