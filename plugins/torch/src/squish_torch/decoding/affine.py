@@ -121,9 +121,12 @@ def decode_ordered(stored: Stored, start: int, stop: int) -> Tensor:
     count = stored.columns // (scheme.group_size or stored.columns)
     if ((groups < 0) | (groups >= count)).any():
         raise CodecError(
-            "invalid group index of a column", part="g_idx", expected=f"0 to {count - 1}",
-            found=f"{int(groups.min())} to {int(groups.max())}", code="g_idx",
-        )  # fmt: skip
+            "invalid group index of a column",
+            part="g_idx",
+            expected=f"0 to {count - 1}",
+            found=f"{int(groups.min())} to {int(groups.max())}",
+            code="g_idx",
+        )
     return _matrix(scheme, stored, 0, start, stop, groups)
 
 
