@@ -66,8 +66,8 @@ def estimate(rates: Rates, jobs: Sequence[JobFacts]) -> list[str]:
         "",
         (
             f"Each with {CORES} cores, one worker per core, and {NETWORK / 1e9:.2f} GB/s. One core here encodes "
-            f"{rates.values / 1e6:.0f} million values per second to q4_k and hashes {rates.hash / 1e9:.2f} GB/s; a line of "
-            f"the journal takes {rates.line * 1e3:.1f} ms. The start is that of the simulated job above."
+            f"{rates.values / 1e6:.0f} million values per second to q4_k and hashes {rates.hash / 1e9:.2f} GB/s; a "
+            f"line of the journal takes {rates.line * 1e3:.1f} ms. The start is that of the simulated job above."
         ),
         "",
         f"| | {' | '.join(job.title for job in jobs)} |",

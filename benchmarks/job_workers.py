@@ -55,20 +55,20 @@ def workers(folder: Path, quick: bool, rates: Rates) -> list[str]:
     rates.values, rates.line, rates.hash = elements / best["`local:1`"], statistics.median(appends), hash_rate()
     return [
         (
-            f"{nbytes / 1e9:.1f} GB of bf16 to q4_k, one thread in each process, {count} tasks of one tensor; minimum of "
-            f"{rounds} rounds in turns, on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}."
+            f"{nbytes / 1e9:.1f} GB of bf16 to q4_k, one thread in each process, {count} tasks of one tensor; minimum "
+            f"of {rounds} rounds in turns, on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}."
         ),
         "",
         "| | | |",
         "|---|---|---|",
         *(f"| {name} | {best[name]:.1f} s | {elements / best[name] / 1e6:.0f} million values/s |" for name in cases),
         (
-            f"| two workers against one | {best['`local:1`'] / best['`local:2`']:.2f}x | target: 1.8x on two cores that "
-            "are free |"
+            f"| two workers against one | {best['`local:1`'] / best['`local:2`']:.2f}x | target: 1.8x on two cores "
+            "that are free |"
         ),
         (
-            f"| a line of the journal, synced | {statistics.median(appends) * 1e3:.1f} ms | {journal * 100:.1f} % of the "
-            "job |"
+            f"| a line of the journal, synced | {statistics.median(appends) * 1e3:.1f} ms | {journal * 100:.1f} % of "
+            "the job |"
         ),
         (
             f"| peak memory of a worker | {anonymous / 1e6:.0f} MB | {(anonymous - imports) / 1e6:.0f} MB above its "

@@ -173,10 +173,10 @@ def tcaw(rng: random.Random, rows: int, columns: int, **more: Any) -> Tensor:
 
 def build(
     layers: list[list[Tensor]],
-    outside: list[Tensor] = (),
+    outside: list[Tensor] = (),  # type: ignore[assignment]
     *,
     flags: int | None = None,
-    arch: int = 0,  # type: ignore[assignment]
+    arch: int = 0,
     side: int = 0,
     draft: list[list[Tensor]] | None = None,
     archive: bytes | None = None,

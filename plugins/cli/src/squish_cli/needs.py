@@ -110,9 +110,9 @@ class Needs:
 def needs_of(
     target: str,
     backend: str | None = None,
-    format: str | None = None,
+    format: str | None = None,  # noqa: A002
     *,
-    registry: Registry | None = None,  # noqa: A002
+    registry: Registry | None = None,
 ) -> Needs:
     """What reading a file needs; with `backend`, what running it there needs. Reads the header alone."""
     registry = registry or installed()
