@@ -1,4 +1,7 @@
-"""`--family`: families of models that TOML files declare."""
+"""`--family`: families of models that TOML files declare.
+
+Apart from the commands, because the variable that workers read is set and restored here.
+"""
 
 from __future__ import annotations
 
