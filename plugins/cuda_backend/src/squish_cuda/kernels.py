@@ -16,18 +16,20 @@ def dot4(a, b, c, SIGNED: tl.constexpr, ASM: tl.constexpr):
     """`c` and four products of the bytes of `a` (signed or not) and the signed ones of `b`."""
     if ASM:
         if SIGNED:
-            return tl.inline_asm_elementwise(
+            c = tl.inline_asm_elementwise(
                 "dp4a.s32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
             )
-        return tl.inline_asm_elementwise(
-            "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
-        )
-    for byte in tl.static_range(4):
-        if SIGNED:
-            left = (a << (24 - 8 * byte)) >> 24
         else:
-            left = (a >> (8 * byte)) & 255
-        c += left * ((b << (24 - 8 * byte)) >> 24)
+            c = tl.inline_asm_elementwise(
+                "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], dtype=tl.int32, is_pure=True, pack=1
+            )
+    else:
+        for byte in tl.static_range(4):
+            if SIGNED:
+                left = (a << (24 - 8 * byte)) >> 24
+            else:
+                left = (a >> (8 * byte)) & 255
+            c += left * ((b << (24 - 8 * byte)) >> 24)
     return c
 
 
@@ -35,7 +37,7 @@ def dot4(a, b, c, SIGNED: tl.constexpr, ASM: tl.constexpr):
 def chosen16(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.constexpr, ASM: tl.constexpr):
     """The byte of a table of 16 for each byte of `q`: four words of the table hold its entries in order."""
     if ASM:
-        return tl.inline_asm_elementwise(
+        result = tl.inline_asm_elementwise(
             """
             {
             .reg .b32 pair, select, low, high, mask;
@@ -53,11 +55,12 @@ def chosen16(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.con
             """,
             "=r,r,r,r,r,r", [q, T0, T1, T2, T3], dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
-    result = q * 0
-    for byte in tl.static_range(4):
-        code = (q >> (8 * byte)) & 15
-        word = tl.where(code < 8, tl.where(code < 4, T0, T1), tl.where(code < 12, T2, T3))
-        result = result | (((word >> (8 * (code & 3))) & 255) << (8 * byte))
+    else:
+        result = q * 0
+        for byte in tl.static_range(4):
+            code = (q >> (8 * byte)) & 15
+            entries = tl.where(code < 8, tl.where(code < 4, T0, T1), tl.where(code < 12, T2, T3))
+            result = result | (((entries >> (8 * (code & 3))) & 255) << (8 * byte))
     return result
 
 
@@ -65,37 +68,39 @@ def chosen16(q, T0: tl.constexpr, T1: tl.constexpr, T2: tl.constexpr, T3: tl.con
 def number(at, inside, KIND: tl.constexpr):
     """Stored numbers as f32; kinds are those of `form.KINDS`."""
     raw = tl.load(at, mask=inside, other=0)
-    if KIND == 0:
-        return raw.to(tl.float32)
     byte = raw.to(tl.int32)
-    if KIND == 1:
+    if KIND == 0:
+        result = raw.to(tl.float32)
+    elif KIND == 1:
         bits = tl.where(byte == 0, 0x400000, byte << 23)
-        return tl.where(byte == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
-    if KIND == 2:
-        half = ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-        size = tl.where((byte & 127) == 127, float("nan"), half)
-        return tl.where(byte < 128, size, -size)
-    if KIND == 3:
-        return (byte << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    if KIND == 4:
-        return tl.where(byte < 2, 0x200000 << (byte & 1), (byte - 1) << 23).to(tl.float32, bitcast=True)
-    if KIND == 5:
-        half = ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 128.0
-        return tl.where((byte & 127) == 127, 0.0, half)
-    if KIND == 6:
-        return (byte & 15).to(tl.float32)
-    return (byte >> 4).to(tl.float32)
+        result = tl.where(byte == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+    elif KIND == 2:
+        size = ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+        size = tl.where((byte & 127) == 127, float("nan"), size)
+        result = tl.where(byte < 128, size, -size)
+    elif KIND == 3:
+        result = (byte << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    elif KIND == 4:
+        result = tl.where(byte < 2, 0x200000 << (byte & 1), (byte - 1) << 23).to(tl.float32, bitcast=True)
+    elif KIND == 5:
+        size = ((byte & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 128.0
+        result = tl.where((byte & 127) == 127, 0.0, size)
+    elif KIND == 6:
+        result = (byte & 15).to(tl.float32)
+    else:
+        result = (byte >> 4).to(tl.float32)
+    return result
 
 
 @triton.jit
 def place(row, run, quad, numbers, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The number of a group: rows [.., 1, 1], runs [1, .., 1], quads [1, 1, ..] of a run."""
-    at = row // ROWS * numbers
+    at = row // ROWS * numbers + run * 0
     if COLUMNS >= 32:
-        return at + run // (COLUMNS // 32)
-    if COLUMNS > 0:
-        return at + run * (32 // COLUMNS) + quad * 4 // COLUMNS
-    return at + run * 0
+        at = row // ROWS * numbers + run // (COLUMNS // 32)
+    elif COLUMNS > 0:
+        at = row // ROWS * numbers + run * (32 // COLUMNS) + quad * 4 // COLUMNS
+    return at
 
 
 @triton.jit
@@ -117,10 +122,12 @@ def scales(
 @triton.jit
 def word(codes, row, run, lane, plane, runs, inside, SKIPPED: tl.constexpr, WIDTH: tl.constexpr):
     """Words of a plane for the quads of lanes; planes of `SKIPPED` bits, of `plane` runs, lie before it."""
-    at = (row.to(tl.int64) * runs + run) * WIDTH
+    at = codes + (row.to(tl.int64) * runs + run) * WIDTH
     if SKIPPED > 0:  # it may be narrower than the lanes
-        return tl.load(codes + (at + lane % WIDTH + plane * SKIPPED), mask=inside, other=0)
-    return tl.load(codes + (at + lane), mask=inside, other=0)
+        at = at + plane * SKIPPED + lane % WIDTH
+    else:
+        at = at + lane
+    return tl.load(at, mask=inside, other=0)
 
 
 @triton.jit
@@ -129,9 +136,9 @@ def quad_of(first, second, third, quad, BITS: tl.constexpr):
     LEAD: tl.constexpr = 8 if BITS == 8 else 4 if BITS >= 4 else 2 if BITS >= 2 else 1
     NEXT: tl.constexpr = BITS - LEAD
     WIDE: tl.constexpr = 2 if NEXT >= 2 else 1
-    if BITS == 8:
-        return first
-    codes = (first >> (LEAD * (quad // LEAD))) & (0x01010101 * ((1 << LEAD) - 1))
+    codes = first
+    if BITS < 8:
+        codes = (first >> (LEAD * (quad // LEAD))) & (0x01010101 * ((1 << LEAD) - 1))
     if NEXT > 0:
         codes = codes | (((second >> (WIDE * (quad // WIDE))) & (0x01010101 * ((1 << WIDE) - 1))) << LEAD)
     if NEXT == 3:
@@ -224,8 +231,9 @@ def product(
     """M rows of prepared x times rows of codes; with EXPERTS, each row of x has the matrix that `ids` names."""
     LEAD: tl.constexpr = 8 if BITS == 8 else 4 if BITS >= 4 else 2 if BITS >= 2 else 1
     SUB: tl.constexpr = 32 // COLUMNS if COLUMNS > 0 and COLUMNS < 32 else 1
-    # quads of a step that share a number, and so need it once
+    # lanes have numbers of their own, or all lanes of SHARE steps have one
     LANES: tl.constexpr = LEAD if SUB * LEAD > 8 else 1
+    SHARE: tl.constexpr = 8 // (SUB * LEAD) if SUB * LEAD < 8 else 1
     out = tl.program_id(0) * BN + tl.arange(0, BN)
     number_of_x = tl.program_id(1) * M + tl.arange(0, M)
     row = tl.minimum(out, height - 1)
@@ -249,9 +257,7 @@ def product(
             quad = half * LEAD + lane
             group = half * LEAD + few
             q = quad_of(first, second, third, quad, BITS)
-            NEW: tl.constexpr = half == 0 or SUB * LEAD >= 8 or half % (8 // (LEAD * SUB)) == 0
-            LAST: tl.constexpr = half == 8 // LEAD - 1 or SUB * LEAD >= 8 or (half + 1) % (8 // (LEAD * SUB)) == 0
-            if NEW and SCALE >= 0:
+            if half % SHARE == 0 and SCALE >= 0:
                 s = scales(
                     scale, factor, row, run, group, numbers, outers, inside, SCALE, FACTOR, ROWS, COLUMNS, OUTER_ROWS,
                     OUTER_COLUMNS,
@@ -280,13 +286,13 @@ def product(
                     part = dot4(q, tl.load(low + at, mask=inside, other=0) + part * 0, part + upper * 256, TABLE, ASM)
                 else:
                     part = dot4(q, tl.load(high + at, mask=inside, other=0) + part * 0, part, TABLE, ASM)
-                if LAST:
+                if half % SHARE == SHARE - 1:
                     some = part.to(tl.float32) * step
                     if SCALE >= 0:
                         some = some * s
                     total += some
                     part = part * 0
-            if NEW and (OFFSET > 0 or (ZERO != 0 and not TABLE)):
+            if half % SHARE == 0 and (OFFSET > 0 or (ZERO != 0 and not TABLE)):
                 around = tl.load(sums + (x_row + run) * SUB + group * SUB // 8, mask=inside, other=0.0)
                 if LANES > 1:  # some of them share a number
                     around = around * (SUB / 8)
@@ -376,13 +382,23 @@ def values(
 
 
 @triton.jit
+def matrix(a, b, c, ASM: tl.constexpr):
+    """`a @ b + c` of bf16 in f32; the interpreter takes bf16 for integers."""
+    if ASM:
+        c = tl.dot(a, b, c)
+    else:
+        c = tl.dot(a.to(tl.float32), b.to(tl.float32), c)
+    return c
+
+
+@triton.jit
 def tiles(
     x, order, experts, starts, stops, bias, y, codes, table, scale, factor, offset, offset_factor, plane, height, runs,
     columns, count, numbers, outers, x_row, x_column, y_row, BITS: tl.constexpr, ZERO: tl.constexpr, TABLE: tl.constexpr,
     SCALE: tl.constexpr, FACTOR: tl.constexpr, OFFSET: tl.constexpr, OFFSET_DTYPE: tl.constexpr,
     OFFSET_FACTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, OUTER_ROWS: tl.constexpr,
     OUTER_COLUMNS: tl.constexpr, GROUPED: tl.constexpr, BIASED: tl.constexpr, WIDE: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BR: tl.constexpr,
+    BN: tl.constexpr, BR: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Tiles on matrix units. Values, and x in more than 8 bits (WIDE), are sums of two bf16, so that products are as exact as
     f32 sums. With GROUPED, tile `i` takes the rows `starts` to `stops` of x in `order`, and the matrix `experts`."""
@@ -420,10 +436,10 @@ def tiles(
             seen = real[:, None] & (element < columns)[None, :]
             u = tl.load(at_x + element.to(tl.int64)[None, :] * x_column, mask=seen, other=0.0)
             upper = u.to(tl.bfloat16)
-            total = tl.dot(upper, coarse, total)
-            total = tl.dot(upper, fine, total)
+            total = matrix(upper, coarse, total, ASM)
+            total = matrix(upper, fine, total, ASM)
             if WIDE:
-                total = tl.dot((u.to(tl.float32) - upper.to(tl.float32)).to(tl.bfloat16), coarse, total)
+                total = matrix((u.to(tl.float32) - upper.to(tl.float32)).to(tl.bfloat16), coarse, total, ASM)
     if BIASED:
         total += tl.load(bias + tl.minimum(out, height - 1)).to(tl.float32)[None, :]
     at = y + number_of_x.to(tl.int64)[:, None] * y_row + out[None, :]

@@ -164,7 +164,7 @@ def tile(weight: Weight, x: Tensor, y: Tensor, bias: Tensor | None = None, group
         x, *grouped, y if bias is None else bias, y, *arrays(weight), weight.rows * wide, height, wide, weight.columns,
         len(x), form.numbers(weight.columns), form.numbers(weight.columns, outer=True), x.stride(0), x.stride(1),
         y.stride(0), **constants(form), GROUPED=groups is not None, BIASED=bias is not None, WIDE=x.dtype != torch.bfloat16,
-        BM=size, BN=64, BR=step, num_warps=4,
+        BM=size, BN=64, BR=step, ASM=y.is_cuda, num_warps=4,
     )  # fmt: skip
 
 
@@ -200,9 +200,9 @@ def _values(weight: Weight, ids: Any, count: int, dtype: torch.dtype) -> Tensor:
     form, wide = weight.form, runs(weight.columns)
     out = torch.empty(count, weight.columns, dtype=dtype, device=weight.codes.device)
     if out.numel():
-        kernels.values[(triton.cdiv(count, 4), triton.cdiv(wide, 16))](
+        kernels.values[(triton.cdiv(count, 4), triton.cdiv(wide, 32))](
             ids, out, *arrays(weight), weight.rows * wide, weight.rows, wide, weight.columns, count,
             form.numbers(weight.columns), form.numbers(weight.columns, outer=True), out.stride(0), **constants(form),
-            CHOSEN=isinstance(ids, Tensor), BN=4, BR=16, num_warps=4, enable_fp_fusion=False,
+            CHOSEN=isinstance(ids, Tensor), BN=4, BR=32, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
     return out if weight.order is None else out[:, weight.order.argsort()]
