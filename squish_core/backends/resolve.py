@@ -286,7 +286,7 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
 
 
 def _only_by_name(offer: Offer) -> Refusal:
-    why = f"emulates a device that is not here; backend={offer.backend!r} selects it anyway"
+    why = f"its device is emulated, or has a memory of its own; backend={offer.backend!r} selects it anyway"
     return Refusal(backend=offer.backend, encoding=offer.encoding, code="unavailable", why=why)
 
 

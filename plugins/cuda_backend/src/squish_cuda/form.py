@@ -175,3 +175,17 @@ def _fitting(group: int, columns: int) -> int:
     if group % RUN and group not in (4, 8, 16):
         raise uncovered(f"groups of {group} columns do not fit runs of {RUN}")
     return group
+
+
+def nbytes(form: Form, shape: tuple[int, ...]) -> int:
+    """Bytes of a weight on the device."""
+    rows, columns = dtypes.count(shape[:-1]), shape[-1]
+    grid, wide = (-(-rows // form.group[0]) * form.numbers(columns)), runs(columns)
+    outer = -(-rows // form.outer[0]) * form.numbers(columns, outer=True)
+    shared = (form.scale, form.offset) == ("low4", "high4")
+    sizes = [_SIZES.get(dtype, 1) for dtype in (form.scale, None if shared else form.offset) if dtype]
+    factors = (2 if form.outer[1] else 4) * outer * ((form.factor is not None) + (form.offset_kind == "minimum"))
+    return rows * wide * 4 * form.bits + grid * sum(sizes) + factors + (4 << form.bits) * form.table
+
+
+_SIZES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}
