@@ -1,4 +1,4 @@
-"""Kernels compiled for a GPU that need not be there, and counts of their instructions."""
+"""Kernels compiled for a GPU that need not be there: operations run up to the launch, and instructions are counted."""
 
 from __future__ import annotations
 
@@ -6,28 +6,19 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import triton
-from attrs import evolve
-from squish_cuda import kernels
-from squish_cuda.form import Form, planes
-from squish_cuda.products import LANES, LEVELS, constants, entries, parts_of_run
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
-TYPES = {
-    **dict.fromkeys(("high", "low", "codes"), "*i32"), **dict.fromkeys(("steps", "sums", "table"), "*fp32"),
-    **dict.fromkeys(("order", "ids", "experts", "starts", "stops"), "*i64"),
-    **dict.fromkeys(("x", "y", "out", "bias"), "*bf16"),
-}  # fmt: skip
-NUMBERS = {"f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i8": "*i8", "i16": "*i16", "i32": "*i32"}
-ALIGNED = ("runs", "columns", "height", "rows", "plane", "x_row", "y_row", "out_row", "numbers", "outers")
+from triton.runtime.jit import JITFunction
 
 
 class Code(NamedTuple):
-    """Machine code of a kernel: how often each instruction occurs, and bytes of the stack (registers that spilled)."""
+    """Machine code of a kernel: how often each instruction occurs, registers, and bytes to which they spill."""
 
     instructions: Counter[str]
     registers: int
@@ -38,58 +29,43 @@ class Code(NamedTuple):
         return sum(number for name, number in self.instructions.items() if re.match(pattern, name))
 
 
-def number_type(dtype: str | None) -> str:
-    """The pointer type of stored numbers."""
-    return "*i32" if dtype is None else NUMBERS.get(dtype, "*u8")
+class Absent:
+    """A device of an architecture, which runs nothing."""
+
+    def __init__(self, architecture: int) -> None:
+        self._target = GPUTarget("cuda", architecture, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        """What kernels are compiled for."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Its number: kernels are kept by device, and so by architecture."""
+        return self._target.arch
+
+    def get_current_stream(self, device: int) -> int:
+        """Where kernels would run."""
+        return 0
 
 
-def compiled(name: str, form: Form, capability: int, **options: Any) -> Code:
-    """Compile a kernel of a form, for sizes that are multiples of 16."""
-    function = getattr(kernels, name)
-    fused = options.pop("fused", True)
-    if options.get("LEVELS") == 0:
-        form = evolve(form, unit=1.0)
-    settings = {**constants(form), **entries(form), **DEFAULTS[name](form), **options}
-    types = {
-        **TYPES, "scale": number_type(form.scale), "offset": number_type(form.offset),
-        "factor": number_type(form.factor and ("f32" if form.outer[1] == 0 else "f16")),
-        "offset_factor": number_type("f16" if form.offset_kind == "minimum" else None),
-        "x_column": "i32",
-    }  # fmt: skip
-    if name == "prepare":
-        types["high"] = types["low"] = "*i8" if settings["LEVELS"] else "*fp32"
-    elif settings.get("LEVELS") == 0:
-        types["high"] = "*fp32"
-    if name == "values" and not settings["CHOSEN"]:
-        types["ids"] = "i32"
-    signature, constexprs, attributes = {}, {}, {}
-    for index, argument in enumerate(function.arg_names):
-        constant = argument.isupper() or (argument[0] == "T" and argument[1:].isdigit())
-        signature[argument] = "constexpr" if constant else types.get(argument, "i32")
-        if constant:
-            constexprs[(index,)] = settings[argument]
-        elif signature[argument][0] == "*" or argument in ALIGNED:
-            attributes[(index,)] = [["tt.divisibility", 16]]
-    source = ASTSource(function, signature, constexprs, attributes)
-    target = GPUTarget("cuda", capability, 32)
-    return _measured(triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": fused}))
+@contextmanager
+def compiling(architecture: int) -> Iterator[dict[str, Any]]:
+    """Kernels that are launched are compiled instead: their names and what they were compiled to."""
+    found: dict[str, Any] = {}
+    run: Callable[..., Any] = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found[self.__name__] = run(self, *args, grid=grid, warmup=True, **options)
+
+    with (
+        mock.patch.object(JITFunction, "run", compile_only),
+        mock.patch.object(triton.runtime.driver, "_active", Absent(architecture)),
+    ):
+        yield found
 
 
-DEFAULTS: dict[str, Any] = {
-    "prepare": lambda form: {"ORDERED": False, "SUB": parts_of_run(form), "LEVELS": 2, "BR": 32},
-    "product": lambda form: {
-        "LEVELS": LEVELS["int16"] if form.has_integer_products else 0, "EXPERTS": False, "BIASED": False, "M": 1, "BN": 2,
-        "BR": LANES // planes(form.bits)[0], "ASM": True,
-    },
-    "values": lambda form: {"CHOSEN": False, "BN": 4, "BR": 32},
-    "tiles": lambda form: {
-        "GROUPED": False, "BIASED": False, "WIDE": False, "BM": 16, "BN": 64,
-        "BR": 8 if planes(form.bits)[0] < 4 else 4, "ASM": True,
-    },
-}  # fmt: skip
-
-
-def _measured(kernel: Any) -> Code:
+def measured(kernel: Any) -> Code:
+    """The machine code of a compiled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
         tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

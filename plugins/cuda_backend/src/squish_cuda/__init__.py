@@ -14,6 +14,6 @@ def squish_backends() -> list[BackendInfo]:
             title="NVIDIA GPU, through Triton",
             factory="squish_cuda.backend:Cuda",
             preference=10,
-            unverified="kernels run in Triton's interpreter and compiled for sm_80, sm_90 and sm_120; speed not yet measured",
+            unverified="not yet run on a GPU: kernels run in Triton's interpreter, and compile for sm_80 to sm_120",
         )
     ]

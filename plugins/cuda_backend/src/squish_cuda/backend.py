@@ -50,14 +50,16 @@ class Cuda(Backend):
         self.activations = activations
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """Options: `device`, an architecture to plan for; `activations` of few rows: int16 (default: as exact as f32 is),
-        int8 or f32."""
+        """Options: `device`, an architecture to plan for; `activations`, how x is prepared for few rows: int16
+        (default), int8 or f32."""
         patterns = {"device": r"sm_\d{2,3}", "activations": "|".join(ACTIVATIONS)}
         if any(not re.fullmatch(patterns.get(name, "(?!)"), str(value)) for name, value in options.items()):
             raise UsageError(
-                "invalid cuda option", expected=OPTIONS, code=ErrorCode.BACKEND,
+                "invalid cuda option",
+                expected=OPTIONS,
+                code=ErrorCode.BACKEND,
                 found=", ".join(f"{name}={value}" for name, value in options.items()),
-            )  # fmt: skip
+            )
         return Cuda(**options)
 
     def probe(self) -> Availability:
@@ -82,9 +84,14 @@ class Cuda(Backend):
             cost = Cost(stored=encoding.stored, resident=size, moved=size, memory=memory)
         ops = ("dense", *(("linear", "embed") if len(spec.shape) == 2 else ("experts",)))
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, storage=self._storage(form),
+            backend=self.id,
+            encoding=encoding,
+            mode="stream",
+            ops=ops,
+            cost=cost,
+            storage=self._storage(form),
             exact=self.activations != "int8",
-        )  # fmt: skip
+        )
 
     def _storage(self, form: Form) -> str:
         products = ACTIVATIONS[self.activations if form.has_integer_products else "f32"]
@@ -93,9 +100,11 @@ class Cuda(Backend):
     def load(self, chain: Chain, bound: BoundEncoding) -> Weight:
         if self.architecture is not None:
             raise UsageError(
-                "cuda:device= only plans", expected="cuda, on a machine with a device", found=f"sm_{self.architecture}",
+                "cuda:device= only plans",
+                expected="cuda, on a machine with a device",
+                found=f"sm_{self.architecture}",
                 code=ErrorCode.BACKEND,
-            )  # fmt: skip
+            )
         import torch
 
         from . import weights

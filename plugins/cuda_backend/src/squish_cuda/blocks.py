@@ -46,11 +46,21 @@ def _bytes(dtype: str, start: int, size: int) -> Bits:
 
 
 _SIX = tuple(range(4))
-_SCALES = Bits("u8", ((4, (*(8 * (4 + n) for n in _SIX), *(8 * (12 + n) for n in _SIX))),
-                      (2, (*(8 * (4 + n) + 4 for n in _SIX), *(8 * (4 + n) + 6 for n in _SIX)))))  # fmt: skip
+_SCALES = Bits(
+    "u8",
+    (
+        (4, (*(8 * (4 + n) for n in _SIX), *(8 * (12 + n) for n in _SIX))),
+        (2, (*(8 * (4 + n) + 4 for n in _SIX), *(8 * (4 + n) + 6 for n in _SIX))),
+    ),
+)
 """The eight scales of six bits of Q4_K and Q5_K."""
-_MINIMA = Bits("u8", ((4, (*(8 * (8 + n) for n in _SIX), *(8 * (12 + n) + 4 for n in _SIX))),
-                      (2, (*(8 * (8 + n) + 4 for n in _SIX), *(8 * (8 + n) + 6 for n in _SIX)))))  # fmt: skip
+_MINIMA = Bits(
+    "u8",
+    (
+        (4, (*(8 * (8 + n) for n in _SIX), *(8 * (12 + n) + 4 for n in _SIX))),
+        (2, (*(8 * (8 + n) + 4 for n in _SIX), *(8 * (8 + n) + 6 for n in _SIX))),
+    ),
+)
 _Q3_K = Bits("i8", ((4, (*fields(96, 8, 8, (0, 4)),)), (2, fields(104, 4, 4, (0, 2, 4, 6)))), minus=32)
 _IQ4_XS = Bits("i8", ((4, fields(4, 4, 1, (0, 4))), (2, fields(2, 2, 1, (0, 2, 4, 6)))), minus=32)
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
@@ -61,8 +71,8 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 class Block(NamedTuple):
     """A type of block.
 
-    `codes`: pieces of a code, lowest bits first. `scale` of `group` neighbors, times `factor` of the block; a `bias` is added,
-    a `minimum` subtracted, times `offset_factor` if there is a factor.
+    `codes`: pieces of a code, lowest bits first. `scale` of `group` neighbors, times `factor` of the block; a `bias` is
+    added; a `minimum`, times `offset_factor`, is subtracted.
     """
 
     elements: int
@@ -93,23 +103,49 @@ BLOCKS = {
     "q8_1": Block(32, ((8, fields(4, 32, 32, (0,))),), 32, _D, zero=128, signed=True),
     "q8_k": Block(256, ((8, fields(4, 256, 256, (0,))),), 256, Float("f32", 0), zero=128, signed=True),
     "q2_k": Block(
-        256, ((2, fields(16, 64, 32, (0, 2, 4, 6))),), 16, _bytes("low4", 0, 16), factor=Float("f16", 80),
-        offset_kind="minimum", offset=_bytes("high4", 0, 16), offset_factor=Float("f16", 82),
+        256,
+        ((2, fields(16, 64, 32, (0, 2, 4, 6))),),
+        16,
+        _bytes("low4", 0, 16),
+        factor=Float("f16", 80),
+        offset_kind="minimum",
+        offset=_bytes("high4", 0, 16),
+        offset_factor=Float("f16", 82),
     ),
     "q3_k": Block(
-        256, ((2, fields(32, 64, 32, (0, 2, 4, 6))), (1, fields(0, 32, 32, range(8)))), 16, _Q3_K, zero=4,
+        256,
+        ((2, fields(32, 64, 32, (0, 2, 4, 6))), (1, fields(0, 32, 32, range(8)))),
+        16,
+        _Q3_K,
+        zero=4,
         factor=Float("f16", 108),
     ),
     "q4_k": Block(
-        256, (_nibbles(16, 128, 32),), 32, _SCALES, factor=_D, offset_kind="minimum", offset=_MINIMA,
+        256,
+        (_nibbles(16, 128, 32),),
+        32,
+        _SCALES,
+        factor=_D,
+        offset_kind="minimum",
+        offset=_MINIMA,
         offset_factor=Float("f16", 2),
     ),
     "q5_k": Block(
-        256, (_nibbles(48, 128, 32), (1, fields(16, 32, 32, range(8)))), 32, _SCALES, factor=_D, offset_kind="minimum",
-        offset=_MINIMA, offset_factor=Float("f16", 2),
+        256,
+        (_nibbles(48, 128, 32), (1, fields(16, 32, 32, range(8)))),
+        32,
+        _SCALES,
+        factor=_D,
+        offset_kind="minimum",
+        offset=_MINIMA,
+        offset_factor=Float("f16", 2),
     ),
     "q6_k": Block(
-        256, (_nibbles(0, 128, 64), (2, fields(128, 64, 32, (0, 2, 4, 6)))), 16, _bytes("i8", 192, 16), zero=32,
+        256,
+        (_nibbles(0, 128, 64), (2, fields(128, 64, 32, (0, 2, 4, 6)))),
+        16,
+        _bytes("i8", 192, 16),
+        zero=32,
         factor=Float("f16", 208),
     ),
     "q1_0": Block(128, ((1, fields(2, 16, 1, range(8))),), 128, _D, table=(-1, 1)),
@@ -119,6 +155,6 @@ BLOCKS = {
     "nvfp4": Block(64, (_nibbles(4, 32, 8),), 16, _bytes("half_e4m3", 0, 4), table=E2M1),
     "iq4_nl": Block(32, (_nibbles(2, 16),), 32, _D, table=IQ4),
     "iq4_xs": Block(256, (_nibbles(8, 128),), 32, _IQ4_XS, factor=_D, table=IQ4),
-}  # fmt: skip
+}
 """Block type -> its data, bit for bit as in ggml-common.h."""
 NBYTES = {name: BLOCK_TYPES[name].nbytes for name in BLOCKS}

@@ -1,8 +1,9 @@
 """The form of a weight on the device, as plain data: how codes, scales and offsets combine, and where they lie.
 
-Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits for a
-run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, the element `4 * (w * h + j) + b`: a shift
-and a mask give four neighbors, one in each byte, which is what integer products take. Rows are filled up to whole runs.
+Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits
+for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element `4 * (w * h + j) + b`:
+a shift and a mask give four neighbors, one in each byte, which is what integer products take. Rows are filled up to
+whole runs.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ ALL = 1 << 30
 """Rows per number where all rows share one."""
 KINDS = {
     **dict.fromkeys(("f32", "f16", "bf16", "u8", "i8", "i16", "i32"), 0),
-    "f8_e8m0": 1, "f8_e4m3": 2, "f8_e5m2": 3, "half_e8m0": 4, "half_e4m3": 5, "low4": 6, "high4": 7,
-}  # fmt: skip
-"""Dtype of stored numbers -> how a kernel reads them (0: as they are). Those of ggml are half of what it means, because its
+    "f8_e8m0": 1,
+    "f8_e4m3": 2,
+    "f8_e5m2": 3,
+    "half_e8m0": 4,
+    "half_e4m3": 5,
+    "low4": 6,
+    "high4": 7,
+}
+"""Dtype of stored numbers -> how a kernel reads them (0: as they are). `half_e8m0` and `half_e4m3` are ggml's, whose
 tables are doubled; `low4` and `high4` are halves of one byte."""
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2, "minimum": 3}
 """Kind of offset -> its number in the kernels: `(v - o) * s`, `v * s + o` and `v * s - o`."""
@@ -45,14 +52,14 @@ class Form:
     bits, zero
         Width of a code (without a sign), and what is subtracted from it.
     table
-        Whether a table of f32 has the value of each code; `integers` are its numbers as integers of 8 bits, and `unit` what
-        one of them means, where there are such.
+        Whether a table of f32 has the value of each code; `integers` are its numbers as integers of 8 bits, where there
+        are such, and `unit` is what one of them means.
     scale, offset
-        Dtypes of the numbers of groups, keys of KINDS; None without.
+        Dtypes of the numbers of groups, keys of KINDS; None without an offset.
     group
         Rows and columns of a group. Columns are 4, 8, 16 or a multiple of 32; 0: all.
     factor
-        Whether numbers of `outer` groups multiply the scales; "divide": they divide them. Those of offsets are separate.
+        "multiply" or "divide" if numbers of `outer` groups multiply or divide the scales. Minima have their own.
     """
 
     bits: int
@@ -60,7 +67,7 @@ class Form:
     table: bool = False
     integers: tuple[int, ...] | None = None
     unit: float = 1.0
-    scale: str | None = None
+    scale: str
     offset_kind: str = "none"
     offset: str | None = None
     group: tuple[int, int]
@@ -101,12 +108,16 @@ def form_of(codec: Codec, spec: TensorSpec) -> Form:
         return _of_float8(codec, spec)
     layout = codec.code_layout(spec)
     if layout is None:
-        raise uncovered(_WHY_NOT.get(name if kind == "ggml" else codec.id, f"{codec.id} has no codes with one scale each"))
+        raise uncovered(
+            _WHY_NOT.get(name if kind == "ggml" else codec.id, f"{codec.id} has no codes with one scale each")
+        )
     return _of_layout(layout, spec)
 
 
 _WHY_NOT = {
-    **dict.fromkeys(("iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs"), "its grids have no kernel yet"),
+    **dict.fromkeys(
+        ("iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs"), "its grids have no kernel yet"
+    ),
     "tq1_0": "its digits to the base of 3 have no bits of their own",
     "dense": "its values are not compressed",
 }
@@ -114,10 +125,17 @@ _WHY_NOT = {
 
 def _of_block(block: Block) -> Form:
     return Form(
-        bits=block.bits, zero=block.zero, table=block.table is not None, integers=block.table, scale=block.scale.dtype,
-        offset_kind=block.offset_kind, offset=block.offset.dtype if block.offset else None, group=(1, block.group),
-        factor="multiply" if block.factor else None, outer=(1, block.elements) if block.factor else (ALL, 0),
-    )  # fmt: skip
+        bits=block.bits,
+        zero=block.zero,
+        table=block.table is not None,
+        integers=block.table,
+        scale=block.scale.dtype,
+        offset_kind=block.offset_kind,
+        offset=block.offset.dtype if block.offset else None,
+        group=(1, block.group),
+        factor="multiply" if block.factor else None,
+        outer=(1, block.elements) if block.factor else (ALL, 0),
+    )
 
 
 def _of_float8(codec: Codec, spec: TensorSpec) -> Form:
@@ -126,9 +144,11 @@ def _of_float8(codec: Codec, spec: TensorSpec) -> Form:
     if block and len(spec.shape) == 3 and height % rows:
         raise uncovered("its blocks run from one matrix into the next")
     return Form(
-        bits=8, table=True, scale=str(codec.params.get("scale_dtype", "f32")) if block else "f32",
+        bits=8,
+        table=True,
+        scale=str(codec.params.get("scale_dtype", "f32")) if block else "f32",
         group=(rows, _fitting(columns, spec.shape[-1])),
-    )  # fmt: skip
+    )
 
 
 def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:
@@ -142,11 +162,18 @@ def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:
     if layout.global_scale and (layout.scale_dtype in ("f32", "f16", "bf16") or offset):
         raise uncovered("a scale of the whole tensor beside scales in f32")
     return Form(
-        bits=layout.bits, zero=layout.zero - layout.low if layout.table is None else 0, table=layout.table is not None,
-        integers=integers, unit=unit, scale=layout.scale_dtype, offset_kind=layout.offset_kind, offset=offset,
-        group=(1, _fitting(columns, spec.shape[-1])), factor=layout.global_scale,
+        bits=layout.bits,
+        zero=layout.zero - layout.low if layout.table is None else 0,
+        table=layout.table is not None,
+        integers=integers,
+        unit=unit,
+        scale=layout.scale_dtype,
+        offset_kind=layout.offset_kind,
+        offset=offset,
+        group=(1, _fitting(columns, spec.shape[-1])),
+        factor=layout.global_scale,
         outer=(spec.shape[-2] if layout.global_scale else ALL, 0),
-    )  # fmt: skip
+    )
 
 
 def integer_table(layout: CodeLayout) -> tuple[tuple[int, ...] | None, float]:

@@ -1,4 +1,4 @@
-"""The arrays of a weight on a device: its stored codes in the order of `form`, a permutation of bits that can be undone."""
+"""The arrays of a weight on a device: its stored bits in the order of `form`, which can be undone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from .form import RUN, Form, form_of, planes, runs, uncovered
 STEP = 16 << 20
 """Codes to rearrange at once."""
 TORCH = {
-    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "u8": torch.uint8, "i8": torch.int8,
-    "i16": torch.int16, "i32": torch.int32,
-}  # fmt: skip
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+}
 
 
 @frozen(kw_only=True, eq=False)
@@ -159,8 +164,12 @@ def _of_blocks(block: Block, nbytes: int, bound: BoundEncoding, device: torch.de
         codes = _gather(raw[start:stop], block.codes)
         words.fill(start, (codes ^ (1 << (block.bits - 1)) if block.signed else codes).reshape(stop - start, -1))
     arrays: dict[str, Any] = {"codes": words.codes}
-    for role, field in (("scale", block.scale), ("offset", block.offset), ("factor", block.factor),
-                        ("offset_factor", block.offset_factor)):  # fmt: skip
+    for role, field in (
+        ("scale", block.scale),
+        ("offset", block.offset),
+        ("factor", block.factor),
+        ("offset_factor", block.offset_factor),
+    ):
         if field is not None:
             arrays[role] = _numbers(raw, field).reshape(-1)
     if isinstance(block.scale, Bits) and isinstance(block.offset, Bits) and block.scale.pieces == block.offset.pieces:
@@ -306,8 +315,10 @@ def _of_float8(form: Form, bound: BoundEncoding, device: torch.device) -> dict[s
     table = np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)
     assert form.scale is not None
     return {
-        "codes": words.codes, "table": _floats(table, device), "scale": _typed(scale, form.scale, device).reshape(-1),
-    }  # fmt: skip
+        "codes": words.codes,
+        "table": _floats(table, device),
+        "scale": _typed(scale, form.scale, device).reshape(-1),
+    }
 
 
 # Arrays.
