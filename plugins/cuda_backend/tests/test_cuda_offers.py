@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing.sources import memory_file
 
 import squish_core as squish
-from squish_core.api import CodecSpec
+from squish_core.api import CodecSpec, TensorSpec
 
 pytestmark = pytest.mark.alone
 PLAN = "cuda:device=sm_90"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> squish.File:
-    values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
-    squish.save(tmp_path / "w.zt", {"w": values, "norm": values[0]}, encode={"w": "int4:group_size=32"})
-    return squish.open(tmp_path / "w.zt")
+def file() -> squish.File:
+    codec, spec = CodecSpec("affine", {"bits": 4, "group_size": 32}), TensorSpec(name="w", shape=(64, 256), dtype="f32")
+    values = np.random.default_rng(0).standard_normal(spec.shape, np.float32)
+    opened, _ = memory_file(squish.registry(), {"w": (spec, codec, squish.registry().codec(codec).encode(values))})
+    return opened
 
 
 def test_a_plan_needs_no_device(file: squish.File) -> None:
@@ -41,9 +42,9 @@ def test_it_is_not_chosen_unless_it_is_named(file: squish.File) -> None:
 
 
 @pytest.mark.parametrize("options", ["device=hopper", "activations=f16", "threads=2", "device=sm_9"])
-def test_invalid_options_are_refused(options: str) -> None:
+def test_invalid_options_are_refused(file: squish.File, options: str) -> None:
     with pytest.raises(squish.UsageError) as caught:
-        squish.registry().resolve(container="gguf", dtype="q4_0", backend=f"cuda:{options}")
+        file["w"].plan(f"cuda:{options}")
     assert caught.value.code == "backend"
 
 

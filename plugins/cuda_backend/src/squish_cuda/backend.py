@@ -80,7 +80,7 @@ class Cuda(Backend):
         cost = None
         if request.spec is not None:
             size = nbytes(form, spec.shape)
-            memory = "host" if device.is_interpreted() else "gpu"
+            memory = "host" if self.architecture is None and device.is_interpreted() else "gpu"
             cost = Cost(stored=encoding.stored, resident=size, moved=size, memory=memory)
         ops = ("dense", *(("linear", "embed") if len(spec.shape) == 2 else ("experts",)))
         return Offer(

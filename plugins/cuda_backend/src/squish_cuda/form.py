@@ -1,9 +1,9 @@
 """The form of a weight on the device, as plain data: how codes, scales and offsets combine, and where they lie.
 
 Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits
-for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element `4 * (w * h + j) + b`:
-a shift and a mask give four neighbors, one in each byte, which is what integer products take. Rows are filled up to
-whole runs.
+for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element
+`4 * (w * h + j) + b`: a shift and a mask give four neighbors, one in each byte, which is what integer products take.
+Rows are filled up to whole runs.
 """
 
 from __future__ import annotations

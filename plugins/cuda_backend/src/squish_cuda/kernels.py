@@ -231,7 +231,7 @@ def prepare(
 ):
     """Rows of x with a step for each run, and the sums of `SUB` parts of a run.
 
-    LEVELS 2: in 16 bits, `step * (256 * high + low)`. 1: in 8 bits, `step * high`. 0: f32, in planes of every fourth one.
+    LEVELS 2: in 16 bits, `step * (256 * high + low)`. 1: in 8 bits, `step * high`. 0: in f32, every fourth in a plane.
     """
     row = tl.program_id(1).to(tl.int64)
     run = tl.program_id(0) * BR + tl.arange(0, BR)

@@ -143,7 +143,9 @@ def prepare(x: Tensor, form: Form, order: Tensor | None, levels: int) -> Prepare
         num_warps=4,
         enable_fp_fusion=True,
     )
-    return Prepared(*(part.view(torch.int32) if levels else part for part in (high, low)), steps, sums)
+    if levels:
+        high, low = high.view(torch.int32), low.view(torch.int32)
+    return Prepared(high, low, steps, sums)
 
 
 def multiply(weight: Weight, x: Prepared, y: Tensor, bias: Tensor | None, ids: Tensor | None, levels: int) -> None:

@@ -224,7 +224,7 @@ def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[st
         start, last = start + count, codes
     assert last is not None
     arrays = {"codes": words.codes, **grids.arrays(device)}
-    if form.table:
+    if last.table is not None:
         arrays["table"] = _floats(np.resize(last.table, 1 << form.bits), device)
     if form.factor:
         scales = np.broadcast_to(np.asarray(last.global_scale, np.float32).reshape(-1), prod(spec.shape[:-2]))
