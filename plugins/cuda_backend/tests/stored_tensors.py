@@ -40,6 +40,8 @@ LAYOUTS = {
     "palette": CodecSpec("palette", {"bits": 3, "codebook_dtype": "f16"}),
     "FP8": CodecSpec("float8"),
     "FP8 in blocks": CodecSpec("float8", {"block": [16, 128]}),
+    "HQQ": CodecSpec("hqq", {"bits": 4, "group_size": 64, "axis": 1}),
+    "HQQ in 3 bits": CodecSpec("hqq", {"bits": 3, "group_size": 32, "axis": 1}),
     "panels": CodecSpec("panels", {"group_size": 32, "scale_dtype": "f16", "zero": 8}),
 }
 """Layouts of formats that are in use, other than GGML's blocks."""

@@ -104,8 +104,8 @@ def form_of(codec: Codec, spec: TensorSpec) -> Form:
     kind, _, name = codec.id.partition(".")
     if kind == "ggml" and name in BLOCKS:
         return _of_block(BLOCKS[name])
-    if codec.id == "float8":
-        return _of_float8(codec, spec)
+    if codec.id in _OTHERS:
+        return _OTHERS[codec.id](codec, spec)
     layout = codec.code_layout(spec)
     if layout is None:
         raise uncovered(
@@ -149,6 +149,19 @@ def _of_float8(codec: Codec, spec: TensorSpec) -> Form:
         scale=str(codec.params.get("scale_dtype", "f32")) if block else "f32",
         group=(rows, _fitting(columns, spec.shape[-1])),
     )
+
+
+def _of_hqq(codec: Codec, spec: TensorSpec) -> Form:
+    size, columns = codec.params["group_size"], spec.shape[-1]
+    if codec.params["axis"] != 1 or columns % size:
+        raise uncovered("its groups run across rows")
+    dtype = str(codec.params.get("scale_dtype", "f32"))
+    group = (1, _fitting(size, columns))
+    return Form(bits=codec.params["bits"], scale=dtype, offset_kind="zero_point", offset=dtype, group=group)
+
+
+_OTHERS = {"float8": _of_float8, "hqq": _of_hqq}
+"""Codecs whose codes have a form, but which declare no layout of codes."""
 
 
 def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:

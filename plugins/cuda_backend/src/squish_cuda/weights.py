@@ -86,10 +86,8 @@ def load(bound: BoundEncoding, device: torch.device) -> Weight:
     kind, _, name = codec.id.partition(".")
     if kind == "ggml" and name in BLOCKS:
         arrays = _of_blocks(BLOCKS[name], NBYTES[name], bound, device)
-    elif codec.id == "float8":
-        arrays = _of_float8(form, bound, device)
     else:
-        arrays = _of_codes(form, bound, device)
+        arrays = _OTHERS.get(codec.id, _of_codes)(form, bound, device)
     return Weight(form=form, shape=spec.shape, order=order, **arrays)
 
 
@@ -320,6 +318,27 @@ def _of_float8(form: Form, bound: BoundEncoding, device: torch.device) -> dict[s
         "scale": _typed(scale, form.scale, device).reshape(-1),
     }
 
+
+def _of_hqq(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    spec, parts = bound.spec, bound.parts
+    rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
+    stored, groups = np.asarray(parts["data"][...]), spec.elements // bound.codec.params["group_size"]
+    lines = _bytes(stored, device).view(TORCH["i32"] if stored.itemsize == 4 else torch.uint8)
+    # a word has codes of lines far apart, the first in the highest bits; 3 bits: ten in a word of 32
+    shifts = range(27, -1, -3) if stored.itemsize == 4 else range(8 - form.bits, -1, -form.bits)
+    codes = torch.cat([(lines >> shift) & ((1 << form.bits) - 1) for shift in shifts])[:groups].to(torch.uint8)
+    words = _Planes(rows, columns, form.bits, device)
+    words.fill(0, codes.reshape(rows, columns))
+    arrays = {"codes": words.codes}
+    for role, part in (("scale", "scale"), ("offset", "zero")):
+        grid = np.asarray(parts[part][...]).reshape(rows, -1)
+        short = form.numbers(columns) - grid.shape[1]
+        arrays[role] = _typed(np.pad(grid, ((0, 0), (0, max(short, 0)))), form.scale, device).reshape(-1)
+    return arrays
+
+
+_OTHERS = {"float8": _of_float8, "hqq": _of_hqq}
+"""Codecs that declare no layout of codes."""
 
 # Arrays.
 
