@@ -139,7 +139,7 @@ class Cuda(Backend):
         rows, _ = require_rank(_spec(handle), 2)
         if _is_there(ids, handle):
             return products.embed(handle, ids)
-        values = np.ascontiguousarray(check_ids(ids, rows, _spec(handle)), np.int64)
+        values = np.asarray(check_ids(ids, rows, _spec(handle)), np.int64)
         return _to_numpy(products.embed(handle, _to_device(values, handle)))
 
     def experts(self, handle: Weight, x: Any, ids: Any) -> Any:
@@ -149,7 +149,7 @@ class Cuda(Backend):
         if _is_there(x, handle):
             return products.experts(handle, x, ids, activations=self.activations)
         x, ids = check_expert_args(x, ids, _spec(handle))
-        arguments = (_to_device(x, handle), _to_device(np.ascontiguousarray(ids, np.int64), handle))
+        arguments = (_to_device(x, handle), _to_device(np.asarray(ids, np.int64), handle))
         return _to_numpy(products.experts(handle, *arguments, activations=self.activations))
 
 
@@ -165,7 +165,7 @@ def _is_there(x: Any, handle: Weight) -> bool:
 def _to_device(x: Array, handle: Weight) -> Any:
     import torch
 
-    return torch.from_numpy(np.require(x, requirements=["C", "W"])).to(handle.codes.device)
+    return torch.from_numpy(x.copy()).to(handle.codes.device)
 
 
 def _to_numpy(values: Any) -> Array:
