@@ -182,9 +182,12 @@ def quad_of(w, first, second, third, quad):
 
 
 @triton.jit
-def value(w, code, s, o):
-    """The values of codes, with the roundings of the codecs."""
-    if w.table is not None:
+def value(w, q, byte: tl.constexpr, s, o, ENTRIES: tl.constexpr):
+    """The values of the codes in a byte, with the roundings of the codecs. With ENTRIES, it has those of a table."""
+    code = (q >> (8 * byte)) & 255
+    if ENTRIES:
+        v = ((q << (24 - 8 * byte)) >> 24).to(tl.float32) * w.ENTRY
+    elif w.table is not None:
         v = tl.load(w.table + code)
     else:
         v = (code - w.ZERO).to(tl.float32)
@@ -199,8 +202,8 @@ def value(w, code, s, o):
 
 
 @triton.jit
-def decoded(w, row, run, lane, inside, half: tl.constexpr):
-    """The values [rows, runs, lanes, 2, 2] of the quads of a step."""
+def decoded(w, row, run, lane, inside, half: tl.constexpr, ENTRIES: tl.constexpr):
+    """The values [rows, runs, lanes, 2, 2] of the quads of a step; of a table in registers with ENTRIES, without -0."""
     quad = lane + half * w.FIRST
     first, second, third = planes(w, row, run, lane, inside)
     q = quad_of(w, first, second, third, quad)
@@ -208,8 +211,10 @@ def decoded(w, row, run, lane, inside, half: tl.constexpr):
     o = s
     if w.OFFSET > 0:
         o = offsets(w, row, run, quad, inside)
-    v0, v1 = value(w, q & 255, s, o), value(w, (q >> 8) & 255, s, o)
-    v2, v3 = value(w, (q >> 16) & 255, s, o), value(w, (q >> 24) & 255, s, o)
+    if ENTRIES:
+        q = entries_of(q, w)
+    v0, v1 = value(w, q, 0, s, o, ENTRIES), value(w, q, 1, s, o, ENTRIES)
+    v2, v3 = value(w, q, 2, s, o, ENTRIES), value(w, q, 3, s, o, ENTRIES)
     return tl.join(tl.join(v0, v2), tl.join(v1, v3))
 
 
@@ -364,7 +369,7 @@ def values(w, ids, start, count, out, out_row, BN: tl.constexpr, BR: tl.constexp
     lane = tl.arange(0, w.FIRST)[None, None, :]
     to = out + line.to(tl.int64)[:, None, None, None] * out_row
     for half in tl.static_range(8 // w.FIRST):
-        v = tl.reshape(decoded(w, row, run, lane, run < w.runs, half), (BN, BR, w.FIRST, 4))
+        v = tl.reshape(decoded(w, row, run, lane, run < w.runs, half, False), (BN, BR, w.FIRST, 4))
         v = tl.where(exists[:, None, None, None], v, float("nan"))
         element = (run * 32 + (lane + half * w.FIRST) * 4)[:, :, :, None] + tl.arange(0, 4)[None, None, None, :]
         inside = (line < count)[:, None, None, None] & (element < w.columns)
@@ -411,7 +416,7 @@ def tiles(
     for start in range(0, w.runs, BR):
         run = (start + tl.arange(0, BR))[None, :, None]
         for half in tl.static_range(8 // w.FIRST):
-            v = tl.trans(tl.reshape(decoded(w, row, run, lane, run < w.runs, half), (BN, SIZE)))
+            v = tl.trans(tl.reshape(decoded(w, row, run, lane, run < w.runs, half, w.ENTRY != 0), (BN, SIZE)))
             coarse = v.to(tl.bfloat16)
             fine = (v - coarse.to(tl.float32)).to(tl.bfloat16)
             element = (start + within // (w.FIRST * 4)) * 32 + half * w.FIRST * 4 + within % (w.FIRST * 4)

@@ -43,6 +43,7 @@ class Arguments(NamedTuple):
     SECOND_MASK: Any
     ZERO: Any
     UNIT: Any
+    ENTRY: Any
     T0: Any
     T1: Any
     T2: Any
@@ -70,6 +71,7 @@ def constants(form: Form, levels: int) -> tuple[Any, ...]:
         *masks,
         0 if form.table else form.zero,
         form.unit if levels else 1.0,
+        form.unit if form.integers else 0.0,
         *words,
         KINDS[form.scale],
         form.factor == "divide",
