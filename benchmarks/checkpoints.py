@@ -69,8 +69,9 @@ def sparse(folder: Path) -> int:
         path = folder / f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         arrays = {
             f"model.layers.{shard * LAYERS + number}.mlp.down_proj.{field}": tensor
-            for number in range(LAYERS) for field, tensor in layer.items()
-        }  # fmt: skip
+            for number in range(LAYERS)
+            for field, tensor in layer.items()
+        }
         save(path, arrays)
         weight_map |= dict.fromkeys(arrays, path.name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))

@@ -39,8 +39,10 @@ def digests(folder: Path, quick: bool) -> list[str]:
     """The rows of the table; a row on the job that was killed and resumed."""
     source = folder / "in.safetensors"
     random, rows = np.random.default_rng(0), 512 if quick else 2048
-    squish.save(source, {f"model.layers.{n}.mlp.up_proj.weight": random.standard_normal((rows, 4096), np.float32)
-                         for n in range(8)})  # fmt: skip
+    squish.save(
+        source,
+        {f"model.layers.{n}.mlp.up_proj.weight": random.standard_normal((rows, 4096), np.float32) for n in range(8)},
+    )
     target = folder / "out.gguf"
     results = {"without a scheduler": digest(source, target, None)}
     for count in (1, 2, 4):
@@ -60,12 +62,18 @@ def digests(folder: Path, quick: bool) -> list[str]:
     common = len(set(results.values())) == 1
     return [
         f"{source.stat().st_size / 1e6:.0f} MB of f32 to q4_k: "
-        + (f"{len(results)} ways, one SHA-256." if common else "**the digests differ.**"), "",
-        "| | SHA-256 |", "|---|---|",
-        *(f"| {name} | `{value[:16]}...` |" for name, value in results.items()), "",
-        (f"The killed client left {numbers[0]} of {numbers[1]} tasks in its journal; the resumed job ran the other "
-        f"{numbers[2]}."), "",
-    ]  # fmt: skip
+        + (f"{len(results)} ways, one SHA-256." if common else "**the digests differ.**"),
+        "",
+        "| | SHA-256 |",
+        "|---|---|",
+        *(f"| {name} | `{value[:16]}...` |" for name, value in results.items()),
+        "",
+        (
+            f"The killed client left {numbers[0]} of {numbers[1]} tasks in its journal; the resumed job ran the other "
+            f"{numbers[2]}."
+        ),
+        "",
+    ]
 
 
 def digest(source: Path, target: Path, scheduler: str | None, *, resume: bool = False, **more: Any) -> str:

@@ -48,8 +48,9 @@ class JobFacts:
 def estimate(rates: Rates, jobs: Sequence[JobFacts]) -> list[str]:
     """The estimate as a table: a column for each job."""
     few, many = MACHINES
-    totals = {f"**total, {count} machines**": [f"{job.seconds(rates, count):.0f} s" for job in jobs]
-              for count in MACHINES}  # fmt: skip
+    totals = {
+        f"**total, {count} machines**": [f"{job.seconds(rates, count):.0f} s" for job in jobs] for count in MACHINES
+    }
     rows = {
         "bytes read, written": [f"{job.read / 1e9:.0f} GB, {job.written / 1e9:.0f} GB" for job in jobs],
         "start: client, then each worker": [f"{job.client:.0f} s, {job.worker:.0f} s" for job in jobs],
@@ -61,10 +62,15 @@ def estimate(rates: Rates, jobs: Sequence[JobFacts]) -> list[str]:
         **totals,
     }  # fmt: skip
     return [
-        f"## An estimate for {few} and {many} machines", "",
-        (f"Each with {CORES} cores, one worker per core, and {NETWORK / 1e9:.2f} GB/s. One core here encodes "
-        f"{rates.values / 1e6:.0f} million values per second to q4_k and hashes {rates.hash / 1e9:.2f} GB/s; a line of "
-        f"the journal takes {rates.line * 1e3:.1f} ms. The start is that of the simulated job above."), "",
-        f"| | {' | '.join(job.title for job in jobs)} |", f"|---|{'---|' * len(jobs)}",
+        f"## An estimate for {few} and {many} machines",
+        "",
+        (
+            f"Each with {CORES} cores, one worker per core, and {NETWORK / 1e9:.2f} GB/s. One core here encodes "
+            f"{rates.values / 1e6:.0f} million values per second to q4_k and hashes {rates.hash / 1e9:.2f} GB/s; a line of "
+            f"the journal takes {rates.line * 1e3:.1f} ms. The start is that of the simulated job above."
+        ),
+        "",
+        f"| | {' | '.join(job.title for job in jobs)} |",
+        f"|---|{'---|' * len(jobs)}",
         *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()),
-    ]  # fmt: skip
+    ]

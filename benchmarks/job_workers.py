@@ -54,18 +54,29 @@ def workers(folder: Path, quick: bool, rates: Rates) -> list[str]:
     journal = sum(appends) / sum(seconds["`local:2`"])
     rates.values, rates.line, rates.hash = elements / best["`local:1`"], statistics.median(appends), hash_rate()
     return [
-        (f"{nbytes / 1e9:.1f} GB of bf16 to q4_k, one thread in each process, {count} tasks of one tensor; minimum of "
-        f"{rounds} rounds in turns, on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}."), "",
-        "| | | |", "|---|---|---|",
+        (
+            f"{nbytes / 1e9:.1f} GB of bf16 to q4_k, one thread in each process, {count} tasks of one tensor; minimum of "
+            f"{rounds} rounds in turns, on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}."
+        ),
+        "",
+        "| | | |",
+        "|---|---|---|",
         *(f"| {name} | {best[name]:.1f} s | {elements / best[name] / 1e6:.0f} million values/s |" for name in cases),
-        (f"| two workers against one | {best['`local:1`'] / best['`local:2`']:.2f}x | target: 1.8x on two cores that "
-        "are free |"),
-        (f"| a line of the journal, synced | {statistics.median(appends) * 1e3:.1f} ms | {journal * 100:.1f} % of the "
-        "job |"),
-        (f"| peak memory of a worker | {anonymous / 1e6:.0f} MB | {(anonymous - imports) / 1e6:.0f} MB above its "
-        "imports; bound: 200 MB and two panels of each part |"),
-        f"| and with pages of mapped files | {resident / 1e6:.0f} MB | of a source of {nbytes / 1e9:.1f} GB |", "",
-    ]  # fmt: skip
+        (
+            f"| two workers against one | {best['`local:1`'] / best['`local:2`']:.2f}x | target: 1.8x on two cores that "
+            "are free |"
+        ),
+        (
+            f"| a line of the journal, synced | {statistics.median(appends) * 1e3:.1f} ms | {journal * 100:.1f} % of the "
+            "job |"
+        ),
+        (
+            f"| peak memory of a worker | {anonymous / 1e6:.0f} MB | {(anonymous - imports) / 1e6:.0f} MB above its "
+            "imports; bound: 200 MB and two panels of each part |"
+        ),
+        f"| and with pages of mapped files | {resident / 1e6:.0f} MB | of a source of {nbytes / 1e9:.1f} GB |",
+        "",
+    ]
 
 
 def hash_rate() -> float:
@@ -80,10 +91,13 @@ def repeated_checkpoint(path: Path, count: int) -> None:
     """Tensors of bf16 with the same random values."""
     nbytes = 2 * SHAPE[0] * SHAPE[1]
     header = {
-        f"model.layers.{n}.mlp.up_proj.weight":
-        {"dtype": "BF16", "shape": list(SHAPE), "data_offsets": [n * nbytes, (n + 1) * nbytes]}
+        f"model.layers.{n}.mlp.up_proj.weight": {
+            "dtype": "BF16",
+            "shape": list(SHAPE),
+            "data_offsets": [n * nbytes, (n + 1) * nbytes],
+        }
         for n in range(count)
-    }  # fmt: skip
+    }
     values = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     data = (values.view(np.uint32) >> 16).astype(np.uint16)
     with path.open("wb") as file:

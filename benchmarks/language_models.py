@@ -109,9 +109,11 @@ class Speed:
         for name in ours:
             variant = name.removeprefix("ours").removeprefix(", ")
             yield Row(
-                f"{label}{f': {variant}' if variant else ''}", seconds[name],
-                {peer: seconds[peer] for peer in peer_calls}, target=TARGETS[label.split()[0].rstrip(",")],
-            )  # fmt: skip
+                f"{label}{f': {variant}' if variant else ''}",
+                seconds[name],
+                {peer: seconds[peer] for peer in peer_calls},
+                target=TARGETS[label.split()[0].rstrip(",")],
+            )
 
     def dense(self) -> list[str]:
         """The tensors that a repacked backend does not take."""

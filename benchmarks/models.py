@@ -64,8 +64,7 @@ def run(quick: bool) -> str:
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
         costs = interleave(commands(folder, source), folder, 1 if quick else 5)
-    typical = {name: {fact: median(map(attrgetter(fact), runs)) for fact in FACTS}
-               for name, runs in costs.items()}  # fmt: skip
+    typical = {name: {fact: median(map(attrgetter(fact), runs)) for fact in FACTS} for name, runs in costs.items()}
     rows = [
         row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, typical, size, ">= 5x llama.cpp, "),
         row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, typical, size, ">= 5x mlx_lm, "),

@@ -141,9 +141,12 @@ def their_package(size: int, layers: int, name: str, folder: str) -> object:
     def call() -> None:
         program = Builder.program(input_specs=inputs, opset_version=ct.target.iOS18)(build)
         package = ct.convert(
-            program, source="milinternal", convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+            program,
+            source="milinternal",
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
-        )  # fmt: skip
+        )
         if name == "lut4":
             config = cto.OptimizationConfig(global_config=cto.OpPalettizerConfig(mode="kmeans", nbits=4))
             package = cto.palettize_weights(package, config)

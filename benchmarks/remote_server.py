@@ -40,8 +40,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         Handler.counts = [Handler.counts[0] + 1, Handler.counts[1] + high - low + 1]
         self.send_response(206)
         for key, value in {
-            "ETag": f'"{size}"', "Content-Range": f"bytes {low}-{high}/{size}", "Content-Length": str(high - low + 1),
-        }.items():  # fmt: skip
+            "ETag": f'"{size}"',
+            "Content-Range": f"bytes {low}-{high}/{size}",
+            "Content-Length": str(high - low + 1),
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         self.wfile.flush()

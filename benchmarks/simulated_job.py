@@ -54,10 +54,18 @@ class Simulated(Scheduler):
                 for piece in job.tasks[item.task].pieces
                 if job.plan.steps[piece.step].is_lossy
             ]
-            yield number, Answer(
-                task=item.task, read=0, nbytes=256 << 20, sha256=DIGEST, errors=tuple(errors), worker="simulated:1",
-                seconds=0.0,
-            )  # fmt: skip
+            yield (
+                number,
+                Answer(
+                    task=item.task,
+                    read=0,
+                    nbytes=256 << 20,
+                    sha256=DIGEST,
+                    errors=tuple(errors),
+                    worker="simulated:1",
+                    seconds=0.0,
+                ),
+            )
 
 
 @hookimpl
@@ -128,9 +136,14 @@ def one_job(
         tensors = len(file)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     facts = JobFacts(
-        title=title, tasks=len(plan_tasks), read=sum(step.stored for step in plan.steps), written=plan.size or 0,
-        encoded=sum(step.spec.elements for step in plan.steps if step.action == "encode"), client=fresh, worker=opening,
-    )  # fmt: skip
+        title=title,
+        tasks=len(plan_tasks),
+        read=sum(step.stored for step in plan.steps),
+        written=plan.size or 0,
+        encoded=sum(step.spec.elements for step in plan.steps if step.action == "encode"),
+        client=fresh,
+        worker=opening,
+    )
     return [
         f"| **{title}** | {tensors:,} tensors |",
         *(f"| {name} | {seconds:.1f} s |" for name, seconds in clock.laps.items()),
@@ -164,11 +177,19 @@ def worker_opening(file: squish.File, plan: Any, target: Path) -> tuple[tuple[Ta
     document = job_document(plan, file, {"src": "a", "dst": "b"})
     layout = JobLayout(plan, image, file, None)
     job = JobDescription(
-        plan=plan, image=image, source=str(file.path), format=file.format, assets=None, activations=None,
-        limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
-        canaries=canaries(plan, file, None), files=tuple("x" for _ in image.files),
+        plan=plan,
+        image=image,
+        source=str(file.path),
+        format=file.format,
+        assets=None,
+        activations=None,
+        limits=file.limits,
+        pins=document["source"]["files"],
+        lock=document["lock"],
+        canaries=canaries(plan, file, None),
+        files=tuple("x" for _ in image.files),
         tasks=layout.tasks(TASK_BYTES),
-    )  # fmt: skip
+    )
     data = pickle.dumps(job, protocol=5)
     path = target.with_name("job")
     path.write_bytes(data)
@@ -246,10 +267,13 @@ def tensors_of(layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         for expert in range(EXPERTS + 1 if layer >= DENSE else 1):
             prefix = f"{base}.mlp" if layer < DENSE else f"{base}.mlp.experts.{expert}"
             width = 18432 if layer < DENSE else EXPERT
-            yield from scaled({
-                f"{prefix}.gate_proj": (width, HIDDEN), f"{prefix}.up_proj": (width, HIDDEN),
-                f"{prefix}.down_proj": (HIDDEN, width),
-            })  # fmt: skip
+            yield from scaled(
+                {
+                    f"{prefix}.gate_proj": (width, HIDDEN),
+                    f"{prefix}.up_proj": (width, HIDDEN),
+                    f"{prefix}.down_proj": (HIDDEN, width),
+                }
+            )
     yield "model.norm.weight", "BF16", (HIDDEN,)
     yield "lm_head.weight", "BF16", (129280, HIDDEN)
 

@@ -50,10 +50,12 @@ def coding(name: str, shape: tuple[int, int]) -> list[Row]:
     spec, codec, values = prepared(CODECS[name], shape)
     parts: Any = codec.encode(values)
     out = np.empty(shape, values.dtype)
-    seconds = oracles.interleave({
-        "decode": lambda: read_region(codec, parts, spec, full(shape), out),
-        "encode": lambda: codec.encode(values),
-    })  # fmt: skip
+    seconds = oracles.interleave(
+        {
+            "decode": lambda: read_region(codec, parts, spec, full(shape), out),
+            "encode": lambda: codec.encode(values),
+        }
+    )
     return [Row(f"{name}: {step}", duration, {}, out.nbytes) for step, duration in seconds.items()]
 
 

@@ -43,8 +43,10 @@ def raw(count: int, shape: tuple[int, int]) -> str:
         for wire in ("1.1", "2")
     ]
     rows += [manifest(files["1.1.1"]), verifying(files["2.1.2"], size)]
-    rows += [writing(source, size, wire, f"ztensor:wire={wire}{more}", None, ">= 0.8x of the fastest (large)")
-             for wire, more in (("1.1", ""), ("2", ",flavor=aligned"))]  # fmt: skip
+    rows += [
+        writing(source, size, wire, f"ztensor:wire={wire}{more}", None, ">= 0.8x of the fastest (large)")
+        for wire, more in (("1.1", ""), ("2", ",flavor=aligned"))
+    ]
     return markdown(f"zTensor: {count} tensors of {size / count / 1e6:.3g} MB", NOTE, rows)
 
 

@@ -41,10 +41,29 @@ REPORT_EVERY = 300
 NUMBERS = 1_000_000_000
 """Mutants reserved for the workers that run at once; those started after a death take the next."""
 HEADERS = (None, 256, 4096)
-SPECIAL = tuple(bytes.fromhex(text) for text in (
-    "0000c07f", "0000807f", "000080ff", "ffff7f7f", "01000000", "00000080", "007e", "007c", "00fc", "ff7b", "0100",
-    "c07f", "807f", "7f7f", "7f", "ff", "00000000", "0000",
-))  # fmt: skip
+SPECIAL = tuple(
+    bytes.fromhex(text)
+    for text in (
+        "0000c07f",
+        "0000807f",
+        "000080ff",
+        "ffff7f7f",
+        "01000000",
+        "00000080",
+        "007e",
+        "007c",
+        "00fc",
+        "ff7b",
+        "0100",
+        "c07f",
+        "807f",
+        "7f7f",
+        "7f",
+        "ff",
+        "00000000",
+        "0000",
+    )
+)
 """NaN, infinities, the largest and the smallest number of f32, f16, bf16 and f8; zeros."""
 COUNTS = ("mutants", "opened", "large", "written", "refused", "findings")
 

@@ -42,9 +42,12 @@ def thread_limit() -> int | None:
         return None
     if not (value.isascii() and value.isdigit() and 0 < len(value) <= 4 and 0 < int(value) <= MOST):
         raise UsageError(
-            f"{VARIABLE} is not a number of threads", expected=f"1..{MOST}", found=repr(value), code=ErrorCode.USAGE,
+            f"{VARIABLE} is not a number of threads",
+            expected=f"1..{MOST}",
+            found=repr(value),
+            code=ErrorCode.USAGE,
             hint=f"Unset it to use all cores, or set {VARIABLE}=1 to disable threads.",
-        )  # fmt: skip
+        )
     return int(value)
 
 
@@ -214,9 +217,10 @@ class EventLoop:
         if os.getpid() != self._process:
             coroutine.close()
             raise FileAccessError(
-                "was opened before this process was forked", code=ErrorCode.FORK,
+                "was opened before this process was forked",
+                code=ErrorCode.FORK,
                 hint="Open it in the process that reads it, or start processes by spawning.",
-            )  # fmt: skip
+            )
         with self._lock:
             if not self._stop.alive:
                 coroutine.close()

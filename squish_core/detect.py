@@ -58,10 +58,13 @@ def detect(source: Source, registry: Registry) -> str:
         by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
-                "several formats match", file=source.name, expected="one format", found=", ".join(sorted(winners)),
+                "several formats match",
+                file=source.name,
+                expected="one format",
+                found=", ".join(sorted(winners)),
                 code=ErrorCode.AMBIGUOUS,
                 hint="Choose one with {option:format=...}",
-            )  # fmt: skip
+            )
         return by_suffix.pop()
     if best[0]:
         return winners[0]
@@ -133,9 +136,12 @@ class SniffedSource(Source):
     def _count(self, length: int) -> None:
         if length > self._remaining:
             raise FormatError(
-                "detection reads too many bytes", file=self.name, expected=f"at most {SNIFFED} bytes",
-                found=f"{SNIFFED - self._remaining + length} bytes", code=ErrorCode.PLUGIN_BUG,
-            )  # fmt: skip
+                "detection reads too many bytes",
+                file=self.name,
+                expected=f"at most {SNIFFED} bytes",
+                found=f"{SNIFFED - self._remaining + length} bytes",
+                code=ErrorCode.PLUGIN_BUG,
+            )
         self._remaining -= length
 
 
@@ -166,8 +172,10 @@ def _not_installed(absent: str, source: Source) -> UnknownFormatError:
     refusal = catalog.absent("container", absent)
     return UnknownFormatError(
         f"looks like {absent}, whose plugin is not installed",
-        file=source.name, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{refusal.install}`.",
-    )  # fmt: skip
+        file=source.name,
+        code=ErrorCode.NOT_INSTALLED,
+        hint=f"Run `{refusal.install}`.",
+    )
 
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
@@ -253,9 +261,12 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> SquishError:
     if absent and absent not in registry.containers:
         return _not_installed(absent, source)
     return UnknownFormatError(
-        "is not in any installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
-        code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` describes them.",
-    )  # fmt: skip
+        "is not in any installed format",
+        file=source.name,
+        found=f"first bytes {probe.head[:8]!r}",
+        code=ErrorCode.UNKNOWN,
+        hint=f"Installed formats: {installed}; `squish formats` describes them.",
+    )
 
 
 def _suffix(info: ContainerInfo, probe: Probe) -> bool:

@@ -189,10 +189,16 @@ def file_lines(file: Any) -> list[str]:
 def tensor_lines(tensors: Iterable[Any]) -> list[str]:
     """A table with one row per `Tensor`."""
     rows = [
-        (list(tensor.shape), tensor.dtype, tensor.codec, f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}",
-         tensor.name)
+        (
+            list(tensor.shape),
+            tensor.dtype,
+            tensor.codec,
+            f"{tensor.bits_per_weight:.2f}",
+            f"{tensor.nbytes:,}",
+            tensor.name,
+        )
         for tensor in tensors
-    ]  # fmt: skip
+    ]
     return table(("shape", "dtype", "codec", "bits", "bytes", "name"), "<<<>><", rows)
 
 

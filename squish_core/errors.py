@@ -211,9 +211,12 @@ def _value(value: Any) -> str:
 
 
 def _rebuild(
-    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...],
+    kind: type[SquishError],
+    message: str,
+    fields: dict[str, Any],
+    findings: tuple[Problem, ...],
     suggestions: tuple[dict[str, Any], ...],
-) -> SquishError:  # fmt: skip
+) -> SquishError:
     error = kind(message, **fields)
     error.findings, error.suggestions = findings, suggestions
     return error

@@ -87,9 +87,12 @@ class File(Mapping[str, "Tensor"]):
         source = self.source.member(name, folder)
         if source.size < ref.size:
             raise FormatError(
-                "is smaller than when it was opened", file=source.name,
-                expected=ref.size, found=source.size, code=ErrorCode.CHANGED,
-            )  # fmt: skip
+                "is smaller than when it was opened",
+                file=source.name,
+                expected=ref.size,
+                found=source.size,
+                code=ErrorCode.CHANGED,
+            )
         return source
 
     def array(self, part: Part) -> StoredArray:
@@ -240,9 +243,15 @@ class File(Mapping[str, "Tensor"]):
         from squish_core.backends.plan import plan_tensors
 
         return plan_tensors(
-            self.registry, self.name, self.index, self.index.tensors.values(), self.bind,
-            backend=backend, policy=policy, op=op,
-        )  # fmt: skip
+            self.registry,
+            self.name,
+            self.index,
+            self.index.tensors.values(),
+            self.bind,
+            backend=backend,
+            policy=policy,
+            op=op,
+        )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs all of it, such as a Core ML package in a SQUIZD file.

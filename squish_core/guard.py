@@ -40,9 +40,11 @@ class boundary:  # noqa: N801 - read as a verb in a with statement
             raise kind(f"the system failed while {what}: {error}", code="os", **self._context) from error
         elif isinstance(error, Exception):
             raise kind(
-                f"a plugin failed while {what}: {type(error).__name__}: {error}", code=ErrorCode.PLUGIN_BUG,
-                hint="Please report this with the command and the header of the file.", **self._context,
-            ) from error  # fmt: skip
+                f"a plugin failed while {what}: {type(error).__name__}: {error}",
+                code=ErrorCode.PLUGIN_BUG,
+                hint="Please report this with the command and the header of the file.",
+                **self._context,
+            ) from error
 
 
 class guarded(boundary):  # noqa: N801 - read as a verb in a with statement

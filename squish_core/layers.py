@@ -89,9 +89,14 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
     largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
     if largest is not None and sizes[largest] > memory:
         raise LimitError(
-            "a layer is larger than the memory limit", file=file.name, tensor=groups[largest].names[0],
-            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code=ErrorCode.MEMORY, hint="Raise memory=.",
-        )  # fmt: skip
+            "a layer is larger than the memory limit",
+            file=file.name,
+            tensor=groups[largest].names[0],
+            expected=f"{memory} bytes",
+            found=f"{sizes[largest]} bytes",
+            code=ErrorCode.MEMORY,
+            hint="Raise memory=.",
+        )
     return _loaded(file, groups, sizes, memory, backend)
 
 

@@ -45,8 +45,10 @@ def default() -> Limits:
         name, _, value = (word.strip() for word in item.partition("="))
         if name not in names or not (value.isdecimal() and len(value) < 20):
             raise UsageError(
-                f"{VARIABLE} is invalid", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
+                f"{VARIABLE} is invalid",
+                expected=f"NAME=NUMBER[,...] of {', '.join(names)}",
+                found=repr(item),
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
         settings[name] = int(value)
     return Limits(**settings) if settings else DEFAULT

@@ -169,10 +169,11 @@ class TensorSpec:
         codecs = [encoding.codec for encoding in others]
         own = [codec.params.get("dtype", self.dtype) if codec.id == "dense" else "f32" for codec in codecs]
         ranked = (
-            encoding if encoding.codec.id != "dense"
+            encoding
+            if encoding.codec.id != "dense"
             else evolve(encoding, codec=DENSE if kind == own[0] else CodecSpec("dense", {"dtype": kind}))
             for encoding, kind in zip(others, own)
-        )  # fmt: skip
+        )
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
     def stored_values(self, encoding: Encoding) -> Part | None:

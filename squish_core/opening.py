@@ -115,9 +115,12 @@ def fail_on_warnings(file: File) -> None:
     for problem in chain(file.problems, file_problems(file)):
         if problem.severity != "note":
             raise FormatError(
-                f"{problem.message} (strict)", file=file.name, tensor=problem.where or None, code=problem.code,
+                f"{problem.message} (strict)",
+                file=file.name,
+                tensor=problem.where or None,
+                code=problem.code,
                 hint="`squish verify` lists all findings.",
-            )  # fmt: skip
+            )
 
 
 def _main_file(source: Source, registry: Registry, format_spec: str | None) -> Source:
@@ -234,10 +237,11 @@ def without_explained(index: Index) -> Index:
     """Leave out findings about undeclared values that a refinement explains."""
     tensors = index.tensors
     remaining = tuple(
-        problem for problem in index.problems
+        problem
+        for problem in index.problems
         if problem.code != ErrorCode.UNDECLARED_SCALES
         or (problem.where in tensors and tensors[problem.where].undeclared == problem)
-    )  # fmt: skip
+    )
     return index if len(remaining) == len(index.problems) else evolve(index, problems=remaining)
 
 
@@ -257,9 +261,10 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for _, base, place, keys in catalog.DECLARATIONS
+        (place, keys[:1])
+        for _, base, place, keys in catalog.DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
-    ]  # fmt: skip
+    ]
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 
 

@@ -55,10 +55,15 @@ class Statistics:
         )
         zero = int(zeros.sum())
         return cls(
-            values=int(powers.sum()) + zero, zeros=zero, nan=nan, infinite=nonfinite - nan,
-            min=low + 0.0 if isfinite(low) else None, max=high + 0.0 if isfinite(high) else None,
-            negative=negative, positive=positive,
-        )  # fmt: skip
+            values=int(powers.sum()) + zero,
+            zeros=zero,
+            nan=nan,
+            infinite=nonfinite - nan,
+            min=low + 0.0 if isfinite(low) else None,
+            max=high + 0.0 if isfinite(high) else None,
+            negative=negative,
+            positive=positive,
+        )
 
     @property
     def absmax(self) -> float | None:
@@ -113,10 +118,14 @@ def magnitudes(statistics: Statistics) -> list[str]:
     """Number of values per power of two, with a bar for both signs together."""
     both = Counter(statistics.negative) + Counter(statistics.positive)
     rows = [
-        (f"2^{k} = {2.0**k:.3g}" if k > LOWEST else "0", f"{statistics.negative.get(k, 0):,}",
-         f"{statistics.positive.get(k, 0):,}", "#" * -(-BAR * count // max(both.values())))
+        (
+            f"2^{k} = {2.0**k:.3g}" if k > LOWEST else "0",
+            f"{statistics.negative.get(k, 0):,}",
+            f"{statistics.positive.get(k, 0):,}",
+            "#" * -(-BAR * count // max(both.values())),
+        )
         for k, count in sorted(both.items())
-    ]  # fmt: skip
+    ]
     return table(("|x| from", "negative", "positive", ""), ">>><", rows)
 
 

@@ -113,10 +113,16 @@ class Summary:
             if more := len(self.files) - len(head):
                 yield f"            and {more:,} more (--json lists them)"
         rows = [
-            (kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", format_bytes(kind.nbytes),
-             f"{kind.bits_per_weight:.2f}", _remark(kind))
+            (
+                kind.stored_as,
+                f"{kind.tensors:,}",
+                f"{kind.parameters:,}",
+                format_bytes(kind.nbytes),
+                f"{kind.bits_per_weight:.2f}",
+                _remark(kind),
+            )
             for kind in self.codecs
-        ]  # fmt: skip
+        ]
         yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
         meta = [
             (key, abbreviate(_fewest_digits(self.meta_types.get(key), value))) for key, value in self.metadata.items()
@@ -162,24 +168,31 @@ def summarize(file: OpenFile) -> Summary:
     index, kinds = file.index, tuple(_stored_kinds(file))
     parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.nbytes for kind in kinds)
     return Summary(
-        file=file.name, link=link_of(file.source.path), format=file.format, version=index.version,
+        file=file.name,
+        link=link_of(file.source.path),
+        format=file.format,
+        version=index.version,
         kind=index.kind,
         files=tuple(
             SummaryFile(name=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
             for ref, path in zip(index.files, _paths(file))
         ),
-        size=sum(ref.size for ref in index.files), packed=_packing(file), tensors=len(index.tensors),
-        parameters=parameters, bits_per_weight=8 * nbytes / parameters if parameters else 0.0, codecs=kinds,
+        size=sum(ref.size for ref in index.files),
+        packed=_packing(file),
+        tensors=len(index.tensors),
+        parameters=parameters,
+        bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
+        codecs=kinds,
         metadata={key: untyped(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
-        assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
+        assets={name: part.nbytes for name, part in index.assets.items()},
+        caches=tuple(index.caches),
         pending_caches=index.pending_caches,
-        sections=tuple(map(asdict, index.sections)), whole=tuple(str(encoding.codec) for encoding in index.whole),
-        children={
-            name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
-        },
+        sections=tuple(map(asdict, index.sections)),
+        whole=tuple(str(encoding.codec) for encoding in index.whole),
+        children={name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()},
         problems=tuple(index.problems),
-    )  # fmt: skip
+    )
 
 
 def stored_as(spec: TensorSpec, long: bool = False) -> str:
@@ -245,11 +258,15 @@ def _stored_kinds(file: OpenFile) -> list[StoredKind]:
         lacks = next(filter(None, (_lacks(file, spec) for spec in specs)), None)
         kinds.append(
             StoredKind(
-                stored_as=name, tensors=len(specs), parameters=parameters, nbytes=nbytes, lacks=lacks,
+                stored_as=name,
+                tensors=len(specs),
+                parameters=parameters,
+                nbytes=nbytes,
+                lacks=lacks,
                 bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
                 zeros=pruned / parameters if pruned else None,
             )
-        )  # fmt: skip
+        )
     return sorted(kinds, key=lambda kind: -kind.nbytes)
 
 

@@ -305,7 +305,7 @@ class Tensor:
         with boundary(CodecError, "resolving", file=file.name, tensor=spec.name):
             return resolve(
                 file.registry, spec.name, file.format, spec.encodings, spec=spec, backend=backend, policy=policy, op=op
-            )  # fmt: skip
+            )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """Load the tensor on a backend, which keeps it compressed if it can.

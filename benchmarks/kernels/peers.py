@@ -72,11 +72,20 @@ def onnx_multiply(level: int, shape: list[int], copies: int, count: int, threads
     codes = numpy_helper.from_array(chance.integers(0, 256, (rows, columns // 32, 16), np.uint8), "B")
     scales = numpy_helper.from_array(chance.random(rows * columns // 32, np.float32), "S")
     node = helper.make_node(
-        "MatMulNBits", ["A", "B", "S"], ["Y"], domain="com.microsoft", K=columns, N=rows, bits=4, block_size=32,
+        "MatMulNBits",
+        ["A", "B", "S"],
+        ["Y"],
+        domain="com.microsoft",
+        K=columns,
+        N=rows,
+        bits=4,
+        block_size=32,
         accuracy_level=level,
-    )  # fmt: skip
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, size])
-            for name, size in (("A", columns), ("Y", rows))]  # fmt: skip
+    )
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [count, size])
+        for name, size in (("A", columns), ("Y", rows))
+    ]
     graph = helper.make_graph([node], "g", ends[:1], ends[1:], [codes, scales])
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()

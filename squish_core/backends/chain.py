@@ -203,10 +203,16 @@ class Chain:
 
         def offer(item: Offer) -> dict[str, Any]:
             return {
-                "backend": item.backend, "mode": item.mode, "codec": str(item.encoding.codec),
-                "encoding": item.encoding.label, "ops": list(item.ops), "storage": item.storage,
-                "exact": item.exact, "cost": to_json(item.cost), "facts": dict(item.facts),
-            }  # fmt: skip
+                "backend": item.backend,
+                "mode": item.mode,
+                "codec": str(item.encoding.codec),
+                "encoding": item.encoding.label,
+                "ops": list(item.ops),
+                "storage": item.storage,
+                "exact": item.exact,
+                "cost": to_json(item.cost),
+                "facts": dict(item.facts),
+            }
 
         return {
             "target": self.target,
@@ -218,11 +224,16 @@ class Chain:
             "install": self.install,
             "others": [offer(item) for item in self.others],
             "refused": [
-                {"backend": r.backend, "codec": str(r.encoding.codec) if r.encoding else None, "code": r.code,
-                 "why": r.why, "install": r.install}
+                {
+                    "backend": r.backend,
+                    "codec": str(r.encoding.codec) if r.encoding else None,
+                    "code": r.code,
+                    "why": r.why,
+                    "install": r.install,
+                }
                 for r in self.refused
             ],
-        }  # fmt: skip
+        }
 
     def _path(self, offer: Offer, codecs: Mapping[str, str]) -> str:
         filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})

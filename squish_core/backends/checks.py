@@ -29,10 +29,13 @@ def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
                 return copy_of_dlpack(x)
         gradient = getattr(x, "requires_grad", False) is True
         raise SquishError(
-            "cannot be converted to an array", tensor=spec.name, expected=f"{_EXPECTED[code]} in CPU memory",
-            found=f"{type(x).__name__}: {str(error).rstrip('.')}", code=code,
+            "cannot be converted to an array",
+            tensor=spec.name,
+            expected=f"{_EXPECTED[code]} in CPU memory",
+            found=f"{type(x).__name__}: {str(error).rstrip('.')}",
+            code=code,
             hint="Products have no gradients: pass x.detach()." if gradient else None,
-        ) from None  # fmt: skip
+        ) from None
 
 
 _EXPECTED = {"operand": "real numbers", "ids": "integers"}
@@ -67,8 +70,11 @@ def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     if len(spec.shape) != rank:
         raise UsageError(
             "wrong rank for this operation",
-            tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
-        )  # fmt: skip
+            tensor=spec.name,
+            expected=f"rank {rank}",
+            found=f"shape {spec.shape}",
+            code="rank",
+        )
     return spec.shape
 
 
@@ -116,8 +122,11 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
     if array.ndim == 0 or array.shape[-1] != columns:
         raise UsageError(
             "the operand's last dimension does not fit the weight",
-            tensor=spec.name, expected=columns, found=f"shape {array.shape}", code="shape",
-        )  # fmt: skip
+            tensor=spec.name,
+            expected=columns,
+            found=f"shape {array.shape}",
+            code="shape",
+        )
     return array
 
 
@@ -158,9 +167,12 @@ def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
         raise UsageError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
     if not (int(array.min()) >= 0 and int(array.max()) < rows):
         raise UsageError(
-            "an id is out of range", tensor=spec.name,
-            expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
-        )  # fmt: skip
+            "an id is out of range",
+            tensor=spec.name,
+            expected=f"0..{rows - 1}",
+            found=f"{array.min()}..{array.max()}",
+            code="ids",
+        )
     return array
 
 
@@ -253,7 +265,10 @@ def check_expert_args(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, n
     x, ids = check_input(x, columns, spec), check_ids(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:
         raise UsageError(
-            "experts needs one row of x per id", tensor=spec.name,
-            expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
-        )  # fmt: skip
+            "experts needs one row of x per id",
+            tensor=spec.name,
+            expected=f"shapes [n, {columns}] and [n]",
+            found=f"{list(x.shape)} and {list(ids.shape)}",
+            code="shape",
+        )
     return x, ids

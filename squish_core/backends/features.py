@@ -74,17 +74,23 @@ class Matrix:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: for each combination and backend, the choice or the code and reason of the error."""
         rows = [
-            {"features": {name: list(values) for name, values in row.features.items()},
-             "answers": {name: _answer_dict(answer) for name, answer in row.answers.items()}}
+            {
+                "features": {name: list(values) for name, values in row.features.items()},
+                "answers": {name: _answer_dict(answer) for name, answer in row.answers.items()},
+            }
             for row in self.rows
-        ]  # fmt: skip
+        ]
         return {"container": self.container, "backends": list(self.backends), "rows": rows}
 
 
 def feature_matrix(
-    registry: Lookup, container: str, backends: Sequence[str | None], *,
-    policy: str | OfferOrder = "spec", op: str | None = None,
-) -> Matrix:  # fmt: skip
+    registry: Lookup,
+    container: str,
+    backends: Sequence[str | None],
+    *,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
+) -> Matrix:
     """Resolve every combination of a format's features on each backend (None: the choice among all)."""
     registry.container(container)  # raises if it is not installed
     info = registry.containers[container].info
@@ -151,10 +157,15 @@ def _answer_dict(answer: Answer) -> dict[str, Any]:
         return {"error": answer.message, "code": answer.code, "hint": answer.hint}
     chosen = answer.chosen
     return {
-        "backend": chosen.backend, "mode": chosen.mode, "encoding": chosen.encoding.label,
-        "codec": str(chosen.encoding.codec), "ops": list(chosen.ops), "exact": chosen.exact,
-        "because": answer.because, "plugins": [plugin._asdict() for plugin in answer.plugins],
-    }  # fmt: skip
+        "backend": chosen.backend,
+        "mode": chosen.mode,
+        "encoding": chosen.encoding.label,
+        "codec": str(chosen.encoding.codec),
+        "ops": list(chosen.ops),
+        "exact": chosen.exact,
+        "because": answer.because,
+        "plugins": [plugin._asdict() for plugin in answer.plugins],
+    }
 
 
 class ContainerFeatures(Protocol):
@@ -171,9 +182,14 @@ class ContainerFeatures(Protocol):
 
 
 def resolve_features(
-    registry: Lookup, container: str, features: Mapping[str, Any], *, policy: str | OfferOrder = "spec",
-    op: str | None = None, backend: str | None = None,
-) -> Chain:  # fmt: skip
+    registry: Lookup,
+    container: str,
+    features: Mapping[str, Any],
+    *,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
+    backend: str | None = None,
+) -> Chain:
     """Resolve a combination of a format's declared features, without a file."""
     implementation = registry.container(container)
     info = registry.containers[container].info
@@ -182,9 +198,11 @@ def resolve_features(
     legal: Mapping[str, tuple[str, ...]] = info.features
     if unknown := [name for name in features if name not in legal]:
         raise UsageError(
-            f"format {container!r} has no such feature", expected=", ".join(legal) or "no features",
-            found=", ".join(map(repr, unknown)), code="feature",
-        )  # fmt: skip
+            f"format {container!r} has no such feature",
+            expected=", ".join(legal) or "no features",
+            found=", ".join(map(repr, unknown)),
+            code="feature",
+        )
     requests = {name: _split(value, legal[name], info.bits.get(name)) for name, value in features.items()}
     values = {name: _values(info, name, value) for name, value in requests.items()}
     text = ", ".join(f"{name}={'+'.join(sorted(names)) or 'none'}" for name, names in values.items())
@@ -198,15 +216,18 @@ def resolve_features(
         encodings = implementation.encodings_for(**arguments)
         if not encodings and legal:
             raise UsageError(
-                f"{target}: these features determine no encoding", code="feature",
+                f"{target}: these features determine no encoding",
+                code="feature",
                 hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
-            )  # fmt: skip
+            )
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
     if chosen_backend(chain, registry).reads_values:
         raise UsageError(
-            f"{target}: without a file there are no values to read", code=ErrorCode.BACKEND, found=backend,
+            f"{target}: without a file there are no values to read",
+            code=ErrorCode.BACKEND,
+            found=backend,
             expected="a file, or a backend without this option",
-        )  # fmt: skip
+        )
     # The costs of the example tensor only serve to order the offers.
     others = tuple(offer.without_cost() for offer in chain.others)
     return evolve(chain, chosen=chain.chosen.without_cost(), others=others)
@@ -267,6 +288,8 @@ def _word(value: Any) -> int | None:
 
 def _value_error(container: str, name: str, expected: Any, actual: str) -> UsageError:
     return UsageError(
-        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=repr(actual),
+        f"format {container!r} has no such value of {name!r}",
+        expected=", ".join(expected),
+        found=repr(actual),
         code="feature",
-    )  # fmt: skip
+    )

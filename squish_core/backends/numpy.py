@@ -36,9 +36,11 @@ class NumpyBackend(Backend):
         if spec is not None:
             dense = 4 * spec.elements
             cost = Cost(
-                stored=encoding.stored, resident=min(PANEL_BYTES, dense), moved=encoding.stored + dense,
+                stored=encoding.stored,
+                resident=min(PANEL_BYTES, dense),
+                moved=encoding.stored + dense,
                 mapped=encoding.stored,
-            )  # fmt: skip
+            )
         return Offer(
             backend=self.id,
             encoding=encoding,
@@ -52,9 +54,13 @@ class NumpyBackend(Backend):
         return bound
 
     def dense(
-        self, handle: BoundEncoding, *, region: Region | None = None, dtype: str | None = None,
+        self,
+        handle: BoundEncoding,
+        *,
+        region: Region | None = None,
+        dtype: str | None = None,
         out: np.ndarray | None = None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         return cast_output(handle.read(region), None, dtype, out)
 
     def linear(self, handle: BoundEncoding, x: np.ndarray) -> np.ndarray:
@@ -105,9 +111,13 @@ def _f32(bound: BoundEncoding, region: Region) -> np.ndarray:
     values = bound.read(region)
     if values.dtype.kind == "c":
         raise UsageError(
-            "complex weights can only be decoded", tensor=bound.spec.name, expected="real values",
-            found=str(values.dtype), code=ErrorCode.OP, hint="Use numpy() and compute with its result.",
-        )  # fmt: skip
+            "complex weights can only be decoded",
+            tensor=bound.spec.name,
+            expected="real values",
+            found=str(values.dtype),
+            code=ErrorCode.OP,
+            hint="Use numpy() and compute with its result.",
+        )
     return values.astype(np.float32, copy=False)
 
 

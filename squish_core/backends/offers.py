@@ -102,6 +102,12 @@ class Offer:
 
     def _with(self, encoding: Encoding, cost: Cost | None, facts: Mapping[str, Any]) -> Offer:
         return Offer(
-            backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=cost,
-            exact=self.exact, facts=facts,
-        )  # fmt: skip
+            backend=self.backend,
+            encoding=encoding,
+            mode=self.mode,
+            ops=self.ops,
+            storage=self.storage,
+            cost=cost,
+            exact=self.exact,
+            facts=facts,
+        )

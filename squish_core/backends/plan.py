@@ -118,10 +118,11 @@ class FilePlan:
         'fold'
         """
         return {
-            "file": self.target, "mode": self.mode,
+            "file": self.target,
+            "mode": self.mode,
             "whole": None if self.whole is None else _result_dict(self.target, self.whole),
             "tensors": [_result_dict(name, chain) for name, chain in self.tensors.items()],
-        }  # fmt: skip
+        }
 
     def _lines(self) -> Iterator[str]:
         groups: dict[str, list[str]] = {}
@@ -181,9 +182,16 @@ WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.N
 
 
 def plan_tensors(
-    registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], bind: Bind, *,
-    backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
-) -> FilePlan:  # fmt: skip
+    registry: Lookup,
+    name: str,
+    index: Index,
+    specs: Iterable[TensorSpec],
+    bind: Bind,
+    *,
+    backend: str | None = None,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
+) -> FilePlan:
     """Plan the given tensors of a file, and its encodings of the whole model.
 
     A tensor that nothing here runs has an error in the plan; a damaged one, if values are read, raises it.

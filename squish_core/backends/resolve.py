@@ -208,9 +208,14 @@ class Resolver:
         return here
 
     def resolve(
-        self, target: str, container: str, recipes: Sequence[Encoding | Refusal], *, spec: TensorSpec | None = None,
+        self,
+        target: str,
+        container: str,
+        recipes: Sequence[Encoding | Refusal],
+        *,
+        spec: TensorSpec | None = None,
         op: str | None = None,
-    ) -> Chain:  # fmt: skip
+    ) -> Chain:
         """Ask every backend about every encoding and order the offers. A SquishError without offers lists all refusals.
 
         `op` is the operation to run; the default depends on the rank.
@@ -242,17 +247,30 @@ class Resolver:
             offers, refusals = answers.about(spec.encodings)
         options = {} if self._named is None else self._named.params
         return Chain(
-            target=target, container=container, chosen=offers[0], reason=answers.reason, others=tuple(offers[1:]),
-            refused=refusals, policy=self._order[0], spec=spec, options=options,
+            target=target,
+            container=container,
+            chosen=offers[0],
+            reason=answers.reason,
+            others=tuple(offers[1:]),
+            refused=refusals,
+            policy=self._order[0],
+            spec=spec,
+            options=options,
             providers=self.registry.providers,
-        )  # fmt: skip
+        )
 
 
 def resolve(
-    registry: Lookup, target: str, container: str, recipes: Sequence[Encoding | Refusal], *,
-    spec: TensorSpec | None = None, backend: str | None = None, policy: str | OfferOrder = "spec",
+    registry: Lookup,
+    target: str,
+    container: str,
+    recipes: Sequence[Encoding | Refusal],
+    *,
+    spec: TensorSpec | None = None,
+    backend: str | None = None,
+    policy: str | OfferOrder = "spec",
     op: str | None = None,
-) -> Chain:  # fmt: skip
+) -> Chain:
     """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
     resolvers = registry.resolvers
     resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None
@@ -266,9 +284,15 @@ def resolve(
 
 
 def _answers(
-    registry: Lookup, candidates: Sequence[Candidate], recipes: Sequence[Encoding | Refusal], spec: TensorSpec | None,
-    op: str, policy: str, key: OfferOrder, alone: bool,
-) -> Answers:  # fmt: skip
+    registry: Lookup,
+    candidates: Sequence[Candidate],
+    recipes: Sequence[Encoding | Refusal],
+    spec: TensorSpec | None,
+    op: str,
+    policy: str,
+    key: OfferOrder,
+    alone: bool,
+) -> Answers:
     """Ask the candidates about every encoding and order the offers. `alone`: the caller named a backend."""
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     refusals: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]

@@ -64,17 +64,22 @@ class Weight:
         x = np.asarray(x)
         if x.ndim not in (1, 2):
             raise UsageError(
-                "w @ x takes a vector or a matrix", tensor=self.name, expected="x of shape [in] or [in, n]",
-                found=f"shape {list(x.shape)}", code="shape",
+                "w @ x takes a vector or a matrix",
+                tensor=self.name,
+                expected="x of shape [in] or [in, n]",
+                found=f"shape {list(x.shape)}",
+                code="shape",
                 hint="For batches of rows, use w.linear(x), which is x @ W.T.",
-            )  # fmt: skip
+            )
         return self.linear(x.T).T
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
         raise UsageError(
-            "x @ w is not defined", tensor=self.name, code="operand",
+            "x @ w is not defined",
+            tensor=self.name,
+            code="operand",
             hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
-        )  # fmt: skip
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np

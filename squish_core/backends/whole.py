@@ -103,9 +103,12 @@ class WholeModel:
         expected = {name: tuple(shape) for name, (shape, _) in handle.inputs.items()}
         if shapes != expected:
             raise UsageError(
-                "the inputs do not match the model", file=self.name, code="input",
-                expected=_features(expected), found=_features(shapes),
-            )  # fmt: skip
+                "the inputs do not match the model",
+                file=self.name,
+                code="input",
+                expected=_features(expected),
+                found=_features(shapes),
+            )
         with guarded(SquishError, f"running the model on {self.backend}", file=self.name):
             return dict(handle.predict(inputs))
 

@@ -84,9 +84,11 @@ class ValueCheck:
         kinds = [f"{count:,} {word}" for count, word in ((self.nan, "NaN"), (self.infinite, "infinite")) if count]
         if kinds:
             yield Problem(
-                code=ErrorCode.NOT_FINITE, severity="warning", where=where,
+                code=ErrorCode.NOT_FINITE,
+                severity="warning",
+                where=where,
                 message=f"{' and '.join(kinds)} of {counted(self.total, 'value')}",
-            )  # fmt: skip
+            )
         elif is_matrix and self.total and self.is_zero:
             yield Problem(code="zeros", severity="warning", where=where, message="its values are all zeros")
 
@@ -118,10 +120,12 @@ def name_problem(path: Path) -> Problem | None:
     if found == match[2]:
         return None
     return Problem(
-        code=ErrorCode.DIGEST, severity="error", where=f"{path.parent.name}/{path.name}",
+        code=ErrorCode.DIGEST,
+        severity="error",
+        where=f"{path.parent.name}/{path.name}",
         message=f"the file's name is the {kind} of other bytes (found {found}). It is damaged or was replaced; "
         "delete it and download it again.",
-    )  # fmt: skip
+    )
 
 
 def _digest(path: Path, kind: str) -> str:
@@ -185,10 +189,13 @@ def check_part(file: OpenFile, name: str, role: str, part: Part) -> bool:
 def digest_error(part: Part, verdict: Verdict) -> FormatError:
     """The error for a part whose digest differs."""
     return FormatError(
-        "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-        expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST,
+        "the digest does not match",
+        offset=part.segments[0].offset if part.segments else None,
+        expected=verdict.expected,
+        found=verdict.found,
+        code=ErrorCode.DIGEST,
         hint="The bytes are damaged, or the digest covers other bytes.",
-    )  # fmt: skip
+    )
 
 
 def check_empty(file: OpenFile, name: str, role: str, part: Part) -> None:
@@ -220,7 +227,7 @@ class Check:
             if spec.problem and not spec.undeclared and (name, spec.problem) not in reported:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
-                )  # fmt: skip
+                )
             if spec.undeclared and (name, spec.undeclared.message) not in reported:
                 self.problems.append(spec.undeclared)
         for child in self.file.children.values():

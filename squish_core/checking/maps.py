@@ -57,9 +57,12 @@ def path_of(file: File) -> str:
     if "://" in file.name:
         return file.name
     raise UsageError(
-        "a scheduler needs a file that other processes can open", found=file.name, expected="a path or a URL",
-        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out {option:scheduler}.",
-    )  # fmt: skip
+        "a scheduler needs a file that other processes can open",
+        found=file.name,
+        expected="a path or a URL",
+        code=ErrorCode.USAGE,
+        hint="Save the arrays to a file first, or leave out {option:scheduler}.",
+    )
 
 
 def address_of(file: File) -> Address:
@@ -82,9 +85,13 @@ def address_of(file: File) -> Address:
     3
     """
     return Address(
-        path=path_of(file), format=file.format_spec, size=file.source.size, tensors=len(file), limits=file.limits,
+        path=path_of(file),
+        format=file.format_spec,
+        size=file.source.size,
+        tensors=len(file),
+        limits=file.limits,
         run=os.urandom(8).hex(),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=2)
@@ -97,18 +104,24 @@ def file_at(address: Address, mmap: bool = False) -> File:
     size, tensors = file.source.size, len(file)
     if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
-            "differs in a worker process", file=address.path, code=ErrorCode.CHANGED,
+            "differs in a worker process",
+            file=address.path,
+            code=ErrorCode.CHANGED,
             expected=f"{counted(address.size, 'byte')}, {counted(address.tensors, 'tensor')}",
             found=f"{counted(size, 'byte')}, {counted(tensors, 'tensor')}",
-        )  # fmt: skip
+        )
     return file
 
 
 def map_spans(
-    function: Callable[[Span], Result], files: Sequence[File], sizes: Sequence[int], scheduler: str,
-    registry: Registry, options: tuple[tuple[str, Any], ...] = (),
+    function: Callable[[Span], Result],
+    files: Sequence[File],
+    sizes: Sequence[int],
+    scheduler: str,
+    registry: Registry,
+    options: tuple[tuple[str, Any], ...] = (),
     done: Callable[[int, int], object] = lambda tensor, nbytes: None,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """The results of a function for spans of tensors, in the order of the spans.
 
     `sizes`: bytes of each tensor. `done` is called with the number of a span's last tensor and the bytes done so far.

@@ -137,19 +137,31 @@ def verify(
         if error.file and os.path.basename(error.file) != os.path.basename(name):  # one of several
             problem = evolve(problem, where=f"{error.file}: {problem.where}")
         return Report(
-            file=name, format=format, tensors=0, deep=deep, decoded=0, digests=0, unverified=0,
+            file=name,
+            format=format,
+            tensors=0,
+            deep=deep,
+            decoded=0,
+            digests=0,
+            unverified=0,
             problems=error.findings or (problem,),
-        )  # fmt: skip
+        )
     try:
         check = Check(file, progress)
         check.structure()
         if deep:
             check.data(scheduler)
         return Report(
-            file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
-            digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
+            file=file.name,
+            format=file.format,
+            tensors=len(file),
+            deep=deep,
+            decoded=check.decoded,
+            digests=check.digests,
+            unverified=check.unverified,
+            problems=tuple(check.problems),
             not_checked=tuple(map(words, check.not_checked(deep))),
-        )  # fmt: skip
+        )
     finally:
         file.close()
 

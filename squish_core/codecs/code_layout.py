@@ -200,8 +200,11 @@ def _layout_of(bits: int, signed: bool, offset_kind: str, arrays: Mapping[str, A
     """The layout of codes from their arrays alone, for callers that declare no layout."""
     scale, offset, table = arrays["scale"], arrays.get("offset"), arrays.get("table")
     return CodeLayout(
-        bits=bits, signed=signed, group=tuple(arrays["group"]), scale_dtype=str(dtypes.named(scale.dtype)),
+        bits=bits,
+        signed=signed,
+        group=tuple(arrays["group"]),
+        scale_dtype=str(dtypes.named(scale.dtype)),
         offset_kind="none" if offset is None else offset_kind,
         offset_dtype=None if offset is None else str(dtypes.named(offset.dtype)),
         table=None if table is None else tuple(table.tolist()),
-    )  # fmt: skip
+    )

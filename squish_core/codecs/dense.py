@@ -60,15 +60,18 @@ class Dense(Codec):
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if unknown := [name for name in options if name != "dtype"]:
             raise CodecError(
-                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=", ".join(unknown),
+                f"dense has no parameter {unknown[0]!r}",
+                expected="dtype",
+                found=", ".join(unknown),
                 code=ErrorCode.PARAMS,
-            )  # fmt: skip
+            )
         dtype = options.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
             raise CodecError(
-                "dense encoding needs a float dtype of at least 8 bits", found=repr(dtype),
+                "dense encoding needs a float dtype of at least 8 bits",
+                found=repr(dtype),
                 code=ErrorCode.PARAMS if options else "dtype",
-            )  # fmt: skip
+            )
         return {"dtype": dtype}
 
     @property

@@ -94,9 +94,7 @@ def panels(
         part = slice(max(low, start), min(low + steps * step, stop))
         panel = (*within[:axis], part, *within[axis + 1 :])
         if per_step > budget and axis + 1 < len(shape) - whole_rows:
-            yield from panels(
-                shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget, whole_rows=whole_rows
-            )  # fmt: skip
+            yield from panels(shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget, whole_rows=whole_rows)
         else:
             yield panel
 
@@ -128,9 +126,12 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
 
 
 def decode_all(
-    codec: Codec, parts: Parts, spec: TensorSpec, scratch: np.ndarray | None = None,
+    codec: Codec,
+    parts: Parts,
+    spec: TensorSpec,
+    scratch: np.ndarray | None = None,
     inspect: Callable[[np.ndarray], None] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Decode a tensor panel by panel to find errors.
 
     Parameters
@@ -214,6 +215,8 @@ def position_of(item: Any) -> int:
     except TypeError:
         pass
     raise RangeError(
-        "an index must be an integer or a slice", found=repr(item), code="index",
+        "an index must be an integer or a slice",
+        found=repr(item),
+        code="index",
         hint="A list may pick rows (the first axis). For any other index, call numpy() and index the array.",
-    )  # fmt: skip
+    )

@@ -217,8 +217,9 @@ class StoredArray:
             raise TensorError(
                 "the stored bytes do not fit the shape",
                 expected=f"{self.part.nbytes} bytes for {self.part.dtype} {list(self.part.shape)}",
-                found=f"{self.part.stored} bytes", code="size",
-            )  # fmt: skip
+                found=f"{self.part.stored} bytes",
+                code="size",
+            )
 
     def _decode(self, start: int, stop: int) -> tuple[int, memoryview]:
         """Decode the filter for a range; returns the start of the decoded bytes, and the bytes.
@@ -268,6 +269,9 @@ def check_decoded(size: int, stored: int, limits: Limits) -> None:
     limit = min(max(SMALL, stored * limits.ratio), limits.decoded)
     if size > limit:
         raise LimitError(
-            "would decode to more than the limits allow", expected=f"at most {limit} bytes", found=f"{size} bytes",
-            code="ratio", limit="decoded" if size > limits.decoded else "ratio",
-        )  # fmt: skip
+            "would decode to more than the limits allow",
+            expected=f"at most {limit} bytes",
+            found=f"{size} bytes",
+            code="ratio",
+            limit="decoded" if size > limits.decoded else "ratio",
+        )

@@ -121,9 +121,14 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
         raise error.within(part=name, hint=REPLACE) from None
     if not isinstance(parsed, dict):
         raise FormatError(
-            "is not a JSON object", part=name, offset=0, expected="'{'", found=repr(text.lstrip()[:4]), code="json",
+            "is not a JSON object",
+            part=name,
+            offset=0,
+            expected="'{'",
+            found=repr(text.lstrip()[:4]),
+            code="json",
             hint=REPLACE,
-        )  # fmt: skip
+        )
     return parsed
 
 
@@ -182,6 +187,10 @@ def parse_text(data: bytes, name: str, code: str = "encoding") -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(
-            "is not UTF-8", part=name, offset=error.start, found=repr(data[error.start : error.start + 4]), code=code,
+            "is not UTF-8",
+            part=name,
+            offset=error.start,
+            found=repr(data[error.start : error.start + 4]),
+            code=code,
             hint=REPLACE,
-        ) from None  # fmt: skip
+        ) from None

@@ -16,8 +16,17 @@ class Dropped:
     """
 
     kind: Literal[
-        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor", "graph",
-    ]  # fmt: skip
+        "metadata",
+        "asset",
+        "attribute",
+        "part",
+        "digest",
+        "child",
+        "encoding",
+        "declaration",
+        "tensor",
+        "graph",
+    ]
     name: str
     reason: str = ""
     where: str = ""

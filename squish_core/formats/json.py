@@ -34,9 +34,15 @@ class JsonMembers:
     """
 
     def __init__(
-        self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0, piece: int = 0,
+        self,
+        raw: bytes | memoryview,
+        what: str,
+        limits: Limits,
+        *,
+        start: int = 0,
+        piece: int = 0,
         constants: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.raw, self.what, self.limits, self.start = raw, what, limits, start
         self.at, self.piece = 0, piece or JSON_PIECE
         self.decoder = _LENIENT if constants else _DECODER
@@ -130,15 +136,20 @@ class JsonMembers:
             ):
                 return error
         return LimitError(
-            f"the {self.what} has an entry that is too long", offset=self.start + begin,
-            expected=f"at most {self.piece} bytes", code="entry",
-        )  # fmt: skip
+            f"the {self.what} has an entry that is too long",
+            offset=self.start + begin,
+            expected=f"at most {self.piece} bytes",
+            code="entry",
+        )
 
     def _too_deep(self, begin: int) -> LimitError:
         return LimitError(
-            f"the {self.what} is nested too deeply", offset=self.start + begin,
-            expected=f"at most {self.limits.depth} levels", code="depth", limit="depth",
-        )  # fmt: skip
+            f"the {self.what} is nested too deeply",
+            offset=self.start + begin,
+            expected=f"at most {self.limits.depth} levels",
+            code="depth",
+            limit="depth",
+        )
 
     def _error(self, message: str, at: int, code: str, **numbers: Any) -> FormatError:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)

@@ -56,5 +56,7 @@ class Stream:
         if sink.tell() - start != self.part.nbytes:
             raise FormatError(
                 "part size mismatch",
-                expected=self.part.nbytes, found=sink.tell() - start, code="size",
-            )  # fmt: skip
+                expected=self.part.nbytes,
+                found=sink.tell() - start,
+                code="size",
+            )

@@ -54,9 +54,13 @@ class _Window:
 
     def error(self, what: str, offset: int, expected: object = None, found: object = None) -> FormatError:
         return FormatError(
-            f"corrupt protobuf message: {what}", file=self.source.name or None, offset=offset, expected=expected,
-            found=found, code="protobuf",
-        )  # fmt: skip
+            f"corrupt protobuf message: {what}",
+            file=self.source.name or None,
+            offset=offset,
+            expected=expected,
+            found=found,
+            code="protobuf",
+        )
 
 
 class Message:

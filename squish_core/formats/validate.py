@@ -47,20 +47,32 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     """
     if not isinstance(name, str):
         raise FormatError(
-            "a tensor name is not text", offset=offset, expected="text", found=type(name).__name__, code="name",
+            "a tensor name is not text",
+            offset=offset,
+            expected="text",
+            found=type(name).__name__,
+            code="name",
             hint=_DAMAGED,
-        )  # fmt: skip
+        )
     if not name or "\0" in name:
         raise FormatError(
-            "a tensor name contains NUL" if name else "a tensor name is empty", tensor=name or None, offset=offset,
-            expected="text without NUL", found=f"NUL as character {name.index(chr(0))}" if name else "no characters",
-            code="name", hint=_DAMAGED,
-        )  # fmt: skip
+            "a tensor name contains NUL" if name else "a tensor name is empty",
+            tensor=name or None,
+            offset=offset,
+            expected="text without NUL",
+            found=f"NUL as character {name.index(chr(0))}" if name else "no characters",
+            code="name",
+            hint=_DAMAGED,
+        )
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
         raise LimitError(
-            "a tensor name is too long", offset=offset, expected=f"at most {limits.name} bytes",
-            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes", code="name", limit="name",
-        )  # fmt: skip
+            "a tensor name is too long",
+            offset=offset,
+            expected=f"at most {limits.name} bytes",
+            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes",
+            code="name",
+            limit="name",
+        )
     return name
 
 
@@ -108,26 +120,46 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     """
     if not isinstance(shape, (list, tuple)):
         raise FormatError(
-            "the shape is not a list", tensor=tensor, offset=offset, expected="a list of integers",
-            found=type(shape).__name__, code="shape", hint=_DAMAGED,
-        )  # fmt: skip
+            "the shape is not a list",
+            tensor=tensor,
+            offset=offset,
+            expected="a list of integers",
+            found=type(shape).__name__,
+            code="shape",
+            hint=_DAMAGED,
+        )
     for size in shape:
         if type(size) is not int or size < 0:
             raise FormatError(
-                "invalid dimension", tensor=tensor, offset=offset, expected="an integer, 0 or more",
-                found=repr(size), code="shape", hint=_DAMAGED,
-            )  # fmt: skip
+                "invalid dimension",
+                tensor=tensor,
+                offset=offset,
+                expected="an integer, 0 or more",
+                found=repr(size),
+                code="shape",
+                hint=_DAMAGED,
+            )
     if len(shape) > limits.rank:
         raise LimitError(
-            "too many dimensions", tensor=tensor, offset=offset,
-            expected=f"at most {limits.rank}", found=len(shape), code="shape", limit="rank",
-        )  # fmt: skip
+            "too many dimensions",
+            tensor=tensor,
+            offset=offset,
+            expected=f"at most {limits.rank}",
+            found=len(shape),
+            code="shape",
+            limit="rank",
+        )
     # Another axis of size 0 makes the byte count 0, but no array can have an axis this long.
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
-            "the shape is larger than any array", tensor=tensor, offset=offset,
-            expected=f"fewer than {_ELEMENTS} elements", found=list(shape), code="shape", hint=_DAMAGED,
-        )  # fmt: skip
+            "the shape is larger than any array",
+            tensor=tensor,
+            offset=offset,
+            expected=f"fewer than {_ELEMENTS} elements",
+            found=list(shape),
+            code="shape",
+            hint=_DAMAGED,
+        )
     return tuple(shape)
 
 
@@ -169,10 +201,15 @@ def check_extents(
     for file, offset, length, name in extents:
         if offset + length > sizes[file] or offset < 0 or length < 0:
             raise TruncatedError(
-                "the data runs past the end of the file", file=files[file].name, tensor=name, offset=offset,
-                expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",
+                "the data runs past the end of the file",
+                file=files[file].name,
+                tensor=name,
+                offset=offset,
+                expected=f"{length} bytes",
+                found=f"a file of {files[file].size} bytes",
+                code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
-            )  # fmt: skip
+            )
     ranges = sorted(extent for extent in extents if extent[2])
     tiled = True
     for before, after in zip(ranges, ranges[1:]):
@@ -193,15 +230,19 @@ def check_extents(
                     severity="warning",
                     where=after[3],
                     message=f"shares the bytes at {after[1]} with {before[3]!r}",
-                )  # fmt: skip
+                )
             )
             continue
         raise FormatError(
             f"the data {'has the same byte range as' if same else 'overlaps'} that of {before[3]!r}",
-            file=files[after[0]].name, tensor=after[3], offset=after[1],
-            expected=f"an offset of {end} or more", found=after[1], code="overlap",
+            file=files[after[0]].name,
+            tensor=after[3],
+            offset=after[1],
+            expected=f"an offset of {end} or more",
+            found=after[1],
+            code="overlap",
             hint="The file is damaged or malicious; do not trust its tensors.",
-        )  # fmt: skip
+        )
     return problems, tiled
 
 

@@ -366,9 +366,11 @@ def check_regular(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "not a regular file"
         raise WriteError(
-            f"is {kind}, and cannot be overwritten", file=str(target), code=ErrorCode.FILE_KIND,
+            f"is {kind}, and cannot be overwritten",
+            file=str(target),
+            code=ErrorCode.FILE_KIND,
             hint="Name a file in it." if kind == "a folder" else "Name a regular file.",
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -385,9 +387,12 @@ def creation(target: Path) -> Iterator[None]:
 def unwritable(target: Path, reason: str) -> WriteError:
     """Error for a target that cannot be written."""
     return WriteError(
-        "cannot be written", file=str(target), found=reason, code="unwritable",
+        "cannot be written",
+        file=str(target),
+        found=reason,
+        code="unwritable",
         hint=f"Check that you may create files in {str(target.parent)!r} and that the name is not too long.",
-    )  # fmt: skip
+    )
 
 
 def sync_rename(target: Path) -> list[str]:

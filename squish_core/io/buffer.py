@@ -36,9 +36,12 @@ class Buffer:
     """
 
     def __init__(
-        self, raw: memoryview, dtype: str, shape: tuple[int, ...],
+        self,
+        raw: memoryview,
+        dtype: str,
+        shape: tuple[int, ...],
         writable_view: Callable[[], memoryview | None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.raw, self.dtype, self.shape, self._writable_view = raw, dtype, shape, writable_view
 
     @property

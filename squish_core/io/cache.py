@@ -93,9 +93,12 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WriteError(
-                "the cache cannot be written", file=str(folder.parent), found=error.strerror, code="write",
+                "the cache cannot be written",
+                file=str(folder.parent),
+                found=error.strerror,
+                code="write",
                 hint=f"Set {FOLDER} to a writable folder.",
-            ) from None  # fmt: skip
+            ) from None
         try:
             fill(folder)
         except WriteError:

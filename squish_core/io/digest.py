@@ -163,9 +163,10 @@ def _xxh3() -> Any:
         from squish_core import environment
 
         raise MissingPluginError(
-            "an xxh3 digest needs the package xxhash", code=ErrorCode.NOT_INSTALLED,
+            "an xxh3 digest needs the package xxhash",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{environment.command(['xxhash'])}`.",
-        ) from None  # fmt: skip
+        ) from None
     return xxhash.xxh3_64()
 
 

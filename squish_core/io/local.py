@@ -107,9 +107,13 @@ class MappedFile:
 def shrunk(name: str, expected: int, size: int) -> TruncatedError:
     """Error for a file that shrank while it was open."""
     return TruncatedError(
-        "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
-        code=ErrorCode.CHANGED, hint="Open it again once it is complete.",
-    )  # fmt: skip
+        "the file changed while it was open",
+        file=name,
+        expected=f"{expected} bytes",
+        found=f"{size} bytes",
+        code=ErrorCode.CHANGED,
+        hint="Open it again once it is complete.",
+    )
 
 
 Identity = tuple[int, int, int, int]
@@ -151,9 +155,12 @@ class FileSource(Source):
         self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
             raise FormatError(
-                "is not a regular file", file=str(path), found=file_type(info.st_mode), code=ErrorCode.FILE_KIND,
+                "is not a regular file",
+                file=str(path),
+                found=file_type(info.st_mode),
+                code=ErrorCode.FILE_KIND,
                 hint="Squish needs random access; write the data to a file first.",
-            )  # fmt: skip
+            )
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
@@ -275,14 +282,20 @@ class FileSource(Source):
     def _read_error(self, error: OSError, offset: int) -> FormatError:
         if error.errno == errno.ENOMEM:
             return LimitError(
-                "not enough memory to read it", file=self.name, offset=offset, expected=f"{self.size:,} bytes",
+                "not enough memory to read it",
+                file=self.name,
+                offset=offset,
+                expected=f"{self.size:,} bytes",
                 code=ErrorCode.MEMORY,
                 hint="Raise the limit of this process (ulimit -v), or use a machine with more memory.",
-            )  # fmt: skip
+            )
         return FormatError(
-            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code=ErrorCode.UNREADABLE,
+            f"cannot be read: {error.strerror or error}",
+            file=self.name,
+            offset=offset,
+            code=ErrorCode.UNREADABLE,
             hint="The disk or its connection failed. Try again, or get a new copy of the file.",
-        )  # fmt: skip
+        )
 
 
 def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
@@ -359,9 +372,11 @@ class FolderSource(Source):
     def _check_same(self, name: str, identity: Identity) -> None:
         if self._first.setdefault(name, identity) != identity:
             raise FormatError(
-                "was replaced while the folder was open", file=os.path.join(self.name, name), code=ErrorCode.CHANGED,
+                "was replaced while the folder was open",
+                file=os.path.join(self.name, name),
+                code=ErrorCode.CHANGED,
                 hint="Open the folder again once it is complete.",
-            )  # fmt: skip
+            )
 
 
 def _refuse_links(folder: Path, path: str, member: Source, store: Path | None = None) -> None:
@@ -384,9 +399,13 @@ def _refuse_links(folder: Path, path: str, member: Source, store: Path | None = 
         link = "another file than the one that was opened"
     if link:
         raise FormatError(
-            "refers to a file through a link", file=str(folder / path), expected="a regular file of the folder",
-            found=link, code="link", hint="Copy the file into the folder if you trust where the link leads.",
-        )  # fmt: skip
+            "refers to a file through a link",
+            file=str(folder / path),
+            expected="a regular file of the folder",
+            found=link,
+            code="link",
+            hint="Copy the file into the folder if you trust where the link leads.",
+        )
 
 
 def _identity(info: os.stat_result) -> Identity:
@@ -436,9 +455,11 @@ def open_source(target: Any) -> Source:
     path = Path(name)
     if "://" in name and not path.exists():
         raise FormatError(
-            "is not a local path", file=name, code=ErrorCode.MISSING,
+            "is not a local path",
+            file=name,
+            code=ErrorCode.MISSING,
             hint="Name a local path here; `squish.open` reads URLs where squish-remote is installed.",
-        )  # fmt: skip
+        )
     try:
         info = path.stat()
     except (OSError, ValueError) as error:

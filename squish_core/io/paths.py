@@ -66,9 +66,12 @@ def missing(path: Path, error: Exception) -> FileAccessError:
     """Error for a path that cannot be opened."""
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
         return MissingFileError(
-            "is a link to a file that does not exist", file=str(path), found=os.readlink(path),
-            code=ErrorCode.MISSING, hint="Restore the file, or name another one.",
-        )  # fmt: skip
+            "is a link to a file that does not exist",
+            file=str(path),
+            found=os.readlink(path),
+            code=ErrorCode.MISSING,
+            hint="Restore the file, or name another one.",
+        )
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
@@ -77,8 +80,9 @@ def missing(path: Path, error: Exception) -> FileAccessError:
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
     next_step = {
-        errno.EACCES: "You need read permission.", errno.EMFILE: "Raise the limit of open files: ulimit -n.",
-    }.get(number or 0)  # fmt: skip
+        errno.EACCES: "You need read permission.",
+        errno.EMFILE: "Raise the limit of open files: ulimit -n.",
+    }.get(number or 0)
     return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
 
 
@@ -143,7 +147,10 @@ def snapshot_of(folder: Path) -> Path:
         fault = "has several snapshots, and no refs/main names one" if names else "has no snapshot"
         raise FormatError(
             "has no snapshot of the revision in refs/main" if revision else fault,
-            file=str(folder), code=ErrorCode.FOLDER, expected=revision or None, found=", ".join(names[:3]) or None,
+            file=str(folder),
+            code=ErrorCode.FOLDER,
+            expected=revision or None,
+            found=", ".join(names[:3]) or None,
             hint="Name the folder of one: snapshots/REVISION." if names else "Download the model again.",
-        )  # fmt: skip
+        )
     return snapshots / names[0]

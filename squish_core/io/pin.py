@@ -65,10 +65,14 @@ class Statement:
             if found != expected:
                 place = next(n for n in range(len(expected)) if found[n : n + 1] != expected[n : n + 1]) & ~15
                 raise FormatError(
-                    f"{self.what} differs from what the file states elsewhere", file=file, offset=offset + place,
-                    expected=expected[place : place + 16].hex(" "), found=found[place : place + 16].hex(" "),
-                    code=self.code, hint="Download the file: `squish verify` then lists what contradicts what.",
-                )  # fmt: skip
+                    f"{self.what} differs from what the file states elsewhere",
+                    file=file,
+                    offset=offset + place,
+                    expected=expected[place : place + 16].hex(" "),
+                    found=found[place : place + 16].hex(" "),
+                    code=self.code,
+                    hint="Download the file: `squish verify` then lists what contradicts what.",
+                )
 
 
 @frozen(kw_only=True)
@@ -130,7 +134,10 @@ class Pin:
             expected, found = getattr(self, name), getattr(other, name, None)
             if expected != found:
                 raise FormatError(
-                    "has other content than was pinned", file=self.url, expected=f"{name} {expected}",
-                    found=f"{name} {found}", code=ErrorCode.CHANGED,
+                    "has other content than was pinned",
+                    file=self.url,
+                    expected=f"{name} {expected}",
+                    found=f"{name} {found}",
+                    code=ErrorCode.CHANGED,
                     hint="Open its address, without the pin, to read what is there.",
-                )  # fmt: skip
+                )

@@ -143,11 +143,15 @@ def _finding(path: Path, size: int, actual_size: int, running: bool) -> Problem:
 
     if running:
         return Problem(
-            code=ErrorCode.EDIT_RUNNING, severity="note", where=path.name,
+            code=ErrorCode.EDIT_RUNNING,
+            severity="note",
+            where=path.name,
             message=f"another process is appending to the file; only the first {size} bytes are read",
-        )  # fmt: skip
+        )
     return Problem(
-        code=ErrorCode.TORN_APPEND, severity="warning", where=path.name,
+        code=ErrorCode.TORN_APPEND,
+        severity="warning",
+        where=path.name,
         message=f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are ignored. "
         "The next edit or `squish edit FILE --recover` removes them",
-    )  # fmt: skip
+    )

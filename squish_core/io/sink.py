@@ -385,6 +385,7 @@ class PackedSink(Sink):
 
     def _not_seekable(self) -> FormatError:
         return FormatError(
-            "this format revises earlier bytes of its file, so it cannot be written compressed", code="compressed",
+            "this format revises earlier bytes of its file, so it cannot be written compressed",
+            code="compressed",
             hint="Remove the compression suffix from the file name.",
-        )  # fmt: skip
+        )

@@ -218,10 +218,14 @@ class Source:
         self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
-                f"{what} runs past the end of the file", file=self.name, offset=offset, expected=f"{length} bytes",
-                found=f"a file of {self.size} bytes", code="bounds",
+                f"{what} runs past the end of the file",
+                file=self.name,
+                offset=offset,
+                expected=f"{length} bytes",
+                found=f"a file of {self.size} bytes",
+                code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
-            )  # fmt: skip
+            )
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         """Names of the regular files in the folder, or in its subfolder `folder`."""
@@ -287,9 +291,12 @@ def check_file_name(name: str, file: str) -> None:
     separators = any(c in name for c in "/\\\0:")
     if not name or name.startswith(".") or separators or name != name.strip() or not _encodes(name):
         raise FormatError(
-            "refers to a file by an invalid name", file=file, expected="a file name without a path",
-            found=repr(name), code="path",
-        )  # fmt: skip
+            "refers to a file by an invalid name",
+            file=file,
+            expected="a file name without a path",
+            found=repr(name),
+            code="path",
+        )
 
 
 def _encodes(name: str) -> bool:

@@ -101,10 +101,12 @@ def replace(path: Path | str, target: Path | str) -> None:
         if IS_POSIX:
             raise
         raise WriteError(
-            "cannot be replaced or renamed while it is open", file=str(target), code="unwritable",
+            "cannot be replaced or renamed while it is open",
+            file=str(target),
+            code="unwritable",
             found=error.strerror or str(error),
             hint="Close the files and arrays that read it, in other programs too, and try again; or choose a new name.",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def unlink(path: Path | str) -> None:

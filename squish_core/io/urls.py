@@ -103,9 +103,12 @@ def target_exists(name: str, what: str = "") -> WriteError:
     'exists'
     """
     return WriteError(
-        "already exists", file=name, found=what or None, code=ErrorCode.EXISTS,
+        "already exists",
+        file=name,
+        found=what or None,
+        code=ErrorCode.EXISTS,
         hint="Choose a new name, or replace it with --overwrite (overwrite=True).",
-    )  # fmt: skip
+    )
 
 
 class SourceOpener:
@@ -208,6 +211,8 @@ class SourceOpener:
         squish_core.errors.UsageError: ...
         """
         raise UsageError(
-            "such addresses can be read, not written", found=redact(url), code="read-only",
+            "such addresses can be read, not written",
+            found=redact(url),
+            code="read-only",
             hint="Write a local file, or to a store such as s3://.",
-        )  # fmt: skip
+        )

@@ -123,8 +123,10 @@ class CachedSource(WrappedSource):
         fetched = dict(zip(absent, self.inner.read_ranges(absent, what)))
         for (offset, _), view in fetched.items():
             self.cache.add(self.filename, offset, view)
-        return [self._heard(range_[0], fetched[range_]) if range_ in fetched else self.view(*range_, what)
-                for range_ in ranges]  # fmt: skip
+        return [
+            self._heard(range_[0], fetched[range_]) if range_ in fetched else self.view(*range_, what)
+            for range_ in ranges
+        ]
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         for low, high, view in self.cache.take(self.filename, offset, offset + len(out)):
@@ -135,11 +137,14 @@ class CachedSource(WrappedSource):
         self._heard(offset, out)
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
-        self.inner.read_ahead([
-            (low, high - low)
-            for offset, length in ranges
-            for low, high, view in self.cache.cut(self.filename, offset, offset + length) if view is None
-        ])  # fmt: skip
+        self.inner.read_ahead(
+            [
+                (low, high - low)
+                for offset, length in ranges
+                for low, high, view in self.cache.cut(self.filename, offset, offset + length)
+                if view is None
+            ]
+        )
 
     def _is_kept(self, offset: int, length: int) -> bool:
         return all(view is not None for _, _, view in self.cache.cut(self.filename, offset, offset + length))

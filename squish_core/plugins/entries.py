@@ -83,9 +83,11 @@ class Settings:
         bad = [item for item in items if item[0] not in "+-" and "=" not in item]
         if bad:
             raise ConflictError(
-                "invalid plugin settings", found=repr(bad[0]), code="settings",
+                "invalid plugin settings",
+                found=repr(bad[0]),
+                code="settings",
                 hint=f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas.",
-            )  # fmt: skip
+            )
         return cls(
             frozenset(item[1:] for item in items if item[0] == "+"),
             frozenset(item[1:] for item in items if item[0] == "-"),
@@ -118,10 +120,11 @@ class Conflict:
     def error(self) -> ConflictError:
         """Error for using the id."""
         return ConflictError(
-            f"several distributions provide the {self.kind} {self.id!r}", found=", ".join(self.dists),
+            f"several distributions provide the {self.kind} {self.id!r}",
+            found=", ".join(self.dists),
             code=ErrorCode.CONFLICT,
             hint=f"Uninstall all but one, or set {VARIABLE}={self.id}={self.dists[0]} to choose.",
-        )  # fmt: skip
+        )
 
 
 class Claims:
@@ -189,9 +192,11 @@ def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None
         return
     if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
         raise UsageError(
-            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"type {item}",
+            f"{name} of {kind} declarations has no such value",
+            found=repr(wrong[0]),
+            expected=f"type {item}",
             code="fact",
-        )  # fmt: skip
+        )
 
 
 def has_fact(value: Any, wanted: Any) -> bool:

@@ -156,8 +156,9 @@ def import_implementation(entry: Entry[Any]) -> Any:
     except Exception as error:  # a plugin's module or constructor may raise anything
         raise MissingPluginError(
             f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
-            code=ErrorCode.IMPORT, hint=f"Reinstall {entry.dist}.",
-        ) from error  # fmt: skip
+            code=ErrorCode.IMPORT,
+            hint=f"Reinstall {entry.dist}.",
+        ) from error
 
 
 def declarations(manager: Any, plugin: Any) -> Iterator[tuple[str, Info]]:
@@ -169,9 +170,11 @@ def declarations(manager: Any, plugin: Any) -> Iterator[tuple[str, Info]]:
     if version != SQUISH_API:
         raise SquishError(
             "the plugin needs another version of the plugin interface",
-            expected=f"SQUISH_API {SQUISH_API}", found=version, code="api",
+            expected=f"SQUISH_API {SQUISH_API}",
+            found=version,
+            code="api",
             hint="Install matching versions of the plugin and squish-core.",
-        )  # fmt: skip
+        )
     for caller in manager.get_hookcallers(plugin) or ():
         if not caller.has_spec():
             raise SquishError("implements a hook that does not exist", found=caller.name, code="hook")

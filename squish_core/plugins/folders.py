@@ -60,9 +60,12 @@ def file_of(folder: Source, suffixes: Collection[str]) -> Source:
     if len(firsts) > 1 or folder.path is None:
         raise FormatError(
             "is a folder with several models" if len(firsts) > 1 else "is a folder with a file of weights",
-            file=folder.name, expected="one model", found=_listing(firsts), code=ErrorCode.FOLDER,
+            file=folder.name,
+            expected="one model",
+            found=_listing(firsts),
+            code=ErrorCode.FOLDER,
             hint=f"Name a file: {_below(folder, firsts[0])}",
-        )  # fmt: skip
+        )
     return open_source(folder.path / firsts[0])
 
 
@@ -70,20 +73,25 @@ def unrecognized(folder: Source, installed: Iterable[str]) -> SquishError:
     """Return the error for a folder that no format recognizes, which says what it is."""
     names, subfolders = folder.members(), folder.subfolders()
     description = (
-        _of_other_software(names) or _of_ollama(folder, names, subfolders) or _of_the_hub(folder, subfolders)
-        or _with_weights_below(folder, names, subfolders) or _without_weights(folder, names)
-    )  # fmt: skip
+        _of_other_software(names)
+        or _of_ollama(folder, names, subfolders)
+        or _of_the_hub(folder, subfolders)
+        or _with_weights_below(folder, names, subfolders)
+        or _without_weights(folder, names)
+    )
     if description is not None:
         what, found, hint = description
         return UnknownFormatError(
             f"is {what}", file=folder.name, found=found or None, code=ErrorCode.UNKNOWN, hint=hint
         )
     return UnknownFormatError(
-        "is a folder that no installed format recognizes", file=folder.name,
-        found=_listing((*names, *(f"{name}/" for name in subfolders))) or "no files", code=ErrorCode.UNKNOWN,
+        "is a folder that no installed format recognizes",
+        file=folder.name,
+        found=_listing((*names, *(f"{name}/" for name in subfolders))) or "no files",
+        code=ErrorCode.UNKNOWN,
         hint="Name a file with weights, or a folder that contains one. Installed formats: "
         f"{', '.join(sorted(installed)) or 'none'}.",
-    )  # fmt: skip
+    )
 
 
 def _of_other_software(names: Sequence[str]) -> tuple[str, str, str] | None:

@@ -70,6 +70,7 @@ def _missing(name: str, error: ModuleNotFoundError) -> Exception:
     if package is None:
         return error
     return MissingPluginError(
-        f"{name} needs {package}, which is not installed", code=ErrorCode.NOT_INSTALLED,
+        f"{name} needs {package}, which is not installed",
+        code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{install_command(package)}`.",
-    )  # fmt: skip
+    )

@@ -40,7 +40,7 @@ from squish_core.plugins.hookspecs import (
     Hooks,
     SchedulerInfo,
     SourceInfo,
-)  # fmt: skip
+)
 from squish_core.text import did_you_mean
 from squish_core.version import __version__
 
@@ -329,9 +329,11 @@ class Registry:
         legal = {name for info in {INFOS[kind], *(type(entry.info) for entry in entries)} for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
             raise UsageError(
-                f"{kind} declarations have no such field", found=", ".join(unknown),
-                expected=", ".join(sorted(legal)), code="fact",
-            )  # fmt: skip
+                f"{kind} declarations have no such field",
+                found=", ".join(unknown),
+                expected=", ".join(sorted(legal)),
+                code="fact",
+            )
         for name, value in facts.items():
             check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
         # of one kind, the declarations of a third party may have more fields
@@ -442,9 +444,13 @@ class Registry:
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
 
     def matrix(
-        self, container: str, *, backends: Iterable[str | None] | None = None, policy: Any = "spec",
+        self,
+        container: str,
+        *,
+        backends: Iterable[str | None] | None = None,
+        policy: Any = "spec",
         op: str | None = None,
-    ) -> Matrix:  # fmt: skip
+    ) -> Matrix:
         """Resolve all combinations of a format's features, without a file; refusals are data, too.
 
         Parameters

@@ -36,10 +36,13 @@ class Providers:
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Entry[Any]]]) -> Providers:
         """The providers of the registry's tables."""
-        return cls({
-            (kind, name): Provider(entry.dist, entry.version, *_needs(entry.info))
-            for kind in ("container", "codec", "backend", "source") for name, entry in tables[kind].items()
-        })  # fmt: skip
+        return cls(
+            {
+                (kind, name): Provider(entry.dist, entry.version, *_needs(entry.info))
+                for kind in ("container", "codec", "backend", "source")
+                for name, entry in tables[kind].items()
+            }
+        )
 
     def used(self, container: str, encoding: Encoding, backend: str | None = None) -> tuple[ChainPlugin, ...]:
         """The plugins for an encoding, each once: its formats, codecs, byte codecs, and the backend."""
@@ -242,9 +245,10 @@ def _by_signature(where: str, texts: Iterable[Any], containers: Mapping[str, Ent
     """The installed format with the longest matching signature."""
     matches = [
         (len(signature.bytes), entry.id)
-        for entry in containers.values() for signature in entry.info.signatures
+        for entry in containers.values()
+        for signature in entry.info.signatures
         if signature.where == where and any(_matches(signature, text) for text in texts)
-    ]  # fmt: skip
+    ]
     return max(matches)[1] if matches else None
 
 

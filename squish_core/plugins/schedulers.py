@@ -65,10 +65,13 @@ def scheduler_named(text: str, registry: Registry) -> Workers:
     package = packages("scheduler").get(name)
     if package:
         raise MissingPluginError(
-            f"the scheduler {name!r} is not installed", code=ErrorCode.NOT_INSTALLED,
+            f"the scheduler {name!r} is not installed",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command(package)}`.",
-        )  # fmt: skip
+        )
     raise UsageError(
-        "no such scheduler", expected=", ".join(sorted({*registry.schedulers, *packages("scheduler")})),
-        found=text, code=ErrorCode.USAGE,
-    )  # fmt: skip
+        "no such scheduler",
+        expected=", ".join(sorted({*registry.schedulers, *packages("scheduler")})),
+        found=text,
+        code=ErrorCode.USAGE,
+    )

@@ -42,9 +42,11 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
     if scheme is None:
         if options:
             raise UsageError(
-                "source options are for URLs", found=", ".join(sorted(options)), expected="a URL such as https://...",
+                "source options are for URLs",
+                found=", ".join(sorted(options)),
+                expected="a URL such as https://...",
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
         return open_source(target)
     entry = source_entry(scheme, registry, target)
     merged = _options(entry, options or {})
@@ -82,9 +84,11 @@ def _options(entry: Entry[SourceInfo], options: Mapping[str, Any]) -> dict[str, 
     info = entry.info
     if unknown := sorted(set(merged) - set(info.options)):
         raise UsageError(
-            f"the source {info.id!r} has no such option", found=", ".join(unknown),
-            expected=", ".join(sorted(info.options)) or "no options", code=ErrorCode.OPTION,
-        )  # fmt: skip
+            f"the source {info.id!r} has no such option",
+            found=", ".join(unknown),
+            expected=", ".join(sorted(info.options)) or "no options",
+            code=ErrorCode.OPTION,
+        )
     return merged
 
 
@@ -110,9 +114,11 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry[SourceInfo]
     if entries:
         raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
     raise MissingPluginError(
-        f"no installed plugin reads {scheme}:// addresses", file=redact(url), code=ErrorCode.NOT_INSTALLED,
+        f"no installed plugin reads {scheme}:// addresses",
+        file=redact(url),
+        code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{catalog.install_command(source_package(scheme))}`.",
-    )  # fmt: skip
+    )
 
 
 def source_package(scheme: str) -> str:

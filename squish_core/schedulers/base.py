@@ -87,7 +87,8 @@ def lost_worker(number: int, detail: str = "") -> SquishError:
     'task 3'
     """
     return SquishError(
-        f"worker processes were lost {RETRIES + 1} times during one task", code="worker",
+        f"worker processes were lost {RETRIES + 1} times during one task",
+        code="worker",
         found=f"task {number}{f', {detail}' if detail else ''}",
         hint="Look for a lack of memory; smaller tasks take less ({option:task_bytes}).",
-    )  # fmt: skip
+    )

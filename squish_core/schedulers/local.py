@@ -73,9 +73,11 @@ def process_count(address: str) -> int:
         return workers()
     if not (address.isascii() and address.isdigit() and len(address) <= 4 and 0 < int(address) <= MOST):
         raise UsageError(
-            "not a number of processes", expected=f"local:1 to local:{MOST}", found=f"local:{address}",
+            "not a number of processes",
+            expected=f"local:1 to local:{MOST}",
+            found=f"local:{address}",
             code=ErrorCode.USAGE,
-        )  # fmt: skip
+        )
     return int(address)
 
 

@@ -63,9 +63,13 @@ class Toy(WritableContainer):
             offset += part.nbytes
         problems = [Problem(code="odd", severity="warning", where=w, message="is odd") for w in header.get("odd", ())]
         return Index(
-            format="toy", version="1", files=(FileRef(source.filename, source.size),), tensors=tensors,
-            meta=header["meta"], problems=tuple(problems),
-        )  # fmt: skip
+            format="toy",
+            version="1",
+            files=(FileRef(source.filename, source.size),),
+            tensors=tensors,
+            meta=header["meta"],
+            problems=tuple(problems),
+        )
 
     def encodings_for(self, **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE),)
@@ -90,11 +94,16 @@ class ToyPlugin:
     def squish_containers(self) -> list[ContainerInfo]:
         return [
             ContainerInfo(
-                id="toy", title="a toy", factory="toy_format:Toy", suffixes=(".toy",),
-                signatures=(Signature(b"TOY1"),), can_write=True, features={"dtype": ("f32",)},
+                id="toy",
+                title="a toy",
+                factory="toy_format:Toy",
+                suffixes=(".toy",),
+                signatures=(Signature(b"TOY1"),),
+                can_write=True,
+                features={"dtype": ("f32",)},
                 options={"wire": "version to write"},
             )
-        ]  # fmt: skip
+        ]
 
 
 def head(shapes: dict[str, list[int]], meta: dict[str, Any], **more: Any) -> bytes:
@@ -188,10 +197,16 @@ def test_control_and_bidi_characters_of_names_are_escaped_everywhere(squish: Any
     evil = "x\x1b[31m\n\u202efake"
     path, other = write(tensors={evil: [1.0]}, meta={evil: evil}, odd=[evil]), write("other.toy", {evil: [2.0]})
     for command in (
-        ["ls", path], ["info", path], ["plan", path], ["verify", path], ["diff", path, other],
-        ["convert", path, path + ".toy", "--encode", "int9"], ["convert", path, path + ".toy"],
-        ["info", path, "--meta", evil], ["info", path, "--meta", evil[:-1]],
-    ):  # fmt: skip
+        ["ls", path],
+        ["info", path],
+        ["plan", path],
+        ["verify", path],
+        ["diff", path, other],
+        ["convert", path, path + ".toy", "--encode", "int9"],
+        ["convert", path, path + ".toy"],
+        ["info", path, "--meta", evil],
+        ["info", path, "--meta", evil[:-1]],
+    ):
         ran = squish(*command)
         assert not set("\x1b\u202e") & set(ran.out + ran.err), command
     assert r"x\x1b[31m\n\u202efake" in squish("ls", path).out
@@ -218,8 +233,9 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
 def test_lists_of_a_format_s_own_kind_are_lists() -> None:
     assert to_json({"a": UserList([1, b"xy"])}) == {"a": [1, {"bytes": 2}]}
     assert [abbreviate(UserList(items)) for items in (["a", "b"], range(99))] == [
-        "[a, b]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14...] 99 values",
-    ]  # fmt: skip
+        "[a, b]",
+        "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14...] 99 values",
+    ]
     assert abbreviate(b"xyz") == "{'bytes': 3}"
 
 
@@ -309,8 +325,10 @@ def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
     ran = squish("verify", good, str(short), odd)
     assert ran.code == 1
     assert [line.split(": ")[:2] for line in ran.out.splitlines() if line.startswith(("ok", "error:"))] == [
-        ["ok", good], ["error", str(short)], ["ok", odd],
-    ]  # fmt: skip
+        ["ok", good],
+        ["error", str(short)],
+        ["ok", odd],
+    ]
     ran = squish("verify", good, missing, odd, "--json")
     assert (ran.code, [entry["ok"] for entry in ran.json]) == (2, [True, False, True])
     assert ran.json[1]["error"]["code"] == "missing"
@@ -403,8 +421,9 @@ def test_convert_writes_and_reports(squish: Any, write: Any, tmp_path: Path) -> 
     ]
     assert "wrote" in ran.out
     assert [tensor["name"] for tensor in squish("ls", str(tmp_path / "out.toy"), "--json").json["tensors"]] == [
-        "a.weight", "a.bias",
-    ]  # fmt: skip
+        "a.weight",
+        "a.bias",
+    ]
 
 
 def test_a_dry_run_writes_nothing(squish: Any, write: Any, tmp_path: Path) -> None:
@@ -657,8 +676,9 @@ def test_doctor_names_torn_appends_and_leaves_them(squish: Any, tmp_path: Path) 
 def test_doctor_looks_into_folders_only(squish: Any, write: Any, words: list[str]) -> None:
     ran = squish("doctor", *(write() if word == "FILE" else word for word in words), "--json")
     assert (ran.code, ran.json["error"]["code"]) == (
-        2, {"--clean": "usage", "gone": "missing", "FILE": "file-kind"}[words[0]],
-    )  # fmt: skip
+        2,
+        {"--clean": "usage", "gone": "missing", "FILE": "file-kind"}[words[0]],
+    )
 
 
 def test_convert_reports_the_leftovers_it_removed(squish: Any, write: Any, tmp_path: Path) -> None:

@@ -107,9 +107,12 @@ def test_old_lines_still_run(
     squish.save("m.safetensors", {"w": np.ones((64, 64), np.float32), "v": np.ones(4, np.float32)})
     Path("recipe.toml").write_text('encode = ["int8"]\n')
     for line in (
-        "plan m.safetensors --policy smallest", "convert m.safetensors a.zt --policy-file recipe.toml",
-        "convert m.safetensors b.zt --plan plan.json", "cp m.safetensors c.zt --tensors v", "new-plugin zeta --out new",
-    ):  # fmt: skip
+        "plan m.safetensors --policy smallest",
+        "convert m.safetensors a.zt --policy-file recipe.toml",
+        "convert m.safetensors b.zt --plan plan.json",
+        "cp m.safetensors c.zt --tensors v",
+        "new-plugin zeta --out new",
+    ):
         assert main(line.split()) == 0, line
         old = next(word for word in line.split() if word.startswith("--"))
         assert capsys.readouterr().err.startswith(f"warning: {old} is now ")

@@ -44,8 +44,11 @@ def test_listings_import_nothing_heavy(command: str) -> None:
 )
 def test_text_and_switches_need_no_pydantic(command: list[str]) -> None:
     argv = [word.format(model=DATA / "sample.safetensors") for word in command]
-    ran = run("-c", f"import sys; from squish_cli import main; code = main({argv}); "
-                    "print('ended', code, 'pydantic' in sys.modules)")  # fmt: skip
+    ran = run(
+        "-c",
+        f"import sys; from squish_cli import main; code = main({argv}); "
+        "print('ended', code, 'pydantic' in sys.modules)",
+    )
     assert ran.stdout.splitlines()[-1] == "ended 0 False", ran.stderr
 
 

@@ -250,8 +250,10 @@ def test_what_is_not_carried_over_shares_a_line_by_kind_and_reason(squish: Any, 
     report = evolve(convert(path, path.with_name("out.box"), registry=toys.registry()), dropped=tuple(dropped))
     lines = list(conversion_lines(report))
     assert lines[lines.index("not carried over:") + 1 :] == [
-        "  metadata (not text): a, b, c", "  asset d", "  w: part scale",
-    ]  # fmt: skip
+        "  metadata (not text): a, b, c",
+        "  asset d",
+        "  w: part scale",
+    ]
 
 
 # widths
@@ -264,11 +266,22 @@ def test_every_command_fits_the_terminal(squish: Any, path: Path, monkeypatch: p
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.chdir(path.parent)
     for words in (
-        ("ls", path.name), ("ls", "-l", path.name), ("info", path.name), ("info", path.name, "*"),
-        ("plan", path.name), ("verify", path.name, "--deep"), ("diff", path.name, other.name),
-        ("convert", path.name, out.name, "--encode", "f16"), ("formats",), ("formats", "toy.box"), ("codecs",),
-        ("backends",), ("plugins",), ("doctor",), ("doctor", "."),
-    ):  # fmt: skip
+        ("ls", path.name),
+        ("ls", "-l", path.name),
+        ("info", path.name),
+        ("info", path.name, "*"),
+        ("plan", path.name),
+        ("verify", path.name, "--deep"),
+        ("diff", path.name, other.name),
+        ("convert", path.name, out.name, "--encode", "f16"),
+        ("formats",),
+        ("formats", "toy.box"),
+        ("codecs",),
+        ("backends",),
+        ("plugins",),
+        ("doctor",),
+        ("doctor", "."),
+    ):
         lines = squish(*words).lines
         assert max(map(len, lines)) <= width, words
         assert LONG in "".join(line.strip() for line in lines) or LONG not in " ".join(words)

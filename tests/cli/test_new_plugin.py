@@ -40,9 +40,12 @@ def test_the_template_is_the_example() -> None:
     expected = {
         path.relative_to(EXAMPLE).as_posix(): path.read_text()
         for path in EXAMPLE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
-        and ".pytest_cache" not in path.parts and ".hypothesis" not in path.parts
-    }  # fmt: skip
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and not path.name.startswith(".")
+        and ".pytest_cache" not in path.parts
+        and ".hypothesis" not in path.parts
+    }
     assert dict(example_files()) == expected
 
 

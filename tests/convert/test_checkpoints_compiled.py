@@ -20,8 +20,9 @@ pytest.importorskip("squish_cpu")
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 SAMPLES = sorted(
     folder.parent
-    for plugin in ("hf", "mlx_format") for folder in (PLUGINS / plugin / "tests" / "data").glob("*/config.json")
-)  # fmt: skip
+    for plugin in ("hf", "mlx_format")
+    for folder in (PLUGINS / plugin / "tests" / "data").glob("*/config.json")
+)
 LAYER = "model.layers.0.self_attn.k_proj.weight"
 
 
@@ -116,8 +117,12 @@ def test_a_library_of_another_version_is_reported_by_plans_and_encoders(tmp_path
     environment = {**os.environ, "SQUISH_CPU_LIBRARY": "libc.so.6"}
     done = subprocess.run(
         [sys.executable, "-c", f"import json{STALE}"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     plan, loaded, options, encoding = json.loads(done.stdout)
     why = "the compiled kernels are of another version (found "
     assert f"not      cpu: {why}" in plan

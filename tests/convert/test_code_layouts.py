@@ -171,9 +171,13 @@ def test_codes_without_a_form_in_the_target_are_refused(tmp_path: Path, form: st
     ],
 )  # fmt: skip
 def test_groups_of_a_layout(
-    group: tuple[int, ...], run: int, shape: tuple[int, ...], sizes: tuple[int, ...], length: int | None,
+    group: tuple[int, ...],
+    run: int,
+    shape: tuple[int, ...],
+    sizes: tuple[int, ...],
+    length: int | None,
     columns: int | None,
-) -> None:  # fmt: skip
+) -> None:
     layout = CodeLayout(bits=4, group=group, run=run, scale_dtype="f32")
     assert (layout.group_sizes(shape), layout.run_length(shape), layout.row_group) == (sizes, length, columns)
 
@@ -200,11 +204,16 @@ def layouts_and_shapes(draw: st.DrawFn) -> tuple[CodeLayout, tuple[int, ...]]:
     bits = draw(st.integers(1, 8))
     tables = [None, None, "stored", LAYOUTS["float4"].table, tuple(range(1 << bits))]
     layout = CodeLayout(
-        bits=bits, signed=draw(st.booleans()), group=group, run=draw(st.sampled_from([0, 0, 0, 24])),
-        scale_dtype=draw(st.sampled_from(["f16", "f32", "bf16", "f8_e8m0", "f8_e4m3"])), offset_kind=kind,
+        bits=bits,
+        signed=draw(st.booleans()),
+        group=group,
+        run=draw(st.sampled_from([0, 0, 0, 24])),
+        scale_dtype=draw(st.sampled_from(["f16", "f32", "bf16", "f8_e8m0", "f8_e4m3"])),
+        offset_kind=kind,
         offset_dtype=None if kind == "none" else draw(st.sampled_from(["u4", "u8", "i8", "f16", "f32", "bf16"])),
-        zero=0 if kind == "bias" else draw(st.sampled_from([0, 1, 8, 128])), table=draw(st.sampled_from(tables)),
-    )  # fmt: skip
+        zero=0 if kind == "bias" else draw(st.sampled_from([0, 1, 8, 128])),
+        table=draw(st.sampled_from(tables)),
+    )
     return layout, shape
 
 

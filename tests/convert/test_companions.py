@@ -41,17 +41,25 @@ class Crate(api.CompositeContainer):
         return toys.Box().accepts(spec, encoding, options)
 
     def plan_file(
-        self, specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, api.Part],
-        options: api.Options, companions: api.Companions = api.NO_COMPANIONS,
-    ) -> api.WritePlan:  # fmt: skip
+        self,
+        specs: Sequence[api.TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, api.Part],
+        options: api.Options,
+        companions: api.Companions = api.NO_COMPANIONS,
+    ) -> api.WritePlan:
         dropped = tuple(api.Dropped("child", name, "no room") for name in companions.children if name == "other")
         return api.WritePlan(dropped=dropped)
 
     def write(
-        self, sink: api.Sink, tensors: Sequence[api.OutgoingTensor], meta: Mapping[str, Any],
-        assets: Mapping[str, bytes], options: api.Options,
+        self,
+        sink: api.Sink,
+        tensors: Sequence[api.OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: api.Options,
         companions: api.OutgoingCompanions = api.NO_OUTGOING_COMPANIONS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         groups = {"": (tensors, meta)} | {name: (each.tensors, each.meta) for name, each in companions.children.items()}
         boxes = {name: _box(list(group), dict(own)) for name, (group, own) in groups.items()}
         streams = [(str(whole.encoding.codec), whole.parts["blob"]) for whole in companions.whole]

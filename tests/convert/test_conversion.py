@@ -98,8 +98,10 @@ def test_the_same_codec_with_other_parameters_is_not_a_copy() -> None:
 def test_a_catch_all_rule_keeps_other_tensors_and_says_why(run: Any) -> None:
     report, file = run({"w": VALUES, "norm": VALUES[0], "ids": np.arange(4, dtype="<i4")}, "toy.rows")
     assert {name: action for name, (action, _) in actions(report).items()} == {
-        "w": "encode", "norm": "copy", "ids": "copy",
-    }  # fmt: skip
+        "w": "encode",
+        "norm": "copy",
+        "ids": "copy",
+    }
     notes = {step.name: step.note for step in report.steps}
     assert notes["norm"] == "kept: a vector is not quantized"
     assert notes["ids"] == "kept: only float tensors are encoded"
@@ -117,8 +119,11 @@ def test_a_format_decides_what_a_catch_all_rule_means(run: Any, monkeypatch: pyt
     assert [tensor.codec for tensor in file.values()] == ["toy.rows", "dense", "dense", "toy.rows"]
     assert [file[name].dtype for name in ("router", "embed")] == ["f32", "f16"]
     assert [step.note for step in report.steps] == [
-        "", "kept: toy.box does not quantize it", "encoded as dense:dtype=f16 by the conventions of toy.box", "",
-    ]  # fmt: skip
+        "",
+        "kept: toy.box does not quantize it",
+        "encoded as dense:dtype=f16 by the conventions of toy.box",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(("spec", "code"), [("affine:color=1", "params"), ("ggml.q8_k", "encode")])
@@ -211,8 +216,10 @@ def test_clipped_values_count_as_errors(run: Any) -> None:
 def test_errors_of_all_tensors_are_reported_together(run: Any) -> None:
     weights = {"a": VALUES, "b": 3 * VALUES[:3], "norm": VALUES[0]}
     report, file = run(weights, "toy.rows")
-    before, after = (np.concatenate([side[name].ravel() for name in "ab"]).astype("f8")
-                     for side in (weights, {name: file[name].numpy() for name in "ab"}))  # fmt: skip
+    before, after = (
+        np.concatenate([side[name].ravel() for name in "ab"]).astype("f8")
+        for side in (weights, {name: file[name].numpy() for name in "ab"})
+    )
     expected = {
         "nmse": np.square(after - before).sum() / np.square(before).sum(), "max_error": np.abs(after - before).max(),
         "cosine": before @ after / np.sqrt((before @ before) * (after @ after)),
@@ -266,9 +273,13 @@ def test_a_pattern_that_no_tensor_matches_is_an_error_before_writing(
 
 def test_a_keep_pattern_that_no_tensor_matches_is_a_warning(tmp_path: Path) -> None:
     report = squish.convert(
-        toys.box(MIXED), tmp_path / "o.box", None, ["toy.rows", "*bias*=keep"], requantize=True,
+        toys.box(MIXED),
+        tmp_path / "o.box",
+        None,
+        ["toy.rows", "*bias*=keep"],
+        requantize=True,
         registry=toys.registry(),
-    )  # fmt: skip
+    )
     assert report.unused == ("*bias*",)
     assert "warning: no tensor matches '*bias*', so this rule keeps nothing" in conversion_report.conversion_lines(
         report

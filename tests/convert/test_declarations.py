@@ -109,9 +109,12 @@ def test_a_declaration_goes_with_the_tensors_as_they_are_stored(tmp_path: Path) 
     config["quantization_config"] = {"quant_method": "later"}
     (unread / "config.json").write_text(json.dumps(config))
     for source, form, to in (
-        (path, "safetensors", "safetensors:max_shard_size=1MB"), (path, "safetensors", "ztensor"),
-        (unread, None, "safetensors:max_shard_size=1MB"), (unread, None, "ztensor"), (unread, None, "hf:method=gptq"),
-    ):  # fmt: skip
+        (path, "safetensors", "safetensors:max_shard_size=1MB"),
+        (path, "safetensors", "ztensor"),
+        (unread, None, "safetensors:max_shard_size=1MB"),
+        (unread, None, "ztensor"),
+        (unread, None, "hf:method=gptq"),
+    ):
         target = tmp_path / f"{source.name}-{to.partition(':')[0]}"
         with squish.open(source, form) as file:
             report = squish.convert(file, target, to)

@@ -125,9 +125,11 @@ def test_rows_that_did_not_run_keep_their_result(tmp_path: Path, monkeypatch: py
     table.write([(second, "no answer"), (third, "most | probable")])
     text = page.read_text()
     assert table.read_table(text) == {
-        (first.source, first.title): "a|b", (second.source, second.title): "no answer",
-        (third.source, third.title): "most | probable", ("source", "target"): "result",
-    }  # fmt: skip
+        (first.source, first.title): "a|b",
+        (second.source, second.title): "no answer",
+        (third.source, third.title): "most | probable",
+        ("source", "target"): "result",
+    }
     assert text.index("no answer") < text.index("probable")
     assert text.startswith("before\n")
     assert text.endswith("after\n")

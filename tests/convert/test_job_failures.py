@@ -145,9 +145,13 @@ def test_the_message_about_the_journal_of_another_job_names_the_first_difference
         change(source)
     with pytest.raises(UsageError) as caught:
         squish.convert(
-            source, tmp_path / "out.gguf", arguments.get("to"), arguments.get("encode", "q8_0"), registry=REGISTRY,
+            source,
+            tmp_path / "out.gguf",
+            arguments.get("to"),
+            arguments.get("encode", "q8_0"),
+            registry=REGISTRY,
             job=squish.Job("inline", task_bytes=arguments.get("task_bytes", TASK), resume=True),
-        )  # fmt: skip
+        )
     assert caught.value.code == "journal"
     assert where in caught.value.message
     assert journal.read_bytes() == before

@@ -24,8 +24,9 @@ from squish_core.api import ErrorCode, SquishError, UsageError, WriteError
 from squish_core.checking.maps import path_of
 
 RANDOM = np.random.default_rng(8)
-ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((64, 256), np.float32)
-          for number in range(3)}  # fmt: skip
+ARRAYS = {
+    f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((64, 256), np.float32) for number in range(3)
+}
 
 
 @pytest.fixture
@@ -38,11 +39,19 @@ def job(tmp_path: Path) -> Iterator[JobDescription]:
         output = tmp_path / "output"
         output.write_bytes(bytes(image.size))
         yield JobDescription(
-            plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
-            limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
-            canaries=canaries(plan, file, None), files=(str(output),),
+            plan=plan,
+            image=image,
+            source=path_of(file),
+            format=file.format,
+            assets=None,
+            activations=None,
+            limits=file.limits,
+            pins=document["source"]["files"],
+            lock=document["lock"],
+            canaries=canaries(plan, file, None),
+            files=(str(output),),
             tasks=JobLayout(plan, image, file, None).tasks(20_000),
-        )  # fmt: skip
+        )
 
 
 def message_for(job: JobDescription, folder: Path, task: int = 0) -> Message:
@@ -168,12 +177,20 @@ def test_a_worker_does_not_keep_the_pages_of_its_source(tmp_path: Path, encode: 
         (tmp_path / "output").write_bytes(bytes(image.size))
         opened = OpenJob(
             JobDescription(
-                plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
-                limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
-                canaries=canaries(plan, file, None), files=(str(tmp_path / "output"),),
+                plan=plan,
+                image=image,
+                source=path_of(file),
+                format=file.format,
+                assets=None,
+                activations=None,
+                limits=file.limits,
+                pins=document["source"]["files"],
+                lock=document["lock"],
+                canaries=canaries(plan, file, None),
+                files=(str(tmp_path / "output"),),
                 tasks=JobLayout(plan, image, file, None).tasks(1 << 30),
             )
-        )  # fmt: skip
+        )
     before = mapped_bytes()
     opened.write(0)
     assert mapped_bytes() < before + (8 << 20)
@@ -284,8 +301,10 @@ def test_the_message_about_a_temporary_folder_that_cannot_be_created_names_the_w
     with pytest.raises(WriteError) as caught:
         OpenJob(evolve(job, tasks=tasks, files=("s3://bucket/out.gguf",))).write(0)
     assert (caught.value.code, caught.value.file, caught.value.found) == (
-        "unwritable", tempfile.gettempdir(), "Read-only file system",
-    )  # fmt: skip
+        "unwritable",
+        tempfile.gettempdir(),
+        "Read-only file system",
+    )
     assert worker.worker_name() in caught.value.message
 
 

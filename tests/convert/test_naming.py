@@ -48,9 +48,12 @@ def test_other_names_are_refused(text: str, tmp_path: Path) -> None:
 def test_a_family_that_the_file_does_not_state_is_refused(architecture: str, dry_run: bool, tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         squish.convert(
-            model(model_type=architecture), tmp_path / "o.box", rename="gguf:qwen2", dry_run=dry_run,
+            model(model_type=architecture),
+            tmp_path / "o.box",
+            rename="gguf:qwen2",
+            dry_run=dry_run,
             registry=REGISTRY,
-        )  # fmt: skip
+        )
     assert caught.value.code == "names"
     assert not list(tmp_path.iterdir())
 

@@ -119,9 +119,10 @@ def test_a_checkpoint_opens_as_another_format_without_being_written(
 ) -> None:
     squish.convert(source, tmp_path / "out", to, encode)
     with (
-        squish.open(source) as file, squish.open(as_format(file, to, encode)) as virtual,
+        squish.open(source) as file,
+        squish.open(as_format(file, to, encode)) as virtual,
         squish.open(tmp_path / "out") as real,
-    ):  # fmt: skip
+    ):
         assert (virtual.format, list(virtual), virtual.metadata) == (real.format, list(real), real.metadata)
         for name in real:
             np.testing.assert_array_equal(virtual[name].numpy(), real[name].numpy())

@@ -37,8 +37,9 @@ def test_the_message_groups_tensors_by_codec_before_anything_is_written(mixed: P
     error = refusal(mixed, "mlx")
     assert (error.code, error.tensor) == ("refused", "blk.0.ffn_down.weight")
     assert [(finding.code, finding.where) for finding in error.findings] == [
-        ("refused", "ggml.q6_k"), ("refused", "ggml.q3_k"),
-    ]  # fmt: skip
+        ("refused", "ggml.q6_k"),
+        ("refused", "ggml.q3_k"),
+    ]
     assert "2 tensors of 6.56 bits a weight (blk.0.ffn_down.weight and 1 more)" in error.message
 
 
@@ -188,8 +189,10 @@ def test_the_rules_of_all_nearest_codes_convert_together(partly_refused: Path, t
     squish.convert(partly_refused, tmp_path / "codes", "mlx", rules, requantize=True)
     with squish.open(tmp_path / "codes") as file:
         assert {name: tensor.codec for name, tensor in file.items()} == {
-            **dict.fromkeys(file, "affine"), "token_embd.weight": "dense", "blk.0.attn_norm.weight": "dense",
-        }  # fmt: skip
+            **dict.fromkeys(file, "affine"),
+            "token_embd.weight": "dense",
+            "blk.0.attn_norm.weight": "dense",
+        }
 
 
 def test_patterns_match_only_the_layers_that_are_refused(tmp_path: Path) -> None:

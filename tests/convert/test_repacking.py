@@ -162,9 +162,17 @@ def test_repacking_never_touches_values(
         assert (step.action, str(step.exactness)) == ("repack", "values(f32)")
         seen |= {step.origin.codec.id, step.spec.encodings[0].codec.id} & carrying.keys()
     assert seen == {
-        "affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2", "mx", "ggml.mxfp4", "ggml.nvfp4",
-        "ggml.scaled_nvfp4", "palette",
-    }  # fmt: skip
+        "affine",
+        "ggml.q4_0",
+        "ggml.q8_0",
+        "squizd.int4",
+        "squizd.int2",
+        "mx",
+        "ggml.mxfp4",
+        "ggml.nvfp4",
+        "ggml.scaled_nvfp4",
+        "palette",
+    }
 
 
 def test_a_global_scale_goes_into_gguf_and_back(sources: dict[str, Path], tmp_path: Path) -> None:

@@ -66,9 +66,12 @@ def code_of(action: Any) -> str | None:
 
 @settings(deadline=None, max_examples=80)
 @given(
-    naming=st.sampled_from(NAMINGS), data=st.data(), scale=st.sampled_from(sorted(SCALES)),
-    layer=st.sampled_from(("up", "model.layers.0.mlp.up_proj", "transformer.h.3.attn")), config=st.booleans(),
-)  # fmt: skip
+    naming=st.sampled_from(NAMINGS),
+    data=st.data(),
+    scale=st.sampled_from(sorted(SCALES)),
+    layer=st.sampled_from(("up", "model.layers.0.mlp.up_proj", "transformer.h.3.attn")),
+    config=st.booleans(),
+)
 def test_no_codes_beside_undeclared_scales_become_values(
     tmp_path_factory: pytest.TempPathFactory, naming: Any, data: Any, scale: str, layer: str, config: bool
 ) -> None:

@@ -184,8 +184,11 @@ def test_files_in_a_folder_and_sentinels(tmp_path: Path) -> None:
         sink.sentinel(".ready", "inner")
         sink.sentinel(".ready")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
-        "out/.ready", "out/inner/.ready", "out/inner/a", "out/inner/most/b",
-    ]  # fmt: skip
+        "out/.ready",
+        "out/inner/.ready",
+        "out/inner/a",
+        "out/inner/most/b",
+    ]
 
 
 def test_padding_and_position(tmp_path: Path) -> None:

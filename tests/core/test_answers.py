@@ -194,14 +194,16 @@ def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SPEC = api.TensorSpec(
-    name="w", shape=(2, 4), dtype="f32",
+    name="w",
+    shape=(2, 4),
+    dtype="f32",
     encodings=(
         api.Encoding(
             codec=api.CodecSpec("affine", {"bits": 4, "block": [1, 2]}),
             parts={"data": api.Part(dtype="u8", shape=(2, 2), segments=(api.Segment(0, 64, 4),), digest="sha256:00")},
         ),
     ),
-)  # fmt: skip
+)
 
 
 def changed(**part: Any) -> api.TensorSpec:

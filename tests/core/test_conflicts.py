@@ -123,8 +123,10 @@ def test_a_refinement_in_conflict_stops_the_files_that_declare_it_alone(monkeypa
 
 
 def test_a_file_compressed_by_a_codec_in_conflict_is_refused() -> None:
-    codecs = [api.CodecInfo(id="acme.z", title="z", factory="toys:Xor", kind="bytes", signature=mark)
-              for mark in (b"ZZ1", b"ZZ2")]  # fmt: skip
+    codecs = [
+        api.CodecInfo(id="acme.z", title="z", factory="toys:Xor", kind="bytes", signature=mark)
+        for mark in (b"ZZ1", b"ZZ2")
+    ]
     registry = installed(a=brings(codecs=codecs[:1]), b=brings(codecs=codecs[1:]))
     for mark in (b"ZZ1", b"ZZ2"):
         refused(lambda mark=mark: squish.open(mark + bytes(9), registry=registry))
@@ -145,9 +147,7 @@ def test_doctor_lists_conflicts_and_fails(in_conflict: Registry, capsys: pytest.
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_plugins_lists_conflicts(
-    option: list[str], in_conflict: Registry, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+def test_plugins_lists_conflicts(option: list[str], in_conflict: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", *option]) == 0
     assert "toy.rows" in (shown := capsys.readouterr().out)
     assert "SQUISH_PLUGINS=toy.rows=" in shown

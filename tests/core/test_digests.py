@@ -138,9 +138,13 @@ def with_part(part: api.Part, *, registry: squish.Registry | None = None) -> Fil
 
 def test_digests_of_parts_whose_byte_codec_is_not_installed_are_unverified() -> None:
     part = api.Part(
-        dtype="u8", shape=(9,), data=b"123456789", filters=(api.Filter("gone"),),
-        digest="crc32c:0xE3069283", digest_of="decoded",
-    )  # fmt: skip
+        dtype="u8",
+        shape=(9,),
+        data=b"123456789",
+        filters=(api.Filter("gone"),),
+        digest="crc32c:0xE3069283",
+        digest_of="decoded",
+    )
     report = squish.verify(with_part(part), deep=True)
     assert (report.digests, report.unverified, report.decoded) == (1, 1, 0)
     assert {(problem.code, problem.severity) for problem in report.problems} == {("not-installed", "warning")}

@@ -239,10 +239,17 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     dense = weight.dense()
     np.testing.assert_allclose(weight.linear(operand), operand @ dense.T, rtol=1e-5)
     np.testing.assert_array_equal(weight.embed(np.array([[5, 0], [5, 63]])), dense[[[5, 0], [5, 63]]])
-    for wrong in (lambda: weight.linear(np.ones(31)), lambda: weight.embed([64]), lambda: weight.embed([-1]),
-                  lambda: weight.embed([0.5]), lambda: weight.experts(operand, [0]), lambda: weight.linear("x"),
-                  lambda: weight.linear([[1], [1, 2]]), lambda: weight.linear(operand * 1j),
-                  lambda: weight.embed([[1], [1, 2]])):  # fmt: skip
+    for wrong in (
+        lambda: weight.linear(np.ones(31)),
+        lambda: weight.embed([64]),
+        lambda: weight.embed([-1]),
+        lambda: weight.embed([0.5]),
+        lambda: weight.experts(operand, [0]),
+        lambda: weight.linear("x"),
+        lambda: weight.linear([[1], [1, 2]]),
+        lambda: weight.linear(operand * 1j),
+        lambda: weight.embed([[1], [1, 2]]),
+    ):
         with expect_error(SquishError, tensor="q") as caught:
             wrong()
         assert caught.value.code != "plugin-bug"
@@ -346,8 +353,13 @@ def test_typed_metadata_survives_exactly() -> None:
     loaded, assets = load_meta(dump_meta(meta, {"t": b"\0"}), Limits())
     assert list(loaded) == list(meta)
     assert assets == {"t": b"\0"}
-    assert [getattr(value, "type", None) for value in loaded.values()] == ["u8", "array:f32", "array:str", None,
-                                                                         "array:array:i32"]  # fmt: skip
+    assert [getattr(value, "type", None) for value in loaded.values()] == [
+        "u8",
+        "array:f32",
+        "array:str",
+        None,
+        "array:array:i32",
+    ]
     assert loaded["b"].value.tobytes() == meta["b"].value.tobytes()  # type: ignore[attr-defined]
     for damaged in (b"", b"\0", b"\xa1\x61v\x02", b"\xff" * 9):
         with expect_error(FormatError, code="meta", tensor="squish.meta"):

@@ -197,8 +197,10 @@ def test_extras_and_what_they_require_are_listed(checkout: Path, monkeypatch: py
     assert catalog.install_command("squish-three", extra="[more]") == catalog.install_command("squish-three[more]")
     assert catalog.install_command("squish-three") == "pip install ./plugins/three"
     assert catalog.install_command("squish-core", "squish-two", fresh=True).split()[2:] == [
-        ".", "./plugins/one", "./plugins/two"
-    ]  # fmt: skip
+        ".",
+        "./plugins/one",
+        "./plugins/two",
+    ]
 
 
 @pytest.mark.parametrize(("command", "extra"), catalog.COMMAND_EXTRAS.items())

@@ -32,9 +32,11 @@ def read(raw: bytes, piece: int) -> dict[str, Any] | None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    value=st.dictionaries(st.text(max_size=9), VALUES, max_size=9), piece=st.integers(1, 200),
-    indent=st.sampled_from([None, 1]), ascii_only=st.booleans(),
-)  # fmt: skip
+    value=st.dictionaries(st.text(max_size=9), VALUES, max_size=9),
+    piece=st.integers(1, 200),
+    indent=st.sampled_from([None, 1]),
+    ascii_only=st.booleans(),
+)
 def test_every_cut_gives_the_same_object_or_refuses_it(
     value: dict[str, Any], piece: int, indent: int | None, ascii_only: bool
 ) -> None:
@@ -45,9 +47,11 @@ def test_every_cut_gives_the_same_object_or_refuses_it(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    value=st.dictionaries(st.text(max_size=5), VALUES, max_size=5), piece=st.integers(1, 99),
-    at=st.integers(0, 10_000), new=st.sampled_from([b"", b"{", b"}", b'"', b",", b"\\", b"\xff", b" ", b"0", b"e"]),
-)  # fmt: skip
+    value=st.dictionaries(st.text(max_size=5), VALUES, max_size=5),
+    piece=st.integers(1, 99),
+    at=st.integers(0, 10_000),
+    new=st.sampled_from([b"", b"{", b"}", b'"', b",", b"\\", b"\xff", b" ", b"0", b"e"]),
+)
 def test_a_damaged_object_is_read_as_json_reads_it_or_refused(
     value: dict[str, Any], piece: int, at: int, new: bytes
 ) -> None:

@@ -95,8 +95,10 @@ def test_a_container_that_declares_views_opens_tensors_of_one_storage(tmp_path: 
     with squish.open(box_of_views(head=(0, 2), middle=(4, 3)), "toy.views", registry=registry) as file:
         assert not file.problems
         assert {name: array.tolist() for name, array in file.numpy().items()} == {
-            "storage": [0, 1, 2, 3, 4, 5], "head": [0, 1], "middle": [1, 2, 3],
-        }  # fmt: skip
+            "storage": [0, 1, 2, 3, 4, 5],
+            "head": [0, 1],
+            "middle": [1, 2, 3],
+        }
         assert verify(file, deep=True).clean
         squish.convert(file, tmp_path / "copy.box", registry=registry)
     with squish.open(tmp_path / "copy.box", registry=registry) as copy:

@@ -125,9 +125,10 @@ def test_a_plan_refuses_another_source(source: Path, tmp_path: Path, change: str
     with open_box(source) as file:
         plan = plan_conversion(file, tmp_path / "out.box")
     other = {
-        "renamed": {**TENSORS, "c.weight": VALUES}, "moved": {"first": VALUES, **TENSORS},
+        "renamed": {**TENSORS, "c.weight": VALUES},
+        "moved": {"first": VALUES, **TENSORS},
         "encoded otherwise": {**TENSORS, "a.weight": toys.rows(VALUES)},
-    }[change]  # fmt: skip
+    }[change]
     if change == "renamed":
         del other["a.weight"]
     source.write_bytes(toys.box(other, {"k": 1}, {"t": b"asset"}))
@@ -149,8 +150,9 @@ def bytes_of(file: File, source: CountingSource, name: str) -> int:
     places = [segment for part in file.index.tensors[name].encodings[0].parts.values() for segment in part.segments]
     return sum(
         max(0, min(offset + length, place.offset + place.length) - max(offset, place.offset))
-        for _, offset, length in source.log for place in places
-    )  # fmt: skip
+        for _, offset, length in source.log
+        for place in places
+    )
 
 
 def test_planning_reads_the_codes_that_are_repacked_and_nothing_else(source: Path, tmp_path: Path) -> None:
@@ -196,9 +198,12 @@ def test_plans_of_every_format_travel(name: str, tmp_path: Path) -> None:
     source = tmp_path / "model.safetensors"
     rng = np.random.default_rng(0)
     squish.save(
-        source, {f"model.layers.{number}.mlp.up_proj.weight": rng.standard_normal((64, 256), np.float32)
-                 for number in range(2)},
-    )  # fmt: skip
+        source,
+        {
+            f"model.layers.{number}.mlp.up_proj.weight": rng.standard_normal((64, 256), np.float32)
+            for number in range(2)
+        },
+    )
     squish.convert(source, tmp_path / f"direct-{name}", to, encode)
     with squish.open(source) as file:
         plan = plan_conversion(file, tmp_path / f"planned-{name}", to, encode)

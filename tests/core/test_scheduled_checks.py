@@ -14,8 +14,9 @@ from squish_core.api import UsageError
 from squish_core.checking import maps
 
 RANDOM = np.random.default_rng(9)
-ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((96, 256), np.float32)
-          for number in range(6)}  # fmt: skip
+ARRAYS = {
+    f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((96, 256), np.float32) for number in range(6)
+}
 NAMES = list(ARRAYS)
 
 

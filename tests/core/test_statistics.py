@@ -36,10 +36,15 @@ def defined(values: list[float]) -> dict[str, Any]:
         power = min(max(math.frexp(value)[1] - 1, LOWEST), 127)
         sides[value < 0][power] = sides[value < 0].get(power, 0) + 1
     return {
-        "values": len(values), "zeros": values.count(0), "nan": sum(map(math.isnan, values)),
-        "infinite": sum(map(math.isinf, values)), "min": min(finite, default=None),
-        "max": max(finite, default=None), "negative": sides[True], "positive": sides[False],
-    }  # fmt: skip
+        "values": len(values),
+        "zeros": values.count(0),
+        "nan": sum(map(math.isnan, values)),
+        "infinite": sum(map(math.isinf, values)),
+        "min": min(finite, default=None),
+        "max": max(finite, default=None),
+        "negative": sides[True],
+        "positive": sides[False],
+    }
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "i64", "i8", "u8", "bool"])

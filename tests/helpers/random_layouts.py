@@ -31,9 +31,19 @@ class Layout(NamedTuple):
 def layouts() -> st.SearchStrategy[Layout]:
     """Any codec with groups, blocks or tiles, in any layout."""
     return st.one_of(
-        affine(), affine(), palette(), squizd(), mx(), zt_mx(), float8(), hqq(), panels(), masked(), act_order(),
+        affine(),
+        affine(),
+        palette(),
+        squizd(),
+        mx(),
+        zt_mx(),
+        float8(),
+        hqq(),
+        panels(),
+        masked(),
+        act_order(),
         blocks(),
-    ).filter(admitted)  # fmt: skip
+    ).filter(admitted)
 
 
 def admitted(layout: Layout) -> bool:

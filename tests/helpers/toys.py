@@ -40,11 +40,13 @@ def installed(settings: str = "", **modules: Any) -> Registry:
     """A registry of the core, the toys and these modules, each of its own distribution."""
     points = [
         SimpleNamespace(
-            name=name, value=name, load=lambda module=module: module,
+            name=name,
+            value=name,
+            load=lambda module=module: module,
             dist=SimpleNamespace(name=f"dist-{name}", version="1"),
         )
         for name, module in {"toys": sys.modules[__name__], **modules}.items()
-    ]  # fmt: skip
+    ]
     return Registry(plugins=settings, entry_points=lambda: points)
 
 
@@ -63,9 +65,14 @@ def squish_containers() -> list[api.ContainerInfo]:
     """The box."""
     features = {"packing": ("rows", "shifted"), "speed": ("slow",)}
     box = container_info(
-        "toy.box", api.Signature(b"TOYB"), suffixes=(".box",), can_write=True, features=features,
-        options={"note": "text kept in the header"}, aliases={"q8": "toy.rows"},
-    )  # fmt: skip
+        "toy.box",
+        api.Signature(b"TOYB"),
+        suffixes=(".box",),
+        can_write=True,
+        features=features,
+        options={"note": "text kept in the header"},
+        aliases={"q8": "toy.rows"},
+    )
     return [box]
 
 
@@ -100,11 +107,14 @@ class Box(api.WritableContainer):
     def _tensor(self, item: dict[str, Any], base: int) -> api.TensorSpec:
         parts = {
             role: api.Part(
-                dtype=dtype, shape=tuple(shape), segments=(api.Segment(0, base + at, size),), byteorder=order,
+                dtype=dtype,
+                shape=tuple(shape),
+                segments=(api.Segment(0, base + at, size),),
+                byteorder=order,
                 filters=tuple(api.Filter(name) for name in filters),
             )
             for role, (dtype, shape, at, size, order, filters) in item["parts"].items()
-        }  # fmt: skip
+        }
         encoding = api.Encoding(codec=codec_of(item["codec"]), parts=parts)
         return api.TensorSpec(name=item["name"], shape=tuple(item["shape"]), dtype=item["dtype"], encodings=(encoding,))
 
@@ -130,9 +140,13 @@ class Box(api.WritableContainer):
         return api.WritePlan()
 
     def write(
-        self, sink: api.Sink, tensors: Sequence[api.OutgoingTensor], meta: Mapping[str, Any],
-        assets: Mapping[str, bytes], options: api.Options,
-    ) -> None:  # fmt: skip
+        self,
+        sink: api.Sink,
+        tensors: Sequence[api.OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: api.Options,
+    ) -> None:
         specs = [tensor.spec for tensor in tensors]
         sink.write(head(specs, meta, {name: len(data) for name, data in assets.items()}))
         for tensor in tensors:
@@ -186,9 +200,12 @@ def head(specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mappi
 
 
 def box(
-    tensors: Mapping[str, Any], meta: Mapping[str, Any] | None = None, assets: Mapping[str, bytes] | None = None,
-    byteorder: str = "<", filters: tuple[str, ...] = (),
-) -> bytes:  # fmt: skip
+    tensors: Mapping[str, Any],
+    meta: Mapping[str, Any] | None = None,
+    assets: Mapping[str, bytes] | None = None,
+    byteorder: str = "<",
+    filters: tuple[str, ...] = (),
+) -> bytes:
     """A box of arrays (dense) and of (codec id, logical shape, {role: array})."""
     assets, specs, data = assets or {}, [], b""
     for name, stored in tensors.items():
@@ -281,12 +298,21 @@ class Runner(api.Backend):
         return other
 
     def offer(self, request: api.Request) -> api.Offer | api.Refusal:
-        cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1),
-                        memory=self.settings.get("memory", "host"))  # fmt: skip
+        cost = api.Cost(
+            stored=1,
+            resident=self.settings.get("resident", 1),
+            moved=self.settings.get("moved", 1),
+            memory=self.settings.get("memory", "host"),
+        )
         return api.Offer(
-            backend=self.id, encoding=request.encoding, mode=self.settings.get("mode", "stream"),
-            ops=self.settings.get("ops", api.OPS), storage="toy", cost=cost, exact=self.settings.get("exact", True),
-        )  # fmt: skip
+            backend=self.id,
+            encoding=request.encoding,
+            mode=self.settings.get("mode", "stream"),
+            ops=self.settings.get("ops", api.OPS),
+            storage="toy",
+            cost=cost,
+            exact=self.settings.get("exact", True),
+        )
 
 
 def backend(toy_id: str, preference: int = 0, **settings: Any) -> api.BackendInfo:

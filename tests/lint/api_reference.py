@@ -149,11 +149,18 @@ def page() -> str:
     functions = [name for name, value in values.items() if inspect.isfunction(value)]
     classes = [name for name, value in values.items() if inspect.isclass(value)]
     classes = [name for name in classes if not issubclass(values[name], BaseException)]
-    return "".join([
-        HEAD, "\n## Functions\n", *map(function_text, functions), "\n## Classes\n", *map(class_text, classes),
-        "\n## Errors\n\nTheir codes: `docs/errors.md`.\n\n| class | is also | raised when |\n|---|---|---|\n",
-        *error_rows(), *map(interface_text, INTERFACES),
-    ])  # fmt: skip
+    return "".join(
+        [
+            HEAD,
+            "\n## Functions\n",
+            *map(function_text, functions),
+            "\n## Classes\n",
+            *map(class_text, classes),
+            "\n## Errors\n\nTheir codes: `docs/errors.md`.\n\n| class | is also | raised when |\n|---|---|---|\n",
+            *error_rows(),
+            *map(interface_text, INTERFACES),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -200,8 +200,11 @@ def test_every_required_library_is_imported(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_is_too_long_to_read_at_once(package: str) -> None:
-    too_long = {str(path.relative_to(ROOT)): n for path in sources(package)
-                if (n := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES}  # fmt: skip
+    too_long = {
+        str(path.relative_to(ROOT)): n
+        for path in sources(package)
+        if (n := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
+    }
     assert not too_long
 
 

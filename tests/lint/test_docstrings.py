@@ -55,9 +55,10 @@ MODULES = [
 """What programs, plugins and their tests import."""
 DECLARED = [
     pytest.param(getattr(import_module(module), name), id=f"{module}.{name}")
-    for module in MODULES for name in import_module(module).__all__
+    for module in MODULES
+    for name in import_module(module).__all__
     if inspect.isfunction(getattr(import_module(module), name)) or inspect.isclass(getattr(import_module(module), name))
-]  # fmt: skip
+]
 
 
 def methods(owner: type) -> Iterator[Callable[..., Any]]:

@@ -131,10 +131,13 @@ def test_no_module_writes_or_compares_the_text_of_a_constant() -> None:
     positions = parameters_named_code(trees())
     texts = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r} is ErrorCode.{LITERALS[node.value]}"
-        for path, tree in trees().items() if path != Path(codes.__file__)
-        for expression in code_expressions(tree, positions) if not isinstance(expression, ast.Call)
-        for node in ast.walk(expression) if isinstance(node, ast.Constant) and node.value in LITERALS
-    ]  # fmt: skip
+        for path, tree in trees().items()
+        if path != Path(codes.__file__)
+        for expression in code_expressions(tree, positions)
+        if not isinstance(expression, ast.Call)
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Constant) and node.value in LITERALS
+    ]
     assert not texts
 
 
@@ -147,6 +150,7 @@ def test_whatever_is_compared_with_a_code_is_a_constant() -> None:
                 operands = [n for side in (node.left, *node.comparators) for n in ast.walk(side)]
                 texts += [
                     f"{path.relative_to(ROOT)}:{n.lineno} {n.value!r}"
-                    for n in operands if isinstance(n, ast.Constant) and isinstance(n.value, str)
-                ]  # fmt: skip
+                    for n in operands
+                    if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                ]
     assert not texts

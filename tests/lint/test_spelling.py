@@ -27,9 +27,11 @@ FOLDERS = (
     "tests",
 )
 FILES = [
-    path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))
+    path
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".md") and path != Path(__file__).resolve()
-]  # fmt: skip
+]
 
 
 def test_files_are_spelled_the_american_way() -> None:

@@ -74,8 +74,9 @@ _TORCH = Environment(
 _SQUISH_TORCH = Environment(
     "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2 "
     "lm-eval==0.4.13 datasets==5.2.0",
-    python="3.11", checkout=True,
-)  # fmt: skip
+    python="3.11",
+    checkout=True,
+)
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
 _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
@@ -95,7 +96,7 @@ ENVIRONMENTS = {
         "torch==2.13.0 transformers==5.4.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
         python="3.11",
         checkout=True,
-    ),  # fmt: skip
+    ),
     # kernels run in Triton's interpreter, and are compiled for GPUs: neither needs one
     "squish-cuda": Environment(
         "torch==2.13.0 triton==3.9.0 gguf==0.19.0 numpy ml_dtypes", python="3.11", checkout=True

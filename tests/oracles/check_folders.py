@@ -195,8 +195,9 @@ def main(arguments: Sequence[str]) -> int:
                 if not case.agrees:
                     print(
                         f"{case.family} | {case.change} | engine {case.engine}: {case.reason[:200]} | "
-                        f"check-model {case.check}: {case.said[:200]}", flush=True,
-                    )  # fmt: skip
+                        f"check-model {case.check}: {case.said[:200]}",
+                        flush=True,
+                    )
             print(f"# {family}: {len(found)} models, {sum(not case.agrees for case in found)} differ", flush=True)
     print(matrix(results))
     counts = Counter(case.check for case in results)

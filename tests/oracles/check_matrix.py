@@ -252,8 +252,9 @@ def main(arguments: Sequence[str]) -> int:
                 if not case.agrees:
                     print(
                         f"{case.family} | {case.change} | engine {case.engine}: {case.reason[:300]} | "
-                        f"check-model {case.check}: {case.said[:300]}", flush=True,
-                    )  # fmt: skip
+                        f"check-model {case.check}: {case.said[:300]}",
+                        flush=True,
+                    )
             print(f"# {family}: {len(found)} models, {sum(not case.agrees for case in found)} differ", flush=True)
     print(matrix(results))
     print(f"not known: {sum(case.check == UNKNOWN for case in results)} of {len(results)}")

@@ -63,9 +63,15 @@ ENGINES = {
 
 
 def ask(
-    engine: str, model: Path, ids: Sequence[Sequence[int]] | None = None, *, tokens: int = TOKENS,
-    vocabulary: int = 0, timeout: float = 120.0, adapter: Path | None = None,
-) -> Answer:  # fmt: skip
+    engine: str,
+    model: Path,
+    ids: Sequence[Sequence[int]] | None = None,
+    *,
+    tokens: int = TOKENS,
+    vocabulary: int = 0,
+    timeout: float = 120.0,
+    adapter: Path | None = None,
+) -> Answer:
     """An engine's answer to PROMPTS; an engine that hangs is asked once more, in a new process.
 
     `ids` are tokens to run on instead of the engine's own; `vocabulary` is how many log-probabilities mistral.rs lists;

@@ -158,8 +158,12 @@ def json_mutants(base: Folder, name: str, skip: tuple[str, ...] = ()) -> Iterato
     """Each member of a JSON file and of the objects in it: removed, of another type, out of range."""
     document = json.loads(base.files[name])
     places: list[tuple[str, ...]] = [(key,) for key in document if key not in skip]
-    places += [(key, inner) for key, value in document.items() if isinstance(value, dict) and key not in skip
-               for inner in list(value)[:40]]  # fmt: skip
+    places += [
+        (key, inner)
+        for key, value in document.items()
+        if isinstance(value, dict) and key not in skip
+        for inner in list(value)[:40]
+    ]
     short = name.removesuffix(".json")
     for place in places:
         path = ".".join(map(str, place))
@@ -302,8 +306,13 @@ def file_mutants(base: Folder) -> Iterator[Mutant]:
             yield f"file {name} a list", base.with_file(name, b"[]")
             twice = base.files[name].replace(b"{", b'{"zzz": 1, "zzz": 2, ', 1)
             yield f"file {name} with a key twice", base.with_file(name, twice)
-    for other in ("model-00001-of-00001.safetensors", "weights.safetensors", "consolidated.safetensors",
-                  "model.fp16.safetensors", "model-extra.safetensors"):  # fmt: skip
+    for other in (
+        "model-00001-of-00001.safetensors",
+        "weights.safetensors",
+        "consolidated.safetensors",
+        "model.fp16.safetensors",
+        "model-extra.safetensors",
+    ):
         yield f"weights as {other}", evolve(base, weights={other: base.tensors})
     half = len(base.tensors) // 2
     parts = (dict(list(base.tensors.items())[n * half : (n + 1) * half + n * 9]) for n in range(2))

@@ -198,9 +198,11 @@ def _of_tokens(base: Gguf) -> Iterator[Mutant]:
         value[second] = value[first]
         yield f"a token {what}", _with(base, evolve(tokens, value=value))
     for what, changes in (
-        ("an empty token", {30: ""}), ("two empty tokens", {30: "", 31: ""}),
-        ("an empty token and its name", {30: "", 31: "[EMPTY_30]"}), ("bytes", {30: "\udcff\udcfe"}),
-    ):  # fmt: skip
+        ("an empty token", {30: ""}),
+        ("two empty tokens", {30: "", 31: ""}),
+        ("an empty token and its name", {30: "", 31: "[EMPTY_30]"}),
+        ("bytes", {30: "\udcff\udcfe"}),
+    ):
         value = [changes.get(index, token) for index, token in enumerate(tokens.value)]
         yield what, _with(base, evolve(tokens, value=value))
     for key in base.keys:

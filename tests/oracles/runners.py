@@ -64,9 +64,13 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
             raise RuntimeError(f"llama.cpp does not load the adapter: {'; '.join(messages[:2])}")
         scales, adapters = (c_float * 1)(1.0), (c_void_p * 1)(loaded)
         apply = function(
-            "llama_set_adapters_lora", c_int32, c_void_p, ctypes.POINTER(c_void_p), ctypes.c_size_t,
+            "llama_set_adapters_lora",
+            c_int32,
+            c_void_p,
+            ctypes.POINTER(c_void_p),
+            ctypes.c_size_t,
             ctypes.POINTER(c_float),
-        )  # fmt: skip
+        )
         if apply(context, adapters, 1, scales):
             raise RuntimeError("llama.cpp does not apply the adapter")
     vocabulary = function("llama_model_get_vocab", c_void_p, c_void_p)(model)
@@ -204,9 +208,14 @@ def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str,
 
     def generated(text: str, tokens: int, top: int) -> list[dict[int, float]]:
         request = ChatCompletionRequest(
-            model="m", messages=[{"role": "user", "content": text}], logprobs=True, top_logprobs=top,
-            temperature=0, max_tokens=tokens, ignore_eos=True,
-        )  # fmt: skip
+            model="m",
+            messages=[{"role": "user", "content": text}],
+            logprobs=True,
+            top_logprobs=top,
+            temperature=0,
+            max_tokens=tokens,
+            ignore_eos=True,
+        )
         content = runner.send_chat_completion_request(request).choices[0].logprobs.content
         return [{int(top.token): top.logprob for top in token.top_logprobs} for token in content]
 

@@ -58,9 +58,12 @@ def holding(data):
     file, _ = memory_file(squish.registry(), {})
     part = Part(dtype="u8", shape=(len(data),), data=data)
     index = squish.api.Index(
-        format="memory", version="", files=file.index.files, tensors={},
+        format="memory",
+        version="",
+        files=file.index.files,
+        tensors={},
         whole=(Encoding(codec=CodecSpec("ane.mlpackage"), parts={"archive": part}),),
-    )  # fmt: skip
+    )
     return squish.api.File(file.source, index, file.registry, file.limits)
 
 

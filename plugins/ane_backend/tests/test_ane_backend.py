@@ -225,9 +225,13 @@ def test_a_plan_shows_sections_records_and_streams_by_core():
     assert palette["sections"] == {"lut": 0, "pal": 32, "ocgs": 4 * 56, "scale": 0, "bias": 0, "weights": 4096}
     assert palette["tables"] == {"pal": {"palette_format": "lut4_f16", "bitdepth": 4, "num_luts": 1, "lut_bytes": 32}}
     assert palette["kernel_format"] == {
-        "kind": "palette", "numbers": list(range(7, 28)), "bit_depth": 4, "underlying_type": "f16", "type_number": 8,
+        "kind": "palette",
+        "numbers": list(range(7, 28)),
+        "bit_depth": 4,
+        "underlying_type": "f16",
+        "type_number": 8,
         "palette_format": "lut4_f16",
-    }  # fmt: skip
+    }
     assert palette["streams"] == {"palette": {"enable": 0x5568, "base": 0x556C, "relocation": 0x155C}}
     budget = (palette["palette_budget"], palette["palette_budget_with_activation"])
     assert (*budget, palette["type_number"], palette["element_type"]) == (32, 32 + 86, 8, 9)

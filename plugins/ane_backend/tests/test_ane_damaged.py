@@ -19,9 +19,12 @@ DATA = Path(__file__).parent / "data"
 MODEL, MANIFEST = "Data/com.apple.CoreML/model.mlmodel", "Manifest.json"
 NUMBERS = (0, 1, 2, 3, 5, 8, 10, 16, 21, 25, 31, 35, 36, 37, 38, 39, 63, 64, 127)
 NAMES = sorted(
-    {name.split("/")[0] for archive in ("packages.zip", "optimised.zip")
-     for name in zipfile.ZipFile(DATA / archive).namelist()}
-)  # fmt: skip
+    {
+        name.split("/")[0]
+        for archive in ("packages.zip", "optimised.zip")
+        for name in zipfile.ZipFile(DATA / archive).namelist()
+    }
+)
 
 
 def with_other_numbers(data, seed):

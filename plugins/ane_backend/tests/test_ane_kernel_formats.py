@@ -21,8 +21,14 @@ def test_the_enum_has_the_ranges_of_its_guards():
     assert [number for number in numbers if kernel_formats.is_palette(number)] == list(range(7, 28))
     assert [number for number in numbers if kernel_formats.is_unity(number)] == [28, 29, 30]
     assert [kernel_formats.kind_of(number) for number in (1, 6, 7, 27, 28, 30, 31)] == [
-        "plain", "plain", "palette", "palette", "unity", "unity", "plain"
-    ]  # fmt: skip
+        "plain",
+        "plain",
+        "palette",
+        "palette",
+        "unity",
+        "unity",
+        "plain",
+    ]
     for number in (0, 32, -1):
         with expect_error(SquishError, code="kernel-format", expected="1 to 31", found=number):
             kernel_formats.kind_of(number)
@@ -119,8 +125,9 @@ def test_the_registry_states_the_tables_that_plans_show():
     assert facts["group record"].startswith(f"{len(structures.GroupRecord(offset=0, channels=1).words())} words")
     assert facts["activation table"].startswith(f"{activation.ENTRIES} half-precision entries with {activation.KNOTS}")
     named = re.findall(r"lut\{([\d,]+)\}_\{?(\w+(?:,\w+)*)\}?", facts["palette format"])
-    palettes = {f"lut{bits}_{kind}" for all_bits, kinds in named for bits in all_bits.split(",")
-                for kind in kinds.split(",")}  # fmt: skip
+    palettes = {
+        f"lut{bits}_{kind}" for all_bits, kinds in named for bits in all_bits.split(",") for kind in kinds.split(",")
+    }
     assert palettes == {each.palette_format for each in kernel_formats.PALETTE_FORMATS}
 
 

@@ -47,9 +47,12 @@ def build(folder):
         lambda x: Builder.linear(x=x, weight=values, name="y")
     )
     model = ct.convert(
-        program, source="milinternal", convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+        program,
+        source="milinternal",
+        convert_to="mlprogram",
+        minimum_deployment_target=ct.target.iOS18,
         skip_model_load=True,
-    )  # fmt: skip
+    )
 
     def compressed(config, compress):
         return compress(model, cto.OptimizationConfig(global_config=config))

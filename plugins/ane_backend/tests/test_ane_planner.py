@@ -163,9 +163,7 @@ def test_descriptor_version_five_lacks_the_encoders_of_table_25_5():
 
 def test_type_numbers_and_element_codes_match_the_chapter():
     """Chapter 25: type numbers in descriptors; element codes of float8 forms."""
-    assert kernel_formats.TYPE_NUMBERS == {
-        "i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23
-    }  # fmt: skip
+    assert kernel_formats.TYPE_NUMBERS == {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
     assert not structures.converts_to_half(structures.ELEMENT_CODES["f8_e4m3"])
     assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
 
@@ -243,9 +241,11 @@ def test_devices_map_to_generations(name, generation):
 
 def test_an_unknown_device_error_lists_the_devices():
     with expect_error(
-        UsageError, code="backend", found="'A19'",
+        UsageError,
+        code="backend",
+        found="'A19'",
         expected="M1, M2, M3, M4, M5, A13, A14, A15, A16, A17, A18, H13, H14, H15, H16, H17, H18",
-    ):  # fmt: skip
+    ):
         planner.generation_of("A19")
 
 

@@ -102,16 +102,22 @@ def test_tensors_keep_names_and_matrices_become_layers(file_of, tmp_path):
     """Tensors keep their names; matrices become layers, and layers of equal width share an input."""
     matrix = ("affine", {"bits": 8, "scale_dtype": "f16"})
     file = file_of(
-        **{"model.layers.0.up": (*matrix, (48, 64)), "model.layers.0_up": (*matrix, (32, 64)),
-           "0.norm": ("dense", {}, (16,)), "down": (*matrix, (64, 48))}
-    )  # fmt: skip
+        **{
+            "model.layers.0.up": (*matrix, (48, 64)),
+            "model.layers.0_up": (*matrix, (32, 64)),
+            "0.norm": ("dense", {}, (16,)),
+            "down": (*matrix, (64, 48)),
+        }
+    )
     _, path = written(file, tmp_path)
     program = read_program((path / "Data/com.apple.CoreML/model.mlmodel").read_bytes(), Limits())
     assert (program.version, program.opset) == (9, "CoreML8")
     layers = [operation for operation in program.operations if operation.type == "linear"]
     assert [(layer.inputs["x"], layer.outputs[0][1].shape) for layer in layers] == [
-        ("x_64_f16", (1, 48)), ("x_64_f16", (1, 32)), ("x_48_f16", (1, 64)),
-    ]  # fmt: skip
+        ("x_64_f16", (1, 48)),
+        ("x_64_f16", (1, 32)),
+        ("x_48_f16", (1, 64)),
+    ]
     results = [operation.outputs[0][0] for operation in program.operations]
     assert len(set(results)) == len(results)
     with squish.open(path) as again:
@@ -136,11 +142,13 @@ def test_colliding_names_are_numbered(file_of, tmp_path):
 def test_naming_twenty_thousand_tensors_is_linear():
     specs = [
         TensorSpec(
-            name=f"model.layers.{number}." + "ä" * (number % 50), shape=(1,), dtype="f16",
+            name=f"model.layers.{number}." + "ä" * (number % 50),
+            shape=(1,),
+            dtype="f16",
             encodings=(Encoding(codec=DENSE, parts={"data": Part(dtype="f16", shape=(1,))}),),
         )
         for number in range(20_000)
-    ]  # fmt: skip
+    ]
     begun = time.monotonic()
     draft(specs, {}, "iOS18")
     assert time.monotonic() - begun < 30  # a hang guard: a quadratic search took minutes
@@ -275,8 +283,9 @@ def test_what_a_rule_for_all_tensors_does_not_encode_becomes_f16_with_a_note(bf1
             if is_half:
                 dtype = "f32" if encode == "f32" else "f16"
                 assert (tensor.dtype, tensor.numpy().astype("f4").tolist()) == (
-                    dtype, source[name].numpy().astype("f4").tolist()
-                )  # fmt: skip
+                    dtype,
+                    source[name].numpy().astype("f4").tolist(),
+                )
     if codec != "dense":
         notes = {step.name: step.note for step in report.steps}
         assert notes["scale"] == "encoded as dense:dtype=f16 by the conventions of mlpackage"

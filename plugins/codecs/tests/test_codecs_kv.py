@@ -29,9 +29,12 @@ def outlier_keys(tokens: int, channels: int = 128, heads: int = 4) -> np.ndarray
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.integers(0, 99), st.sampled_from([KEYS, VALUES]), st.sampled_from([1e-9, 1e-3, 1.0, 5e3]),
-    st.sampled_from([2, 4, 8]), st.floats(-3, 3),
-)  # fmt: skip
+    st.integers(0, 99),
+    st.sampled_from([KEYS, VALUES]),
+    st.sampled_from([1e-9, 1e-3, 1.0, 5e3]),
+    st.sampled_from([2, 4, 8]),
+    st.floats(-3, 3),
+)
 def test_the_error_is_at_most_half_a_step(seed: int, axis: int, size: float, bits: int, shift: float) -> None:
     values = ((np.random.default_rng(seed).normal(size=(2, 32, 16)) + shift) * size).astype(np.float32)
     groups = quantize(values, axis, bits, 8)

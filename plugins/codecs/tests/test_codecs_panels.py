@@ -29,10 +29,11 @@ def in_rows(params: dict[str, Any]) -> dict[str, Any]:
 def random_rows(spec: TensorSpec, params: dict[str, Any]) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     return {
-        role: rng.integers(0, 256, shape).astype(np.uint8) if role == "data"
+        role: rng.integers(0, 256, shape).astype(np.uint8)
+        if role == "data"
         else rng.standard_normal(shape, np.float32).astype(dtypes.to_numpy(dtype))
         for role, (dtype, shape) in Affine.from_params(params).parts(spec).items()
-    }  # fmt: skip
+    }
 
 
 def in_panels(spec: TensorSpec, params: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -24,8 +24,14 @@ def random_words(packing, shape, axis, seed, *, swapped):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(PACKINGS), st.sampled_from([-1, -2]), st.integers(1, 3), st.integers(1, 3), st.booleans(),
-       st.integers(0, 99))  # fmt: skip
+@given(
+    st.sampled_from(PACKINGS),
+    st.sampled_from([-1, -2]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_rows_are_bit_streams_and_round_trip(packing, axis, rows, columns, swapped, seed):
     shape = (rows * packing.unit, columns * packing.unit)
     words = random_words(packing, shape, axis, seed, swapped=swapped)

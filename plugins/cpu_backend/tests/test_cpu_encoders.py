@@ -167,10 +167,19 @@ def quantize(values: np.ndarray, kind: str, importance: np.ndarray | None) -> np
     import numpy as np
 
     number, elements, nbytes = {
-        "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
-        "q2_k": (10, 256, 84), "q3_k": (11, 256, 110), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176),
-        "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18), "iq4_xs": (23, 256, 136),
-    }[kind]  # fmt: skip
+        "q4_0": (2, 32, 18),
+        "q4_1": (3, 32, 20),
+        "q5_0": (6, 32, 22),
+        "q5_1": (7, 32, 24),
+        "q8_0": (8, 32, 34),
+        "q2_k": (10, 256, 84),
+        "q3_k": (11, 256, 110),
+        "q4_k": (12, 256, 144),
+        "q5_k": (13, 256, 176),
+        "q6_k": (14, 256, 210),
+        "iq4_nl": (20, 32, 18),
+        "iq4_xs": (23, 256, 136),
+    }[kind]
     base = ctypes.CDLL(os.path.join(os.path.dirname(ggml.__file__), "lib", "libggml-base.so"))
     call = base.ggml_quantize_chunk
     call.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]

@@ -20,14 +20,23 @@ CASES = [
     (codec, shape, "f32")
     for shape in SHAPES
     for codec in (
-        CodecSpec("ggml.q4_0"), CodecSpec("ggml.q4_1"), CodecSpec("ggml.q4_k"),
+        CodecSpec("ggml.q4_0"),
+        CodecSpec("ggml.q4_1"),
+        CodecSpec("ggml.q4_k"),
         CodecSpec("squizd.int4", {"group_size": 64}),
-        *(CodecSpec("affine", {"bits": 4, "group_size": size, "offset": offset, "scale_dtype": dtype})
-          for size, offset, dtype in (
-              (32, "none", "f16"), (32, "none", "bf16"), (64, "bias", "f16"), (256, "bias", "bf16"),
-              (32, "zero_point", "f32"), (128, "zero_point", "f16"))),
+        *(
+            CodecSpec("affine", {"bits": 4, "group_size": size, "offset": offset, "scale_dtype": dtype})
+            for size, offset, dtype in (
+                (32, "none", "f16"),
+                (32, "none", "bf16"),
+                (64, "bias", "f16"),
+                (256, "bias", "bf16"),
+                (32, "zero_point", "f32"),
+                (128, "zero_point", "f16"),
+            )
+        ),
     )
-]  # fmt: skip
+]
 STORED = [
     *((CodecSpec("affine", {"bits": 4, "signed": False, **params}), params) for params in PANELS),
     (CodecSpec("ggml.q4_0"), {"group_size": 32, "zero": 8, "scale_dtype": "f16"}),

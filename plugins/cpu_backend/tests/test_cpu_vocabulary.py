@@ -54,9 +54,11 @@ def check(scanned: ScannedVocabulary, data: bytes) -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(PARTS, PARTS), max_size=9), st.lists(st.text(st.characters(exclude_characters="\0",
-    exclude_categories=["Cs"]))), st.sampled_from(LAYOUTS), st.booleans(),
-)  # fmt: skip
+    st.lists(st.tuples(PARTS, PARTS), max_size=9),
+    st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))),
+    st.sampled_from(LAYOUTS),
+    st.booleans(),
+)
 def test_usual_files_are_read(pairs: list[tuple[str, str]], others: list[str], layout: Any, as_text: bool) -> None:
     document = tokenizer(pairs, others, as_text=as_text)
     data = json.dumps(document, **layout).encode()
@@ -68,8 +70,10 @@ def test_usual_files_are_read(pairs: list[tuple[str, str]], others: list[str], l
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(PARTS, PARTS), max_size=9), st.lists(st.text(st.characters(exclude_characters="\0",
-       exclude_categories=["Cs"]))))  # fmt: skip
+@given(
+    st.lists(st.tuples(PARTS, PARTS), max_size=9),
+    st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))),
+)
 def test_what_is_written_is_what_json_writes(pairs: list[tuple[str, str]], others: list[str]) -> None:
     model = tokenizer(pairs, others)["model"]
     vocab, merges = write_vocabulary(encoded(model["vocab"]), encoded(map(" ".join, pairs)))

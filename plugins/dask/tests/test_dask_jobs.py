@@ -63,9 +63,14 @@ def facts(report: squish.Conversion) -> dict[str, Any]:
 
 
 def job(
-    cluster: distributed.LocalCluster, source: Path, target: Path, *, scheduler: str | None = None,
-    resume: bool = False, **arguments: Any,
-) -> squish.Conversion:  # fmt: skip
+    cluster: distributed.LocalCluster,
+    source: Path,
+    target: Path,
+    *,
+    scheduler: str | None = None,
+    resume: bool = False,
+    **arguments: Any,
+) -> squish.Conversion:
     scheduler = scheduler or f"dask:{cluster.scheduler_address}"
     options = squish.Job(scheduler, task_bytes=TASK, resume=resume)
     return squish.convert(source, target, **{"encode": "q8_0", "job": options, **arguments})
@@ -249,9 +254,12 @@ def test_a_worker_without_memory_costs_its_tasks_even_where_the_cluster_allows_n
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit="800MB",
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address=None,
+        memory_limit="800MB",
         scheduler_kwargs={"allowed_failures": 0},
-    ) as other:  # fmt: skip
+    ) as other:
         for function in (exhaust_once, kill_always):
             monkeypatch.setattr(job_run, "write_task", function)
             if function is exhaust_once:

@@ -146,8 +146,9 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
     assert [path.name for path in tmp_path.iterdir()] == ["serial.gguf"]
 
 
-LARGE = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((2048, 1024), np.float32)
-         for number in range(3)}  # fmt: skip
+LARGE = {
+    f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((2048, 1024), np.float32) for number in range(3)
+}
 """24 MiB: an upload of several parts."""
 
 

@@ -35,9 +35,10 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return rows * width
 
     stand_in = SimpleNamespace(
-        ggml_quantize_chunk=quantize, calls=calls,
+        ggml_quantize_chunk=quantize,
+        calls=calls,
         ggml_quantize_requires_imatrix=lambda kind: codes[kind].name in NEED_STATISTICS,
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "ggml", stand_in)
     return stand_in
 
@@ -124,9 +125,13 @@ def converted(folder: str, values: np.ndarray, activations: np.ndarray, kind: st
     theirs, weights = np.zeros_like(ours), np.square(activations)
     pointer = ctypes.POINTER(ctypes.c_float)
     ggml.ggml_quantize_chunk(
-        getattr(ggml, f"GGML_TYPE_{kind.upper()}"), values.ctypes.data_as(pointer),
-        theirs.ctypes.data_as(ctypes.c_void_p), 0, *values.shape, weights.ctypes.data_as(pointer) if weighted else None,
-    )  # fmt: skip
+        getattr(ggml, f"GGML_TYPE_{kind.upper()}"),
+        values.ctypes.data_as(pointer),
+        theirs.ctypes.data_as(ctypes.c_void_p),
+        0,
+        *values.shape,
+        weights.ctypes.data_as(pointer) if weighted else None,
+    )
     return {"ours": ours, "theirs": theirs, "decoded": decoded}
 
 
@@ -140,9 +145,13 @@ def test_bytes_are_those_of_libggml(kind: str, weighted: bool, tmp_path: Any) ->
         return  # refused, as above
     values = RNG.normal(size=(40, 768)).astype(np.float32)
     result = oracles.peer("squish-ggml").run(
-        converted, folder=str(tmp_path), values=values, activations=RNG.random(768, np.float32), kind=kind,
+        converted,
+        folder=str(tmp_path),
+        values=values,
+        activations=RNG.random(768, np.float32),
+        kind=kind,
         weighted=weighted,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(result["ours"], result["theirs"])
     most = {"iq1_s": 0.4, "iq1_m": 0.4}.get(kind, 0.25)
     assert np.square(result["decoded"] - values).sum() / np.square(values).sum() < most

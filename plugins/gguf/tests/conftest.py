@@ -72,6 +72,15 @@ def file(
 def raw() -> SimpleNamespace:
     """The functions of this builder."""
     return SimpleNamespace(
-        string=string, pair=pair, scalar=scalar, text=text, elements=elements, array=array, tensor=tensor, file=file,
-        CODES=CODES, STRING=STRING, ARRAY=ARRAY,
-    )  # fmt: skip
+        string=string,
+        pair=pair,
+        scalar=scalar,
+        text=text,
+        elements=elements,
+        array=array,
+        tensor=tensor,
+        file=file,
+        CODES=CODES,
+        STRING=STRING,
+        ARRAY=ARRAY,
+    )

@@ -39,8 +39,10 @@ def twin(order: str) -> bytes:
     k_blocks = rng.integers(0, 256, 208, np.uint8).tobytes() + pack("e", 0.125)
     table, data = b"", b""
     for name, dims, code, raw in (
-        ("dense", (4, 2), 0, dense), ("blocks", (64, 2), 2, blocks), ("k", (256,), 14, k_blocks),
-    ):  # fmt: skip
+        ("dense", (4, 2), 0, dense),
+        ("blocks", (64, 2), 2, blocks),
+        ("k", (256,), 14, k_blocks),
+    ):
         table += string(name, order) + pack(f"I{len(dims)}QIQ", len(dims), *dims, code, len(data))
         data += raw + bytes(-len(raw) % 32)
     head = b"GGUF" + pack("IQQ", 3, 3, len(pairs)) + b"".join(pairs) + table

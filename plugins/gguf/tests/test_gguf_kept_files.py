@@ -60,8 +60,9 @@ def test_the_files_are_arrays_of_bytes_that_zstd_unpacks(tmp_path: Path) -> None
     written(tmp_path / "m.gguf", files={"config.json": FILES["config.json"]})
     raw = (tmp_path / "m.gguf").read_bytes()
     at = raw.index(b"squish.hf.config.json") + len("squish.hf.config.json")
-    kind, element, count = (int.from_bytes(raw[at + start : at + stop], "little") for start, stop in
-                            ((0, 4), (4, 8), (8, 16)))  # fmt: skip
+    kind, element, count = (
+        int.from_bytes(raw[at + start : at + stop], "little") for start, stop in ((0, 4), (4, 8), (8, 16))
+    )
     assert (kind, element) == (9, 0)
     assert zstandard.decompress(raw[at + 16 : at + 16 + count]) == FILES["config.json"]
 

@@ -18,7 +18,7 @@ from squish_core.errors import (
     TruncatedError,
     UnknownFormatError,
     UnsupportedVersionError,
-)  # fmt: skip
+)
 
 MiB = 1 << 20
 HUGE = (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)

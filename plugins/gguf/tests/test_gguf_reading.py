@@ -22,9 +22,10 @@ VALUES = [
 ]  # fmt: skip
 
 TEXTS = st.one_of(
-    st.binary(max_size=20), st.text("a\u00e9\u65e5", max_size=40).map(str.encode),
+    st.binary(max_size=20),
+    st.text("a\u00e9\u65e5", max_size=40).map(str.encode),
     st.sampled_from([b"", b"\0", b"x" * 255, b"x" * 256, b"\xff" * 512, b"x" * (1 << 16)]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("version", [2, 3])

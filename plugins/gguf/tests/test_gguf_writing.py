@@ -283,8 +283,9 @@ def test_a_rule_for_all_leaves_what_llama_cpp_runs_in_f32(rule: str, tmp_path: P
     squish.save(tmp_path / "model.gguf", arrays)
     report = squish.convert(tmp_path / "model.gguf", tmp_path / "out.gguf", encode=rule)
     assert {step.name: step.spec.dtype for step in report.steps} == {
-        **dict.fromkeys(arrays, "f32"), "blk.0.attn_q.weight": "bf16",
-    }  # fmt: skip
+        **dict.fromkeys(arrays, "f32"),
+        "blk.0.attn_q.weight": "bf16",
+    }
     assert {step.note for step in report.steps} == {"", "kept: llama.cpp runs it in f32"}
 
 

@@ -32,8 +32,9 @@ INT4 = {
     "weight": RNG.integers(0, 256, (OUT // 2, IN), np.uint8),
     "weight_scale": RNG.uniform(0.1, 1, (OUT, 2)).astype(np.float32),
 }
-MARK = np.frombuffer(json.dumps({
-    "format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 16}).encode(), np.uint8)  # fmt: skip
+MARK = np.frombuffer(
+    json.dumps({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 16}).encode(), np.uint8
+)
 
 
 def modelopt(algorithm: str) -> dict[str, Any]:
@@ -85,16 +86,18 @@ def test_the_scales_are_factors_of_the_columns(case: str, tmp_path: Path) -> Non
 def test_rotated_layers_with_scales_are_noted(tmp_path: Path) -> None:
     with written(tmp_path, {}, **two_layers({**INT8, "comfy_quant": MARK}, pre_quant_scale=SCALE)) as file:
         assert [(problem.code, problem.where) for problem in file.problems] == [
-            ("convrot", "plain.weight"), ("convrot", "up.weight")
-        ]  # fmt: skip
+            ("convrot", "plain.weight"),
+            ("convrot", "up.weight"),
+        ]
 
 
 def test_torchao_stores_them_in_its_tensor_class(tmp_path: Path) -> None:
     described = json.dumps({"_type": "Int8Tensor", "_data": {"block_size": [1, IN]}})
     arrays = {
-        f"{layer}._weight_{name}": array for layer in ("plain", "up")
+        f"{layer}._weight_{name}": array
+        for layer in ("plain", "up")
         for name, array in (("qdata", INT8["weight"]), ("scale", INT8["weight_scale"][:, None]))
-    }  # fmt: skip
+    }
     arrays["up._weight_act_pre_scale"] = WIDE
     squish.save(
         tmp_path / "model.safetensors", arrays, metadata={f"{layer}.weight": described for layer in ("plain", "up")}

@@ -71,9 +71,11 @@ def compressed(folder: str, layers: dict[str, str], dtype: str, force: str, by_c
         weights[f"{name}.weight"] = layer.weight.detach().to(torch.float32).numpy()
     kinds = set(formats.values())
     config = QuantizationConfig(
-        config_groups=groups, quantization_status="compressed", ignore=["lm_head"],
+        config_groups=groups,
+        quantization_status="compressed",
+        ignore=["lm_head"],
         format=kinds.pop() if len(kinds) == 1 else "mixed-precision",
-    )  # fmt: skip
+    )
     stated = {"quantization_config": {"quant_method": "compressed-tensors", **config.to_dict()}}
     (Path(folder) / "config.json").write_text(json.dumps(stated, default=str))
     save_file({**stored, "lm_head.weight": torch.ones(4, 4)}, str(Path(folder) / "model.safetensors"))

@@ -46,8 +46,10 @@ def test_gptq_of_every_width_version_group_and_order(
         "a__qzeros": bits_of((zeros - (version == "gptq")).T, bits), "a__scales": scales.T.copy(),
     }  # fmt: skip
     expected = (codes - zeros[:, of_group]).astype(np.float32) * scales[:, of_group].astype(np.float32)
-    for beside in ({"config.json": {"quantization_config": {"quant_method": "gptq", **config}}},
-                   {"config.json": {}, "quantize_config.json": config}):  # fmt: skip
+    for beside in (
+        {"config.json": {"quantization_config": {"quant_method": "gptq", **config}}},
+        {"config.json": {}, "quantize_config.json": config},
+    ):
         with written(tmp_path / str(len(beside)), beside, **stored) as file:
             assert (set(file), file.problems) == ({"a.weight"}, ())
             np.testing.assert_array_equal(file["a.weight"].numpy(), expected)

@@ -25,9 +25,14 @@ def model(folder: str) -> None:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=128, tie_word_embeddings=False,
-    )  # fmt: skip
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=128,
+        tie_word_embeddings=False,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
@@ -119,9 +124,17 @@ def experts(folder: str) -> None:
 
     torch.manual_seed(0)
     config = GptOssConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, vocab_size=64, num_local_experts=3, num_experts_per_tok=2, tie_word_embeddings=False,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        vocab_size=64,
+        num_local_experts=3,
+        num_experts_per_tok=2,
+        tie_word_embeddings=False,
+    )
     GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 
@@ -260,8 +273,9 @@ def loaded_by_gptqmodel(folder: str) -> Any:
         return f"{type(error).__name__}: {error}"
     return {
         f"{name}.weight": layer(torch.eye(layer.in_features, dtype=torch.float16)).T.detach().float().numpy()
-        for name, layer in model.named_modules() if type(layer).__module__.startswith("gptqmodel.nn_modules.qlinear")
-    }  # fmt: skip
+        for name, layer in model.named_modules()
+        if type(layer).__module__.startswith("gptqmodel.nn_modules.qlinear")
+    }
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,15 @@ def exported(folder: str, scheme: str) -> Any:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=256, intermediate_size=384, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=64, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
-    )  # fmt: skip
+        hidden_size=256,
+        intermediate_size=384,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
+    )
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     settings = update_quant_cfg_with_kv_cache_quant(
         getattr(quantization, f"{scheme}_CFG"), quantization.FP8_KV_CFG["quant_cfg"]

@@ -28,7 +28,7 @@ def four_bits(values: np.ndarray, kind: str, block: int, nested: bool) -> Any:
 
     codes, state = F.quantize_4bit(
         torch.from_numpy(values), blocksize=block, compress_statistics=nested, quant_type=kind
-    )  # fmt: skip
+    )
     parts = {"": codes, **{f".{name}": part for name, part in state.as_dict(packed=True).items()}}
     values = F.dequantize_4bit(codes, state)
     return {"parts": {name: part.numpy() for name, part in parts.items()}, "values": values.numpy()}

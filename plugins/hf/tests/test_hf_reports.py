@@ -79,9 +79,11 @@ def compressed(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def layer(codes: np.ndarray = CODES, **more: Any) -> dict[str, Any]:
     return {
-        "a__up__weight_packed": packed(codes), "a__up__weight_scale": np.full((2, 2), 0.5, np.float32),
-        "a__up__weight_shape": np.array(codes.shape), **{f"a__up__{name}": value for name, value in more.items()},
-    }  # fmt: skip
+        "a__up__weight_packed": packed(codes),
+        "a__up__weight_scale": np.full((2, 2), 0.5, np.float32),
+        "a__up__weight_shape": np.array(codes.shape),
+        **{f"a__up__{name}": value for name, value in more.items()},
+    }
 
 
 def test_compressed_tensors_before_0_9_stores_zero_points_as_bytes(tmp_path: Path) -> None:

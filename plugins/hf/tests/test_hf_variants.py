@@ -71,9 +71,13 @@ def test_modelopt_multiplies_its_global_scale_and_compressed_tensors_divides(tmp
     values = np.stack([table[codes & 15], table[codes >> 4]], axis=-1).reshape(4, 2, 16)
     whole = np.float32(0.37)
     modelopt = checkpoint(
-        tmp_path / "modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, a__weight=codes,
-        a__weight_scale=scale, a__weight_scale_2=whole, a__input_scale=np.float32(3),
-    )  # fmt: skip
+        tmp_path / "modelopt",
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        a__weight=codes,
+        a__weight_scale=scale,
+        a__weight_scale_2=whole,
+        a__input_scale=np.float32(3),
+    )
     expected = values * (scale.astype(np.float32) * whole)[..., None]
     np.testing.assert_array_equal(modelopt["a.weight"].numpy(), expected.reshape(4, 32))
     assert set(modelopt["a.weight"].spec.extras) == {"input_scale"}
@@ -81,9 +85,13 @@ def test_modelopt_multiplies_its_global_scale_and_compressed_tensors_divides(tmp
     group = {"targets": ["Linear"], "weights": weights}
     config = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"g": group}}
     other = checkpoint(
-        tmp_path / "ct", config, a__weight_packed=codes, a__weight_scale=scale, a__weight_global_scale=whole[None],
+        tmp_path / "ct",
+        config,
+        a__weight_packed=codes,
+        a__weight_scale=scale,
+        a__weight_global_scale=whole[None],
         a__input_global_scale=whole[None],
-    )  # fmt: skip
+    )
     expected = values * (scale.astype(np.float32) / whole)[..., None]
     np.testing.assert_array_equal(other["a.weight"].numpy(), expected.reshape(4, 32))
     assert set(other["a.weight"].spec.extras) == {"input_global_scale"}

@@ -156,8 +156,9 @@ def test_fp8_states_one_block_and_modelopt_one_algorithm_a_layer(tmp_path: Path)
     declared = json.loads((tmp_path / "modelopt" / "config.json").read_text())["quantization_config"]
     assert declared["quant_algo"] == "MIXED_PRECISION"
     assert declared["quantized_layers"] == {
-        "0": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "1": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
-    }  # fmt: skip
+        "0": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+        "1": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+    }
     with squish.open(tmp_path / "modelopt") as file:
         assert not file.problems
         assert file["0.weight"].numpy().shape == file["1.weight"].numpy().shape == (128, 128)
@@ -198,8 +199,10 @@ def test_only_compressed_tensors_allows_several_settings(tmp_path: Path) -> None
     rng = np.random.default_rng(0)
     source = tmp_path / "plain.safetensors"
     write_floats(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
-    rules = [f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
-             for number in range(2)]  # fmt: skip
+    rules = [
+        f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
+        for number in range(2)
+    ]
     squish.convert(source, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
     groups = json.loads((tmp_path / "both" / "config.json").read_text())["quantization_config"]["config_groups"]
     sizes = [(group["targets"], group["weights"]["group_size"]) for group in groups.values()]

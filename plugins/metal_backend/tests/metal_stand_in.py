@@ -20,10 +20,16 @@ class Metal(SimpleNamespace):
     def __init__(self, fault: str | None = None, magenta: bool = False) -> None:
         formats = {f"MTLPixelFormatASTC_{name}_LDR": 204 + at for at, name in enumerate(FOOTPRINTS)}
         super().__init__(
-            **formats, MTLGPUFamilyApple2=1002, MTLTextureUsageShaderRead=1, MTLStorageModeShared=0,
-            MTLResourceStorageModeShared=0, MTLTextureDescriptor=Descriptor, MTLSizeMake=lambda *size: size,
-            MTLRegionMake2D=lambda x, y, width, height: ((x, y, 0), (width, height, 1)), textures=[],
-        )  # fmt: skip
+            **formats,
+            MTLGPUFamilyApple2=1002,
+            MTLTextureUsageShaderRead=1,
+            MTLStorageModeShared=0,
+            MTLResourceStorageModeShared=0,
+            MTLTextureDescriptor=Descriptor,
+            MTLSizeMake=lambda *size: size,
+            MTLRegionMake2D=lambda x, y, width, height: ((x, y, 0), (width, height, 1)),
+            textures=[],
+        )
         self.fault, self.magenta = fault, magenta
         self.footprints = {value: name.split("_")[1] for name, value in formats.items()}
 

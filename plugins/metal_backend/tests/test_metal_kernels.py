@@ -213,8 +213,13 @@ of_the_shim = pytest.mark.skipif(sys.platform == "darwin", reason="there the ker
 def test_the_shim_reports_errors(metal_on_cpu, tmp_path):
     kernel = metal_on_cpu(tmp_path, name="bad", input_names=["x"], output_names=["y"], source="y[0] = nobody(x[0]);")
     with pytest.raises(AssertionError, match="nobody"):
-        kernel(inputs=[mx.zeros(8)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)],
-               output_dtypes=[mx.float32])  # fmt: skip
+        kernel(
+            inputs=[mx.zeros(8)],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            output_shapes=[(1,)],
+            output_dtypes=[mx.float32],
+        )
 
 
 @of_the_shim
@@ -232,8 +237,9 @@ def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
     """
     kernel = metal_on_cpu(tmp_path, name="sums", input_names=["x"], output_names=["y"], source=source)
     x = np.arange(256, dtype=np.float32)
-    (sums,) = kernel(inputs=[mx.array(x)], grid=(256, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(8,)],
-                      output_dtypes=[mx.float32])  # fmt: skip
+    (sums,) = kernel(
+        inputs=[mx.array(x)], grid=(256, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(8,)], output_dtypes=[mx.float32]
+    )
     np.testing.assert_array_equal(np.array(sums), x.reshape(4, 2, 32).sum(2)[:, ::-1].reshape(-1))
 
 

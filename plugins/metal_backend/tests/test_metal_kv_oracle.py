@@ -23,9 +23,15 @@ def generate(paths, folder):
 
     mx.random.seed(7)
     arguments = llama.ModelArgs(
-        model_type="llama", hidden_size=128, num_hidden_layers=3, intermediate_size=256, num_attention_heads=4,
-        num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=200,
-    )  # fmt: skip
+        model_type="llama",
+        hidden_size=128,
+        num_hidden_layers=3,
+        intermediate_size=256,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-5,
+        vocab_size=200,
+    )
     model = llama.Model(arguments)
     prompt = mx.random.randint(0, 200, (90,))
 

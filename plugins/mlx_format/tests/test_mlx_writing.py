@@ -39,10 +39,16 @@ def test_values_are_encoded_and_layers_of_another_mode_are_stated(tmp_path: Path
     write_plain(source, weights)
     squish.convert(source, tmp_path / "out", "mlx", encode=["q4", "layers.2.*=mxfp4"])
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["quantization"] == config["quantization_config"] == {
-        "group_size": 64, "bits": 4, "mode": "affine",
-        "layers.2.up_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
-    }  # fmt: skip
+    assert (
+        config["quantization"]
+        == config["quantization_config"]
+        == {
+            "group_size": 64,
+            "bits": 4,
+            "mode": "affine",
+            "layers.2.up_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+        }
+    )
     with squish.open(tmp_path / "out") as file:
         assert file.format == "mlx"
         for name, values in weights.items():
@@ -71,8 +77,9 @@ def test_a_tensor_without_elements_stays_plain(shape: tuple[int, ...], tmp_path:
     squish.convert(source, tmp_path / "out", "mlx", encode="int4:group_size=32")
     with squish.open(tmp_path / "out") as file:
         assert {name: (tensor.shape, tensor.codec) for name, tensor in file.items()} == {
-            "none.weight": (shape, "dense"), "up.weight": ((4, 32), "affine"),
-        }  # fmt: skip
+            "none.weight": (shape, "dense"),
+            "up.weight": ((4, 32), "affine"),
+        }
 
 
 def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -31,10 +31,17 @@ def add_tokens(folder: Path, *texts: str, special: bool = True) -> dict[str, int
     added = json.loads(path.read_text())["added_tokens"]
     first = max(FIRST, *(each["id"] + 1 for each in added))
     more = [
-        {"id": first + number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": not special, "special": special}
+        {
+            "id": first + number,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": not special,
+            "special": special,
+        }
         for number, text in enumerate(texts)
-    ]  # fmt: skip
+    ]
     change(path, added_tokens=[*added, *more])
     return {each["content"]: each["id"] for each in more}
 
@@ -66,9 +73,17 @@ def llama(folder: Path) -> None:
 def mistral(folder: Path) -> None:
     """Added tokens beside a tokenizer.model, which tokenizer_config.json declares."""
     more = {**add_tokens(folder, "[INST]"), **add_tokens(folder, "[IMG]", special=False)}
-    declared = {str(number): {"content": text, "special": text == "[INST]", "normalized": False,
-                              "single_word": False, "lstrip": False, "rstrip": False}
-                for text, number in more.items()}  # fmt: skip
+    declared = {
+        str(number): {
+            "content": text,
+            "special": text == "[INST]",
+            "normalized": False,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
+        for text, number in more.items()
+    }
     change(folder / "tokenizer_config.json", added_tokens_decoder=declared)
 
 
@@ -76,9 +91,14 @@ def qwen2(folder: Path) -> None:
     """A chat template in tokenizer_config.json, and all defaults of sampling that a generation_config.json has."""
     change(folder / "tokenizer_config.json", chat_template=CHAT)
     change(
-        folder / "generation_config.json", do_sample=True, temperature=0.7, top_k=20, top_p=0.8, min_p=0.05,
+        folder / "generation_config.json",
+        do_sample=True,
+        temperature=0.7,
+        top_k=20,
+        top_p=0.8,
+        min_p=0.05,
         repetition_penalty=1.05,
-    )  # fmt: skip
+    )
 
 
 def qwen3(folder: Path) -> None:

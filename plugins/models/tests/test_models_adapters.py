@@ -67,8 +67,10 @@ def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
     """Rows as llama.cpp orders them: of each head, one of the first half, then one of the second."""
     order = [
         head * len(rows) // heads + half * (len(rows) // heads // 2) + row
-        for head in range(heads) for row in range(len(rows) // heads // 2) for half in range(2)
-    ]  # fmt: skip
+        for head in range(heads)
+        for row in range(len(rows) // heads // 2)
+        for half in range(2)
+    ]
     return rows[order]
 
 
@@ -92,10 +94,12 @@ def test_an_adapter_adds_the_same_through_the_map(base: Path, tmp_path: Path) ->
     squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
     with squish.open(tmp_path / "lora.gguf") as file:
         assert {key: value for key, value in file.meta.items() if not key.startswith("squish.")} == {
-            "general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora",
-            "adapter.lora.alpha": float(ALPHA), **{key: file.meta[key] for key in ("general.file_type",)
-                                                   if key in file.meta},
-        }  # fmt: skip
+            "general.architecture": "llama",
+            "general.type": "adapter",
+            "adapter.type": "lora",
+            "adapter.lora.alpha": float(ALPHA),
+            **{key: file.meta[key] for key in ("general.file_type",) if key in file.meta},
+        }
         expected = deltas_of_peft(arrays, ALPHA / RANK)
         assert len(file) == 12
         for layer in range(2):
@@ -126,9 +130,12 @@ def test_an_adapter_of_llama_cpp_becomes_one_of_peft(base: Path, tmp_path: Path)
     config = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
     facts = {key: config[key] for key in ("peft_type", "r", "lora_alpha", "target_modules", "rank_pattern")}
     assert facts == {
-        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["down_proj", "k_proj", "q_proj"],
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": ALPHA,
+        "target_modules": ["down_proj", "k_proj", "q_proj"],
         "rank_pattern": {},
-    }  # fmt: skip
+    }
 
 
 def test_ranks_that_differ_are_a_pattern(base: Path, tmp_path: Path) -> None:
@@ -163,8 +170,9 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
     with squish.open(tmp_path / "lora.gguf") as file:
         first, second = (file[f"blk.1.ffn_gate_exps.weight.{suffix}"].numpy() for suffix in ("lora_a", "lora_b"))
         name = "base_model.model.model.layers.1.block_sparse_moe.experts.2.w1"
-        np.testing.assert_array_equal(second[2] @ first[2], arrays[f"{name}.lora_B.weight"]
-                                      @ arrays[f"{name}.lora_A.weight"])  # fmt: skip
+        np.testing.assert_array_equal(
+            second[2] @ first[2], arrays[f"{name}.lora_B.weight"] @ arrays[f"{name}.lora_A.weight"]
+        )
     squish.convert(tmp_path / "lora.gguf", tmp_path / "back", FOLDER, assets=base)
     with squish.open(tmp_path / "back") as back:
         assert set(back) == set(arrays)

@@ -24,8 +24,10 @@ Config = Mapping[str, Any]
 SUITES = [each for each in vars(conformance).values() if isinstance(each, type) and issubclass(each, FamilySuite)]
 CONFIGS: dict[str, Config] = {
     f"{suite.family}: {label}": config
-    for suite in SUITES if suite.family for label, config in suite().configs().items()
-}  # fmt: skip
+    for suite in SUITES
+    if suite.family
+    for label, config in suite().configs().items()
+}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 

@@ -83,8 +83,9 @@ def test_what_mlx_lm_computes_otherwise_is_refused_with_the_reason(model_type: s
 
 def test_the_settings_that_mlx_lm_requires_are_those_of_its_models() -> None:
     found = oracles.peer("mlx-lm").run(required, model_types=list(MLX_TYPES))
-    assert {kind: tuple(name for name in names if name not in mlx_models.USUAL) for kind, names in found.items()
-            } == {kind: mlx_models.REQUIRED.get(kind, ()) for kind in MLX_TYPES}  # fmt: skip
+    assert {kind: tuple(name for name in names if name not in mlx_models.USUAL) for kind, names in found.items()} == {
+        kind: mlx_models.REQUIRED.get(kind, ()) for kind in MLX_TYPES
+    }
 
 
 def required(model_types: list[str]) -> dict[str, list[str]]:

@@ -30,19 +30,31 @@ class TestLlama(FamilySuite):
             "untied": {**SMALL, "model_type": "llama", "rope_theta": 10000.0},
             "tied": {**SMALL, "model_type": "llama", "rope_theta": 100000.0, "tie_word_embeddings": True},
             "mistral with its own head size": {
-                **SMALL, "model_type": "mistral", "head_dim": 16, "sliding_window": None, "rope_theta": 1e6,
+                **SMALL,
+                "model_type": "mistral",
+                "head_dim": 16,
+                "sliding_window": None,
+                "rope_theta": 1e6,
             },
             "llama3 scaling": {
-                **SMALL, "model_type": "llama", "head_dim": 16, "rope_theta": 500000.0, "rope_scaling": LLAMA3,
+                **SMALL,
+                "model_type": "llama",
+                "head_dim": 16,
+                "rope_theta": 500000.0,
+                "rope_scaling": LLAMA3,
             },
             "as transformers 5 writes it": {
-                **SMALL, "model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+                **SMALL,
+                "model_type": "llama",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
             },
             "yarn": {
-                **SMALL, "model_type": "llama", "rope_theta": 10000.0,
+                **SMALL,
+                "model_type": "llama",
+                "rope_theta": 10000.0,
                 "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
             },
-        }  # fmt: skip
+        }
 
 
 class TestMixtral(FamilySuite):
@@ -51,9 +63,13 @@ class TestMixtral(FamilySuite):
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
         return {
             "small": {
-                **SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6,
+                **SMALL,
+                "model_type": "mixtral",
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "rope_theta": 1e6,
             },
-        }  # fmt: skip
+        }
 
 
 class TestQwen2(FamilySuite):
@@ -93,14 +109,21 @@ class TestGemma3(FamilySuite):
         own = {"head_dim": 16, "sliding_window": 64, "tie_word_embeddings": True, "query_pre_attn_scalar": 16}
         return {
             "small": {
-                **SMALL, **own, "model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+                **SMALL,
+                **own,
+                "model_type": "gemma3_text",
+                "rope_theta": 1e6,
+                "rope_local_base_freq": 10000.0,
                 "sliding_window_pattern": 6,
             },
             "as transformers 5 writes it": {
-                **SMALL, **own, "model_type": "gemma3_text", "rope_parameters": rope,
+                **SMALL,
+                **own,
+                "model_type": "gemma3_text",
+                "rope_parameters": rope,
                 "layer_types": ["sliding_attention"] * 2,
             },
-        }  # fmt: skip
+        }
 
 
 class TestPhi3(FamilySuite):
@@ -110,10 +133,13 @@ class TestPhi3(FamilySuite):
         return {
             "small": {**SMALL, "model_type": "phi3", "rope_theta": 10000.0, "sliding_window": 64},
             "longrope": {
-                **SMALL, "model_type": "phi3", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+                **SMALL,
+                "model_type": "phi3",
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": 32,
                 "rope_scaling": LONG,
             },
-        }  # fmt: skip
+        }
 
 
 class TestPhi4(FamilySuite):
@@ -201,9 +227,11 @@ class TestQwen2VL(FamilySuite):
         return {
             "small": {**SMALL, "model_type": "qwen2_5_vl", "rope_theta": 1e6, "rope_scaling": old, "vision_config": {}},
             "as transformers 5 writes it": {
-                "model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {**SMALL, "rope_parameters": new},
+                "model_type": "qwen2_5_vl",
+                "vision_config": {},
+                "text_config": {**SMALL, "rope_parameters": new},
             },
-        }  # fmt: skip
+        }
 
 
 class TestGpt2(FamilySuite):
@@ -218,7 +246,7 @@ class TestGpt2(FamilySuite):
             "small": {**own, "n_ctx": 128},
             "as transformers 5 writes it": {**own, "n_inner": 48, "tie_word_embeddings": True},
             "untied": {**own, "n_inner": 48, "tie_word_embeddings": False},
-        }  # fmt: skip
+        }
 
 
 class TestGptOss(FamilySuite):
@@ -232,12 +260,18 @@ class TestGptOss(FamilySuite):
         return {
             "small": {**own, "layer_types": ["sliding_attention", "full_attention"]},
             "as transformers 5 writes it": {
-                **own, "rope_parameters": {
-                    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
-                    "original_max_position_embeddings": 64, "truncate": False,
+                **own,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 150000.0,
+                    "factor": 32.0,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "original_max_position_embeddings": 64,
+                    "truncate": False,
                 },
             },
-        }  # fmt: skip
+        }
 
 
 class TestDeepseek(FamilySuite):

@@ -34,14 +34,24 @@ def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path,
     report = squish.convert(llama, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file, squish.open(llama) as source:
         assert {key: value for key, value in file.meta.items() if not key.startswith(("squish.", "tokenizer."))} == {
-            "general.architecture": "llama", "general.type": "model", "llama.context_length": 128,
-            "llama.embedding_length": 32, "llama.block_count": 2, "llama.feed_forward_length": 64,
-            "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.rope.dimension_count": 8,
-            "llama.attention.key_length": 8, "llama.attention.value_length": 8,
-            "llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-5)), "llama.rope.freq_base": 10000.0,
-            "llama.vocab_size": 64, "general.file_type": 32, "general.quantization_version": 2,
+            "general.architecture": "llama",
+            "general.type": "model",
+            "llama.context_length": 128,
+            "llama.embedding_length": 32,
+            "llama.block_count": 2,
+            "llama.feed_forward_length": 64,
+            "llama.attention.head_count": 4,
+            "llama.attention.head_count_kv": 2,
+            "llama.rope.dimension_count": 8,
+            "llama.attention.key_length": 8,
+            "llama.attention.value_length": 8,
+            "llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-5)),
+            "llama.rope.freq_base": 10000.0,
+            "llama.vocab_size": 64,
+            "general.file_type": 32,
+            "general.quantization_version": 2,
             "general.size_label": "23K",
-        }  # fmt: skip
+        }
         rows = source["model.layers.0.self_attn.q_proj.weight"].numpy()
         expected = rows.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)
         np.testing.assert_array_equal(file["blk.0.attn_q.weight"].numpy(), expected)
@@ -82,10 +92,13 @@ def test_the_files_of_a_folder_come_back_from_gguf_byte_for_byte(files: dict[str
     squish.convert(source, tmp_path / "m.gguf")
     squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
     contents = [
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
-         if path.is_file() and "safetensors" not in path.name}
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and "safetensors" not in path.name
+        }
         for folder in (source, tmp_path / "back")
-    ]  # fmt: skip
+    ]
     assert contents[1] == contents[0]
 
 

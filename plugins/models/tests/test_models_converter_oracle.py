@@ -43,8 +43,11 @@ def listed() -> list[tuple[str, str]]:
 
 def keys_of(path: Path) -> dict[str, tuple[str, Any]]:
     with squish.open(path) as file:
-        return {key: (value.type, plain(value.value)) for key, value in file.index.meta.items()
-                if not key.startswith("squish.")}  # fmt: skip
+        return {
+            key: (value.type, plain(value.value))
+            for key, value in file.index.meta.items()
+            if not key.startswith("squish.")
+        }
 
 
 def plain(value: Any) -> Any:
@@ -91,7 +94,8 @@ def test_every_difference_to_the_converter_is_listed_with_its_reason(found: list
 
 def test_every_listed_difference_exists(found: list[Difference]) -> None:
     gone = [
-        (key, place) for key, place in listed()
+        (key, place)
+        for key, place in listed()
         if not any(each.place == place and matches(key, each.key) for each in found)
-    ]  # fmt: skip
+    ]
     assert gone == []

@@ -68,9 +68,11 @@ def test_uqff_lists_what_it_does_not_carry(folder: Path, tmp_path: Path) -> None
 
 def test_a_head_of_its_own_is_kept_where_the_outer_setting_says_so(tmp_path: Path) -> None:
     own = write_model(
-        tmp_path / "text", "qwen2", QWEN,
+        tmp_path / "text",
+        "qwen2",
+        QWEN,
         files={"tokenizer.json": TOKENIZER["tokenizer.json"]},
-    )  # fmt: skip
+    )
     config = json.loads((own / "config.json").read_text())
     rope = {"type": "mrope", "mrope_section": [1, 1, 2]}
     inner = {**config, "tie_word_embeddings": True, "model_type": "qwen2_5_vl_text", "rope_scaling": rope}

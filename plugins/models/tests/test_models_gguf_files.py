@@ -296,8 +296,11 @@ def test_tensors_of_images_beside_the_text_model_are_left_out_and_listed(folder:
     report = squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "hf")
     assert {item.name for item in report.dropped if item.kind == "tensor"} == set(others)
     assert all("images or audio" in item.reason for item in report.dropped if item.kind == "tensor")
-    squish.save(tmp_path / "odd.gguf", {**tensors, "odd.weight": tensors["blk.0.attn_q.weight"]},
-                metadata=squish.open(own).index.meta)  # fmt: skip
+    squish.save(
+        tmp_path / "odd.gguf",
+        {**tensors, "odd.weight": tensors["blk.0.attn_q.weight"]},
+        metadata=squish.open(own).index.meta,
+    )
     with pytest.raises(squish.SquishError, match="not a tensor of the family"):
         squish.convert(tmp_path / "odd.gguf", tmp_path / "odd", "hf")
 

@@ -33,8 +33,15 @@ def template(*single: str, pair: tuple[str, ...] = ()) -> Files:
 
 
 def added(number: int, text: str, special: bool) -> Files:
-    return {"id": number, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": special}  # fmt: skip
+    return {
+        "id": number,
+        "content": text,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": special,
+    }
 
 
 def keys_of(change: Files, files: dict[str, Files], config: Files) -> dict[str, Any]:

@@ -288,8 +288,10 @@ def test_a_gguf_is_copied_whatever_its_keys_mean(
     assert f"copied as it is, but llama.cpp may not load it: {place}: " in "\n".join(notes)
     with squish.open(model) as before, squish.open(tmp_path / "out.gguf") as after:
         changing = ("general.file_type", "general.quantization_version")
-        old, new = ({key: repr(value) for key, value in file.index.meta.items() if key not in changing}
-                    for file in (before, after))  # fmt: skip
+        old, new = (
+            {key: repr(value) for key, value in file.index.meta.items() if key not in changing}
+            for file in (before, after)
+        )
         assert old == new
         assert [spec.shape for spec in before.index.tensors.values()] == [
             spec.shape for spec in after.index.tensors.values()

@@ -99,9 +99,11 @@ def test_gguf_records_the_statistics(model: Path, tmp_path: Path) -> None:
         squish.convert(model, tmp_path / "m.gguf", encode=RULES, activations=statistics)
         with squish.open(tmp_path / "m.gguf") as file:
             assert {key: value for key, value in file.meta.items() if key.startswith("quantize.")} == {
-                "quantize.imatrix.file": statistics.name, "quantize.imatrix.dataset": "a.txt",
-                "quantize.imatrix.entries_count": 2, "quantize.imatrix.chunks_count": 5,
-            }  # fmt: skip
+                "quantize.imatrix.file": statistics.name,
+                "quantize.imatrix.dataset": "a.txt",
+                "quantize.imatrix.entries_count": 2,
+                "quantize.imatrix.chunks_count": 5,
+            }
 
 
 def test_each_expert_has_statistics_of_its_own(tmp_path: Path) -> None:
@@ -145,9 +147,11 @@ def test_an_expert_without_input_counts_alike_in_all_columns(tmp_path: Path) -> 
     squish.convert(source, tmp_path / "m.gguf", encode=EXPERT_RULES, activations=tmp_path / "i.gguf")
     means[1] = 1
     squish.convert(
-        source, tmp_path / "n.gguf", encode=EXPERT_RULES,
+        source,
+        tmp_path / "n.gguf",
+        encode=EXPERT_RULES,
         activations=imatrix(tmp_path / "j.gguf", {STACK.format(n): means for n in range(2)}, 1),
-    )  # fmt: skip
+    )
     assert blocks(tmp_path / "m.gguf", STACK.format(0)) == blocks(tmp_path / "n.gguf", STACK.format(0))
 
 

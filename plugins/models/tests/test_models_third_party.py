@@ -21,11 +21,17 @@ class TestAcme(FamilySuite):
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
         return {
             "small": {
-                "model_type": "acme", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-                "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+                "model_type": "acme",
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "vocab_size": 64,
+                "max_position_embeddings": 128,
+                "rms_norm_eps": 1e-5,
                 "tie_word_embeddings": True,
             },
-        }  # fmt: skip
+        }
 
 
 def test_the_check_does_not_know_whether_an_engine_supports_the_family(tmp_path: Path) -> None:

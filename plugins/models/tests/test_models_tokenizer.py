@@ -55,8 +55,13 @@ def sentencepiece_json() -> dict[str, Any]:
     added = [{"id": number, "content": texts[number], "special": True} for number in range(3)]
     normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}]}
     template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
-    return {"model": model, "added_tokens": added, "normalizer": normalizer, "pre_tokenizer": None,
-            "post_processor": template}  # fmt: skip
+    return {
+        "model": model,
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": None,
+        "post_processor": template,
+    }
 
 
 def files(**contents: Any) -> dict[str, bytes]:
@@ -88,13 +93,18 @@ def test_a_byte_level_tokenizer_becomes_ggufs_keys() -> None:
     kinds = keys.pop("tokenizer.ggml.token_type")
     assert kinds.tolist() == [1, 1, 1, 1, 1, Kind.CONTROL, Kind.USER_DEFINED, Kind.UNUSED, Kind.UNUSED]
     assert keys == {
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": ["a", "b", "ab", "\u0120", "\u0120ab", "<|end|>", "x ", "[PAD7]", "[PAD8]"],
-        "tokenizer.ggml.merges": ["a b", "\u0120 ab"], "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.padding_token_id": 5, "tokenizer.ggml.eot_token_id": 2,
-        "tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.ggml.merges": ["a b", "\u0120 ab"],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 5,
+        "tokenizer.ggml.padding_token_id": 5,
+        "tokenizer.ggml.eot_token_id": 2,
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.add_eos_token": False,
         "tokenizer.chat_template": "{{ x }}",
-    }  # fmt: skip
+    }
 
 
 def test_a_sentencepiece_tokenizer_without_scores_gets_those_of_its_merges() -> None:
@@ -129,9 +139,12 @@ def test_gemmas_runs_of_spaces_are_marks_in_a_folder_and_spaces_in_gguf() -> Non
     tokens = ("<unk>", "<bos>", SPACE, "  ", "a")
     kinds = np.array([2, 3, 1, 4, 1], np.int32)
     gemma = Tokenizer(
-        model="spm", vocabulary=Vocabulary(tokens=tokens, kinds=kinds, scores=np.zeros(5, np.float32)),
-        special={"unk": 0, "bos": 1}, space_prefix=False, add={"bos": True, "eos": False},
-    )  # fmt: skip
+        model="spm",
+        vocabulary=Vocabulary(tokens=tokens, kinds=kinds, scores=np.zeros(5, np.float32)),
+        special={"unk": 0, "bos": 1},
+        space_prefix=False,
+        add={"bos": True, "eos": False},
+    )
     written = huggingface_files(gemma, gemma=True)
     assert json.loads(written["tokenizer.json"])["model"]["vocab"][SPACE * 2] == 3
     assert sentencepiece.parse(written["tokenizer.model"]).tokens[3] == SPACE * 2

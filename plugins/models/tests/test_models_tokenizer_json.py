@@ -75,8 +75,12 @@ def test_both_ways_give_the_same_keys(
             monkeypatch.setitem(sys.modules, "squish_cpu.api", None)
         tokenizer = read_huggingface(files, {"vocab_size": 13})
         assert tokenizer is not None
-        keys.append({key: list(value.value) if value.type.startswith("array") else value.value
-                     for key, value in gguf_keys(tokenizer).items()})  # fmt: skip
+        keys.append(
+            {
+                key: list(value.value) if value.type.startswith("array") else value.value
+                for key, value in gguf_keys(tokenizer).items()
+            }
+        )
         again = read_gguf(gguf_keys(tokenizer))
         assert again is not None
         assert again.tokens == tokenizer.tokens

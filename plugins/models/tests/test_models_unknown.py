@@ -56,9 +56,14 @@ def gguf(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_what_an_engine_will_refuse_is_not_written(
-    config: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray], to: str, encode: str | None, code: str,
-    dry_run: bool, tmp_path: Path,
-) -> None:  # fmt: skip
+    config: Mapping[str, Any] | None,
+    tensors: Mapping[str, np.ndarray],
+    to: str,
+    encode: str | None,
+    code: str,
+    dry_run: bool,
+    tmp_path: Path,
+) -> None:
     source = folder(tmp_path / "m", config, tensors)
     with pytest.raises(squish.UsageError) as caught:
         squish.convert(source, tmp_path / "out", to, encode, dry_run=dry_run)

@@ -39,8 +39,10 @@ def int8(shape: tuple[int, ...] = (4, 8), seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     matrix = (int(np.prod(shape[:-1])), shape[-1]) if shape else (1, 1)
     return {
-        "q": rng.integers(-127, 128, matrix).astype(np.int8), "s": rng.random(matrix[0], np.float32), "shape": shape,
-    }  # fmt: skip
+        "q": rng.integers(-127, 128, matrix).astype(np.int8),
+        "s": rng.random(matrix[0], np.float32),
+        "shape": shape,
+    }
 
 
 def nibbles(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:

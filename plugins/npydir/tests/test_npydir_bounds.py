@@ -139,8 +139,10 @@ def test_a_budget_is_kept_and_more_of_it_is_nearer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 8])
 def test_rotated_two_bit_weights_are_half_a_step_away_where_they_were_rounded(tmp_path: Path, rank: int) -> None:
     rows, columns, group, start = 256, 512, 32, 42
-    turns = [hadamard(size) * np.random.default_rng(start + place).choice([-1, 1], size)
-             for place, size in enumerate((rows, columns))]  # fmt: skip
+    turns = [
+        hadamard(size) * np.random.default_rng(start + place).choice([-1, 1], size)
+        for place, size in enumerate((rows, columns))
+    ]
     turned = turns[0] @ WEIGHT.astype(np.float64) @ turns[1].T
     scale = np.abs(turned.reshape(rows, -1, group)).max(-1).astype(np.float32) / np.float32(1.5)
     codes = np.rint(turned / scale.repeat(group, 1) + 1.5).clip(0, 3).astype(np.uint8)

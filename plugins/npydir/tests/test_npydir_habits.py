@@ -23,11 +23,12 @@ RNG = np.random.default_rng(11)
 
 def model(folder: Path, columns: int = 256) -> Path:
     return source(
-        folder / "model.safetensors", model__embed_tokens__weight=RNG.normal(size=(16, columns)).astype(np.float32),
+        folder / "model.safetensors",
+        model__embed_tokens__weight=RNG.normal(size=(16, columns)).astype(np.float32),
         model__layers__0__up__weight=RNG.normal(size=(16, columns)).astype(np.float32),
         model__norm__weight=RNG.normal(size=columns).astype(np.float32),
         lm_head__weight=RNG.normal(size=(16, columns)).astype(np.float32),
-    )  # fmt: skip
+    )
 
 
 def first_labels(folder: Path) -> dict[str, str]:
@@ -88,9 +89,12 @@ def test_int4_takes_half_of_int8(tmp_path: Path) -> None:
     origin = model(tmp_path, 1536)
     sizes = {}
     for name, target, rule in (
-        ("groups8", "npydir", "int8:group_size=64"), ("groups4", "npydir:scales=f16", "int4:group_size=128"),
-        ("rows8", "npydir", "int8"), ("rows4", "npydir", "affine:bits=4,zero=7"), ("default4", "npydir", "int4"),
-    ):  # fmt: skip
+        ("groups8", "npydir", "int8:group_size=64"),
+        ("groups4", "npydir:scales=f16", "int4:group_size=128"),
+        ("rows8", "npydir", "int8"),
+        ("rows4", "npydir", "affine:bits=4,zero=7"),
+        ("default4", "npydir", "int4"),
+    ):
         squish.convert(origin, tmp_path / name, target, rule)
         sizes[name] = code_bytes(tmp_path / name)
         assert squish.verify(tmp_path / name, deep=True).ok
@@ -215,9 +219,14 @@ def test_the_arrays_of_the_document_show_whether_a_conversion_to_int4_is_finishe
 )  # fmt: skip
 @pytest.mark.parametrize("setting", [True, False])
 def test_the_first_load_builds_the_next_tier(
-    tmp_path: Path, encode: str, family: str | None, memory: int, tiers: tuple[str, ...], setting: bool,
+    tmp_path: Path,
+    encode: str,
+    family: str | None,
+    memory: int,
+    tiers: tuple[str, ...],
+    setting: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     folder = tmp_path / "out"
     squish.convert(model(tmp_path), folder, "npydir", encode)
     if family:

@@ -86,8 +86,10 @@ def test_scales_of_sixteen_bits_are_stored_so_where_all_are_exact(tmp_path: Path
     before = opened(folder)
     cache.build(folder, "panels")
     with squish.open(folder) as file:
-        dtypes = {name: {part.dtype for role, part in file[name].spec.encodings[0].parts.items() if role != "data"}
-                 for name in file}  # fmt: skip
+        dtypes = {
+            name: {part.dtype for role, part in file[name].spec.encodings[0].parts.items() if role != "data"}
+            for name in file
+        }
         assert dtypes == {"both": {"f16"}, "plain": {"f16"}, "scales": {"f32"}, "offsets": {"f32"}}
         for name, (_, values) in before.items():
             assert file[name].numpy().tobytes() == values.tobytes()

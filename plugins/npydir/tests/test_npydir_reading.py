@@ -86,8 +86,10 @@ def sqint2(rows: int, columns: int, *, rotated: tuple[int, int] = (1, 1)) -> tup
     dense = (np.array([-1.5, -0.5, 0.5, 1.5])[q] - spread(z, columns)) * spread(s, columns)
     dense = dense + left.astype(float) @ right.astype(float)
     dense.reshape(-1)[places] += values
-    turned = [sylvester(n) * np.random.default_rng(42 + k).choice([-1, 1], size=n) if flag else np.eye(n)
-              for k, (n, flag) in enumerate(zip((rows, columns), rotated))]  # fmt: skip
+    turned = [
+        sylvester(n) * np.random.default_rng(42 + k).choice([-1, 1], size=n) if flag else np.eye(n)
+        for k, (n, flag) in enumerate(zip((rows, columns), rotated))
+    ]
     return files, turned[0].T @ dense @ turned[1]
 
 

@@ -24,10 +24,12 @@ RNG = np.random.default_rng(3)
 def model(path: Path) -> Path:
     bf16 = dtypes.to_numpy("bf16")
     return source(
-        path / "model.safetensors", layers__0__up__weight=RNG.normal(size=(6, 128)).astype(bf16),
-        norm__weight=RNG.normal(size=128).astype(bf16), scalar=np.float16(3).reshape(()),
+        path / "model.safetensors",
+        layers__0__up__weight=RNG.normal(size=(6, 128)).astype(bf16),
+        norm__weight=RNG.normal(size=128).astype(bf16),
+        scalar=np.float16(3).reshape(()),
         experts=RNG.normal(size=(2, 3, 64)).astype(np.float32),
-    )  # fmt: skip
+    )
 
 
 def stored(folder: Path, name: str) -> tuple[str, tuple[int, ...]]:

@@ -33,15 +33,25 @@ def attribute(name: str, value: int) -> bytes:
 def product(*inputs: str, **attributes: int) -> bytes:
     """A MatMulNBits."""
     declared = {"N": ROWS, "K": COLUMNS, "bits": 4, "block_size": BLOCK, **attributes}
-    return node("MatMulNBits", ["x", *inputs], ["y"], message(7, "com.microsoft"),
-                *(attribute(key, value) for key, value in declared.items()))  # fmt: skip
+    return node(
+        "MatMulNBits",
+        ["x", *inputs],
+        ["y"],
+        message(7, "com.microsoft"),
+        *(attribute(key, value) for key, value in declared.items()),
+    )
 
 
 def rows(*inputs: str, **attributes: int) -> bytes:
     """A GatherBlockQuantized."""
     declared = {"bits": 4, "block_size": BLOCK, **attributes}
-    return node("GatherBlockQuantized", [inputs[0], "x", *inputs[1:]], ["y"], message(7, "com.microsoft"),
-                *(attribute(key, value) for key, value in declared.items()))  # fmt: skip
+    return node(
+        "GatherBlockQuantized",
+        [inputs[0], "x", *inputs[1:]],
+        ["y"],
+        message(7, "com.microsoft"),
+        *(attribute(key, value) for key, value in declared.items()),
+    )
 
 
 def packed(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -155,8 +165,12 @@ def test_nodes_that_contradict_each_other_declare_no_weight(tmp_path):
 
 def test_a_name_that_is_taken_gives_way_to_that_of_the_codes(tmp_path):
     arrays, _ = matrix(4, zeros=False)
-    path = write(tmp_path / "m.onnx", {**arrays, "zeros": np.ones(3, "f4")}, {**NAMES["w"], "zeros": "w"},
-                 product("w_quant", "w_scales"))  # fmt: skip
+    path = write(
+        tmp_path / "m.onnx",
+        {**arrays, "zeros": np.ones(3, "f4")},
+        {**NAMES["w"], "zeros": "w"},
+        product("w_quant", "w_scales"),
+    )
     with squish.open(path) as file:
         assert set(file) == {"w", "w_quant"}
 

@@ -77,8 +77,11 @@ def test_codes_are_those_of_the_source(convert, tmp_path):
 
 
 def test_names_map_tensors_to_initializers(convert):
-    data, _ = convert(tensor("onnx::MatMul_7", WEIGHT.T), node("MatMul", ["x", "onnx::MatMul_7"], ["y"]),
-                      names={"model.layers.0.mlp.up_proj.weight": "onnx::MatMul_7"})  # fmt: skip
+    data, _ = convert(
+        tensor("onnx::MatMul_7", WEIGHT.T),
+        node("MatMul", ["x", "onnx::MatMul_7"], ["y"]),
+        names={"model.layers.0.mlp.up_proj.weight": "onnx::MatMul_7"},
+    )
     assert b"onnx::MatMul_7_quant" in data
     assert b"up_proj" not in data
 

@@ -45,9 +45,12 @@ def save_graph(path, dtype, shapes, external):
     ]
     outputs = {"e": ["m", 48], "logits": ["batch", "n", 48]}
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "n"])],
-        [helper.make_tensor_value_info(name, kind, shape) for name, shape in outputs.items()], initializers,
-    )  # fmt: skip
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "n"])],
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in outputs.items()],
+        initializers,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.save_model(model, path, save_as_external_data=external, size_threshold=64)
 

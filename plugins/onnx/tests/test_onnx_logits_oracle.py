@@ -99,9 +99,12 @@ def test_logits_are_within_the_error_of_f32(model, tmp_path):
     report = squish.convert(source, tmp_path / "out" / "model.onnx")
     assert {step.exactness.kind for step in report.steps} <= {"bytes", "values"}
     actual = oracles.peer("onnxruntime").run(
-        run_onnx, timeout=1800, path=str(tmp_path / "out" / "model.onnx"), ids=expected["ids"],
+        run_onnx,
+        timeout=1800,
+        path=str(tmp_path / "out" / "model.onnx"),
+        ids=expected["ids"],
         greedy=expected["greedy"],
-    )  # fmt: skip
+    )
     distance = np.abs(actual["logits"] - expected["logits"]).max()
     print(f"{model}: {distance:.3g} from the compressed model, f32 is {error:.3g} from float64")
     assert distance <= max(LEAST, FACTOR * error)

@@ -63,17 +63,33 @@ CASES: list[tuple[str, tuple[int, ...], int | None, int, bool, str]] = [
     (dtype, *case, zeros, "f4")
     for dtype in ("INT8", "UINT8", "INT4", "UINT4")
     for case in (
-        ((6, 64), None, 0), ((6, 64), 0, 0), ((6, 64), 1, 0), ((5, 7), None, 0), ((5, 7), 0, 0), ((5, 7), 1, 0),
-        ((64, 6), 0, 16), ((6, 64), 1, 16), ((6, 64), -1, 32), ((6, 40), 1, 16), ((40, 6), 0, 16), ((5, 7), 1, 4),
-        ((4, 3, 3, 3), 0, 0), ((4, 3, 3, 3), 1, 0), ((2, 6, 8), 1, 2), ((9,), None, 0),
+        ((6, 64), None, 0),
+        ((6, 64), 0, 0),
+        ((6, 64), 1, 0),
+        ((5, 7), None, 0),
+        ((5, 7), 0, 0),
+        ((5, 7), 1, 0),
+        ((64, 6), 0, 16),
+        ((6, 64), 1, 16),
+        ((6, 64), -1, 32),
+        ((6, 40), 1, 16),
+        ((40, 6), 0, 16),
+        ((5, 7), 1, 4),
+        ((4, 3, 3, 3), 0, 0),
+        ((4, 3, 3, 3), 1, 0),
+        ((2, 6, 8), 1, 2),
+        ((9,), None, 0),
     )
     for zeros in (False, True)
 ] + [
-    ("INT16", (6, 64), 1, 0, True, "f4"), ("UINT16", (6, 64), 0, 0, True, "f4"),
+    ("INT16", (6, 64), 1, 0, True, "f4"),
+    ("UINT16", (6, 64), 0, 0, True, "f4"),
     ("FLOAT8E4M3FN", (6, 64), None, 0, False, "f4"),
-    ("FLOAT8E4M3FN", (6, 64), 1, 0, False, "f4"), ("FLOAT8E5M2", (6, 64), 0, 0, False, "f4"),
-    ("INT8", (6, 64), 0, 0, True, "f2"), ("UINT4", (6, 64), 1, 16, True, "f2"),
-]  # fmt: skip
+    ("FLOAT8E4M3FN", (6, 64), 1, 0, False, "f4"),
+    ("FLOAT8E5M2", (6, 64), 0, 0, False, "f4"),
+    ("INT8", (6, 64), 0, 0, True, "f2"),
+    ("UINT4", (6, 64), 1, 16, True, "f2"),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -133,12 +149,18 @@ def padded(path, bits, block, columns, zeros, ordered, gathered):
         arrays["w_Q4"] = data.reshape(rows, -1)[:, : columns * bits // 8].copy()
         names[1:1] = ["x"]
         x = helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])
-        node = helper.make_node("GatherBlockQuantized", [name for name in names if name], ["y"], gather_axis=0,
-                                quantize_axis=1, **options)  # fmt: skip
+        node = helper.make_node(
+            "GatherBlockQuantized", [name for name in names if name], ["y"], gather_axis=0, quantize_axis=1, **options
+        )
     else:
         node = helper.make_node("MatMulNBits", ["x", *names], ["y"], N=rows, K=columns, accuracy_level=1, **options)
-    graph = helper.make_graph([node], "g", [x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-                              [numpy_helper.from_array(array, name) for name, array in arrays.items()])  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [x],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
     domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=10), path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -162,9 +184,15 @@ def test_blocks_that_do_not_fill_rows_have_the_values_of_onnxruntime(
 ):
     path = tmp_path / "m.onnx"
     values = oracles.peer("onnxruntime").run(
-        padded, path=str(path), bits=bits, block=block, columns=columns, zeros=zeros, ordered=ordered,
+        padded,
+        path=str(path),
+        bits=bits,
+        block=block,
+        columns=columns,
+        zeros=zeros,
+        ordered=ordered,
         gathered=gathered,
-    )  # fmt: skip
+    )
     with squish.open(path) as file:
         assert list(file) == ["w"]
         assert file["w"].shape == values.shape
@@ -200,10 +228,12 @@ def products(path, zeros, axis):
     ]  # fmt: skip
     float_ = TensorProto.FLOAT
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", float_, ["n", columns])],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", float_, ["n", columns])],
         [helper.make_tensor_value_info(f"y{name}", float_, None) for name in "abc"],
         [numpy_helper.from_array(array, name) for name, array in arrays.items() if zeros or "zero" not in name],
-    )  # fmt: skip
+    )
     domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=domains, ir_version=10), path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

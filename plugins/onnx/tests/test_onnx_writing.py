@@ -29,9 +29,10 @@ def tensors() -> dict[str, np.ndarray]:
     }
     norms = ("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm", "model.norm")
     return {
-        "model.embed_tokens.weight": rng.standard_normal((96, 64), np.float32), **layer,
+        "model.embed_tokens.weight": rng.standard_normal((96, 64), np.float32),
+        **layer,
         **{f"{name}.weight": np.ones(64, np.float32) for name in norms},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -53,8 +54,11 @@ def test_weights_lie_beside_the_model_on_pages_of_64_kib(model, tmp_path):
     arrays = tensors() | {"model.embed_tokens.weight": np.ones((2048, 64), np.float32)}
     report = model(arrays, config={"vocab_size": 2048})
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "m.onnx", "m.onnx.data", "config.json", "genai_config.json",
-    }  # fmt: skip
+        "m.onnx",
+        "m.onnx.data",
+        "config.json",
+        "genai_config.json",
+    }
     assert report.size == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     with squish.open(tmp_path / "out" / "m.onnx") as file:
         extents = [
@@ -71,8 +75,10 @@ def test_codes_scales_and_biases_are_stored_as_they_are(model, tmp_path):
         assert set(file) == set(tensors())
         parts = file["model.layers.0.mlp.up_proj.weight"].spec.encodings[0].parts
         assert {role: part.shape for role, part in parts.items()} == {
-            "data": (128, 32), "scale": (128, 2), "offset": (128, 2),
-        }  # fmt: skip
+            "data": (128, 32),
+            "scale": (128, 2),
+            "offset": (128, 2),
+        }
         assert file["model.embed_tokens.weight"].spec.encodings[0].codec.params["offset"] == "bias"
 
 

@@ -61,8 +61,9 @@ def test_what_fsspec_cannot_open_is_a_typed_error(memory: Any, address: str, cod
 
 def test_without_fsspec_or_the_hub_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, address, extra in (
-        ("fsspec.core", "memory://m/x.gguf", "[fsspec]"), ("huggingface_hub", "hf://acme/tiny", "[hf]"),
-    ):  # fmt: skip
+        ("fsspec.core", "memory://m/x.gguf", "[fsspec]"),
+        ("huggingface_hub", "hf://acme/tiny", "[hf]"),
+    ):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingPluginError) as caught:
             squish.open(address)

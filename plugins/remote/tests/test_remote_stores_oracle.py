@@ -291,8 +291,10 @@ def test_the_hub_is_queried_once_and_read_at_a_commit(folder: Path) -> None:
     assert results["tokens"] == [[False, "None"], [True, "Bearer hf_s3cret"]]
     codes = {address: answer[0] for address, answer in results["errors"].items()}
     assert codes == {
-        "hf://acme/gated/x.gguf": "denied", "hf://acme/none": "missing", "hf://acme/tiny/no.gguf": "missing",
+        "hf://acme/gated/x.gguf": "denied",
+        "hf://acme/none": "missing",
+        "hf://acme/tiny/no.gguf": "missing",
         "hf://acme": "usage",
-    }  # fmt: skip
+    }
     assert "Access to this model is restricted" in results["errors"]["hf://acme/gated/x.gguf"][1]
     assert "hf_s3cret" not in str(results["errors"])

@@ -115,8 +115,9 @@ def test_unknown_fields_and_non_text_metadata_are_warnings() -> None:
     file = squish.open(pack(header, b"a"))
     assert file.meta == {"a": "x"}
     assert [(problem.code, problem.severity) for problem in file.problems] == [
-        ("field", "warning"), ("metadata", "warning"),
-    ]  # fmt: skip
+        ("field", "warning"),
+        ("metadata", "warning"),
+    ]
     with pytest.raises(SquishError):
         squish.open(pack(header, b"a"), strict=True)
 

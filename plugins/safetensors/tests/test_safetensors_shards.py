@@ -290,9 +290,14 @@ def test_the_callers_limits_apply_to_a_layer(rank: int, code: str | None, model:
         files = CheckpointFiles(file.index, file.source, squish.Limits(rank=rank))
         layers = collect_layers(file.index.tensors, ("",), bases=("",))
         refined = refine_layers(
-            files, "x", "", {"a": layers["a"]}, lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"), (),
+            files,
+            "x",
+            "",
+            {"a": layers["a"]},
+            lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"),
+            (),
             bases=("",),
-        )  # fmt: skip
+        )
     assert [problem.code for problem in refined.problems] == ([] if code is None else [code])
     assert (refined.tensors["a"].shape == shape) is (code is None)
 

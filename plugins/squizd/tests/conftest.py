@@ -172,11 +172,23 @@ def tcaw(rng: random.Random, rows: int, columns: int, **more: Any) -> Tensor:
 
 
 def build(
-    layers: list[list[Tensor]], outside: list[Tensor] = (), *, flags: int | None = None, arch: int = 0,  # type: ignore[assignment]
-    side: int = 0, draft: list[list[Tensor]] | None = None, archive: bytes | None = None, names: bool = False,
-    order: list[int] | None = None, sums: tuple[int, float] | None = None, merged: bool = False, gap: int = 0,
-    change: Any = None, align: int = 64, spaces: Iterator[int] | None = None,
-) -> bytes:  # fmt: skip
+    layers: list[list[Tensor]],
+    outside: list[Tensor] = (),
+    *,
+    flags: int | None = None,
+    arch: int = 0,  # type: ignore[assignment]
+    side: int = 0,
+    draft: list[list[Tensor]] | None = None,
+    archive: bytes | None = None,
+    names: bool = False,
+    order: list[int] | None = None,
+    sums: tuple[int, float] | None = None,
+    merged: bool = False,
+    gap: int = 0,
+    change: Any = None,
+    align: int = 64,
+    spaces: Iterator[int] | None = None,
+) -> bytes:
     """A whole file. `side`: tile size (0: no masks); `order`: physical order of the layers; `merged`: one table.
 
     `align`: where sections and blocks start; 1 is the layout to the letter of the specification. `spaces`: numbers of
@@ -282,8 +294,17 @@ def build(
     return bytes(out)
 
 
-def header(flags: int = 0, layers: int = 0, *, version: int = 1, crc: int = 0, digest: int = 0,
-           sparsity: bytes = b"", eagle: bytes = b"", magic: bytes = b"SQZD") -> bytes:  # fmt: skip
+def header(
+    flags: int = 0,
+    layers: int = 0,
+    *,
+    version: int = 1,
+    crc: int = 0,
+    digest: int = 0,
+    sparsity: bytes = b"",
+    eagle: bytes = b"",
+    magic: bytes = b"SQZD",
+) -> bytes:
     """A header, and an index of empty layers."""
     head = struct.pack("<4sHIHHIQ", magic, version, flags, layers, 0, crc, digest)
     whole = head.ljust(128, b"\0") + sparsity.ljust(32, b"\0") + eagle.ljust(32, b"\0") + bytes(64)
@@ -305,10 +326,19 @@ def zipped(*entries: tuple[str, bytes], mode: int = 0o100644, method: int = zipf
 def sq() -> SimpleNamespace:
     """The builder and its pieces."""
     return SimpleNamespace(
-        build=build, header=header, fnv=fnv, int4=int4, int2=int2, npcl=npcl, tcaw=tcaw, astw=astw, Tensor=Tensor,
-        bits=BITS, zipped=zipped,
+        build=build,
+        header=header,
+        fnv=fnv,
+        int4=int4,
+        int2=int2,
+        npcl=npcl,
+        tcaw=tcaw,
+        astw=astw,
+        Tensor=Tensor,
+        bits=BITS,
+        zipped=zipped,
         rng=random.Random(0),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

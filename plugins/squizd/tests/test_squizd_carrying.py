@@ -246,11 +246,15 @@ def eagle_head(hidden: int = 64, vocabulary: int = 512, draft: int = 128) -> dic
         "midlayer.mlp.gate_proj.weight": matrix(2 * hidden, hidden),
         "midlayer.mlp.up_proj.weight": matrix(2 * hidden, hidden),
         "midlayer.mlp.down_proj.weight": matrix(hidden, 2 * hidden),
-        **{f"midlayer.{name}.weight": np.ones(hidden, np.float32)
-           for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm")},
-        "norm.weight": np.ones(hidden, np.float32), "lm_head.weight": matrix(draft, hidden),
-        "d2t": rng.integers(0, vocabulary, draft), "t2d": rng.random(vocabulary) < 0.25,
-    }  # fmt: skip
+        **{
+            f"midlayer.{name}.weight": np.ones(hidden, np.float32)
+            for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm")
+        },
+        "norm.weight": np.ones(hidden, np.float32),
+        "lm_head.weight": matrix(draft, hidden),
+        "d2t": rng.integers(0, vocabulary, draft),
+        "t2d": rng.random(vocabulary) < 0.25,
+    }
 
 
 def test_a_draft_head_keeps_the_names_and_shapes_of_eagle_3(tmp_path: Path) -> None:

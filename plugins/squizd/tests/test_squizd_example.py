@@ -9,9 +9,13 @@ def test_the_specified_example_reads_despite_its_misprint() -> None:
     head = bytes.fromhex("53515a44 0100 04000000 0200 0000 5a2b0000 0000000000000000").ljust(256, b"\0")
     block = b"INT4" + bytes.fromhex("01000000 02000000 21")
     index = b"".join(
-        number.to_bytes(4, "little") + (384 + 64 * number).to_bytes(8, "little") + (13).to_bytes(8, "little")
-        + (512).to_bytes(8, "little") + bytes(4) for number in range(2)
-    )  # fmt: skip
+        number.to_bytes(4, "little")
+        + (384 + 64 * number).to_bytes(8, "little")
+        + (13).to_bytes(8, "little")
+        + (512).to_bytes(8, "little")
+        + bytes(4)
+        for number in range(2)
+    )
     table = (
         b"SCZT"
         + (2).to_bytes(4, "little")

@@ -54,9 +54,17 @@ def test_every_section_is_found_at_any_alignment(sq: SimpleNamespace, align: int
     assert file.index.whole
     assert squish.verify(data, deep=True).clean
     assert [section.kind for section in file.index.sections] == [
-        "header", "layer index", "layer", "layer", "globals", "scale table", "scale table", "names", "draft head",
+        "header",
+        "layer index",
+        "layer",
+        "layer",
+        "globals",
+        "scale table",
+        "scale table",
+        "names",
+        "draft head",
         "CoreML appendix",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("seed", range(40))

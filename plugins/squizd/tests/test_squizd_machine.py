@@ -87,8 +87,11 @@ class Machine(RuleBasedStateMachine):
             tensor.keep = [self.rng.randrange(2) for _ in range(-(-shape[0] // side) * -(-shape[1] // side))]
         return tensor
 
-    @rule(kinds=st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw", "astw"]), max_size=3),
-          group=st.sampled_from([0, 1, 4, 13, 64]), masked=st.booleans())  # fmt: skip
+    @rule(
+        kinds=st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw", "astw"]), max_size=3),
+        group=st.sampled_from([0, 1, 4, 13, 64]),
+        masked=st.booleans(),
+    )
     def add_layer(self, kinds: list[str], group: int, masked: bool) -> None:
         self.layers.append([self.tensor(kind, group, masked) for kind in kinds])
 
@@ -174,8 +177,11 @@ class Machine(RuleBasedStateMachine):
 def test_any_file_reads_as_built_is_written_equal_and_fails_with_a_rule(sq: SimpleNamespace, count: int) -> None:
     Machine.sq = sq
     checks = settings(
-        max_examples=count, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=count,
+        stateful_step_count=20,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     run_state_machine_as_test(Machine, settings=checks)
 
 

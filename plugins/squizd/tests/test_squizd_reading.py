@@ -274,8 +274,13 @@ def test_any_valid_file_reads_as_built(sq: SimpleNamespace, model: tuple[int, di
         else [[tensor("int4", False), tensor("npcl", False)] for _ in range(options["draft"])]
     )
     data = sq.build(
-        layers, outside, draft=draft, side=options["side"], names=options["names"], merged=options["merged"],
-    )  # fmt: skip
+        layers,
+        outside,
+        draft=draft,
+        side=options["side"],
+        names=options["names"],
+        merged=options["merged"],
+    )
     file = squish.open(data, strict=True)
     every = [tensor for layer in layers for tensor in layer] + outside
     assert len(file) == len(every)

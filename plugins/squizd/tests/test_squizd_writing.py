@@ -111,8 +111,9 @@ def test_activations_weigh_the_errors_of_their_columns(
 ) -> None:
     matrices = {name: array.astype("f4") for name, array in arrays.items() if array.ndim > 1}
     seen = {name: np.where(np.arange(array.shape[1]) % 8, 0.01, 10).astype("f4") for name, array in matrices.items()}
-    stats = sq.build([], [sq.Tensor("NPCL", (len(one),), raw=one.tobytes(), name=name) for name, one in seen.items()],
-                     names=True)  # fmt: skip
+    stats = sq.build(
+        [], [sq.Tensor("NPCL", (len(one),), raw=one.tobytes(), name=name) for name, one in seen.items()], names=True
+    )
 
     def error(encode: str, **options: Any) -> float:
         squish.convert(source, tmp_path / "out.squizd", "squizd", encode, **options)

@@ -50,15 +50,21 @@ def random_tensors(seed: int = 0, hidden: int = HIDDEN, width: int = HIDDEN) -> 
         "fc.weight": matrix(hidden, 3 * width),
         **{f"midlayer.{name}.weight": matrix(*shape) for name, shape in shapes.items()},
         **{f"midlayer.{name}.weight": rng.uniform(0.5, 1.5, hidden).astype(np.float32) for name in NORMS},
-        "norm.weight": rng.uniform(0.5, 1.5, hidden).astype(np.float32), "lm_head.weight": matrix(DRAFT, hidden),
-        "d2t": ids - np.arange(DRAFT), "t2d": np.isin(np.arange(VOCABULARY), ids),
-    }  # fmt: skip
+        "norm.weight": rng.uniform(0.5, 1.5, hidden).astype(np.float32),
+        "lm_head.weight": matrix(DRAFT, hidden),
+        "d2t": ids - np.arange(DRAFT),
+        "t2d": np.isin(np.arange(VOCABULARY), ids),
+    }
 
 
 def proposals(
-    tensors: Mapping[str, np.ndarray], embedding: torch.Tensor, states: torch.Tensor, ids: torch.Tensor, count: int,
+    tensors: Mapping[str, np.ndarray],
+    embedding: torch.Tensor,
+    states: torch.Tensor,
+    ids: torch.Tensor,
+    count: int,
     norm_before_residual: bool = False,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """What a head proposes after hidden states [positions, 3 x columns] and the tokens that follow: without a cache."""
     weight = {name: torch.from_numpy(np.array(values)).float() for name, values in tensors.items()}
 
@@ -102,9 +108,17 @@ def cycling_llama(folder: Path) -> Path:
     Embeddings are rows of the identity, and the layers add nothing.
     """
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=32, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     model = transformers.LlamaForCausalLM(config)
     with torch.no_grad():
         for layer in model.model.layers:

@@ -52,9 +52,11 @@ def nf4_folder(folder: Path) -> Path:
         codes = ((blocks / scale[:, None])[..., None] - table).abs().argmin(-1).to(torch.uint8).reshape(-1, 2)
         state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(values.shape)}
         return {
-            name: ((codes[:, 0] << 4) | codes[:, 1])[:, None], f"{name}.absmax": scale, f"{name}.quant_map": table,
+            name: ((codes[:, 0] << 4) | codes[:, 1])[:, None],
+            f"{name}.absmax": scale,
+            f"{name}.quant_map": table,
             f"{name}.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
-        }  # fmt: skip
+        }
 
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     return _rewritten(folder, settings, quantized)

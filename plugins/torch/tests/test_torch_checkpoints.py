@@ -17,9 +17,11 @@ import squish_core as squish
 def through_transformers(folder: Path, *settings: Any, **options: Any) -> Any:
     """The model as `AutoModelForCausalLM` loads it with our quantizer."""
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, config=squish_torch.config_of(folder), dtype=torch.float32,
+        folder,
+        config=squish_torch.config_of(folder),
+        dtype=torch.float32,
         quantization_config=squish_torch.SquishConfig(*settings, **options),
-    )  # fmt: skip
+    )
 
 
 def decoded(path: Path, folder: Path) -> Any:

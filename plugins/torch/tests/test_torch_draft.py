@@ -28,8 +28,9 @@ def eagle_head() -> dict[str, np.ndarray]:
         "midlayer.hidden_norm.weight": np.linspace(0.5, 1.5, HIDDEN, dtype=np.float32),
         "norm.weight": np.ones(HIDDEN, np.float32),
         "lm_head.weight": matrix(DRAFT, HIDDEN),
-        "d2t": np.arange(DRAFT), "t2d": np.arange(VOCABULARY) < DRAFT,
-    }  # fmt: skip
+        "d2t": np.arange(DRAFT),
+        "t2d": np.arange(VOCABULARY) < DRAFT,
+    }
 
 
 @pytest.fixture(params=["", "int4"], ids=["dense", "int4"])

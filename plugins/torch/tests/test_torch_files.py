@@ -35,8 +35,9 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     same = [
         (value.dtype, value.shape) == (other[name].dtype, other[name].shape)
         and torch.equal(value.reshape(-1).view(torch.uint8), other[name].reshape(-1).view(torch.uint8))
-        for name, value in one.items() if name in other
-    ]  # fmt: skip
+        for name, value in one.items()
+        if name in other
+    ]
     return one.keys() == other.keys() and all(same)
 
 

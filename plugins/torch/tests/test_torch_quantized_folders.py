@@ -24,9 +24,11 @@ OWN_DEQUANTIZATION = pytest.mark.skipif(
 def through_transformers(folder: Path, settings: Any = None) -> Any:
     """The model as `AutoModelForCausalLM` loads it with our quantizer."""
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, config=squish_torch.config_of(folder), dtype=torch.float32,
+        folder,
+        config=squish_torch.config_of(folder),
+        dtype=torch.float32,
         quantization_config=settings or squish_torch.SquishConfig(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("method", FOLDERS)
@@ -87,9 +89,11 @@ def test_tensors_that_a_backend_does_not_run_are_an_error_or_decoded(tmp_path: P
     assert (logits(model) - expected).abs().max() <= 1e-4
     with pytest.warns(UserWarning, match=r"layers\.\d\..*proj\.weight is decoded"):
         through = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, config=squish_torch.config_of(folder), dtype=torch.float32,
+            folder,
+            config=squish_torch.config_of(folder),
+            dtype=torch.float32,
             quantization_config=squish_torch.SquishConfig("metal", on_unsupported="dense"),
-        )  # fmt: skip
+        )
     assert torch.equal(logits(through), logits(model))
     with pytest.raises(squish.UsageError):
         squish_torch.SquishConfig(on_unsupported="drop")

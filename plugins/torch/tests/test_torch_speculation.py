@@ -115,10 +115,12 @@ def test_what_a_head_knows_is_accepted(cycling: Path, tmp_path: Path, reads_toke
     steps = 40 // (accepted + 1)
     assert len(passes) == 1 + steps
     assert drafter.acceptance.to_dict() == {
-        "passes": steps, "proposed": drafter.acceptance.proposed,
-        "accepted": accepted * steps, "acceptance_rate": accepted * steps / drafter.acceptance.proposed,
+        "passes": steps,
+        "proposed": drafter.acceptance.proposed,
+        "accepted": accepted * steps,
+        "acceptance_rate": accepted * steps / drafter.acceptance.proposed,
         "mean_accepted_length": accepted + 1,
-    }  # fmt: skip
+    }
     assert reads_tokens == (drafter.acceptance.rate == 1)
 
 

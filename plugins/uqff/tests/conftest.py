@@ -42,8 +42,10 @@ def head(isq: int, version: int = 0x000200) -> bytes:
 
 def named(**tensors: tuple[str, list[int], bytes]) -> bytes:
     """Build a 1.2 file with one layer `a`; in field names "_" is empty and double underscores are dots."""
-    version = {f"uqff.version.{level}": ("U32", [], struct.pack("<I", number))
-               for level, number in (("major", 1), ("minor", 2), ("patch", 0))}  # fmt: skip
+    version = {
+        f"uqff.version.{level}": ("U32", [], struct.pack("<I", number))
+        for level, number in (("major", 1), ("minor", 2), ("patch", 0))
+    }
     return safetensors({**{f"a.{name.replace('__', '.')}": value for name, value in tensors.items()}, **version})
 
 

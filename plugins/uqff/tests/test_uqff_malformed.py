@@ -36,7 +36,7 @@ def blobs(uqff: SimpleNamespace) -> dict[str, bytes]:
         "afq": head(4) + b"\1" + tensor(1, [2, 8], f32(16)) + tensor(6, [2, 1], f32(2)) * 2 + b"\4\x40" + bias,
         "f8q8": head(5) + b"\1" + u32(2, 2, 2, 30) + bytes(66) + bias,
         "mxfp4": head(6) + b"\1" + tensor(0, [2, 16], bytes(32)) + tensor(0, [2, 1], bytes(2)) + bias,
-    }  # fmt: skip
+    }
 
 
 GOOD = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")

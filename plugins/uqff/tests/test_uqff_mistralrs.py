@@ -133,10 +133,15 @@ def ask(folder: Path, file: str = "", *, arch: str, write: str = "", quant: str 
         try:
             return np.array(
                 oracles.peer("mistralrs").run(
-                    peer_probabilities, timeout=patience, folder=str(folder), file=file, arch=ARCHITECTURES[arch],
-                    write=write, quant=quant,
+                    peer_probabilities,
+                    timeout=patience,
+                    folder=str(folder),
+                    file=file,
+                    arch=ARCHITECTURES[arch],
+                    write=write,
+                    quant=quant,
                 )
-            )  # fmt: skip
+            )
         except oracles.PeerTimeout as error:
             last = error
     raise last

@@ -21,7 +21,7 @@ KINDS = ("unquant", "q8_0", "hqq4", "hqq3", "hqq1", "afq3", "afq8", "fp8", "f8q8
 @given(
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 6), st.integers(1, 3), st.booleans()), min_size=1),
     st.integers(1, 40_000),
-)  # fmt: skip
+)
 def test_a_sharded_model_round_trips(layers: Any, shard: int) -> None:
     rng = np.random.default_rng(0)
     header, data, rules = [], b"", []
@@ -52,9 +52,13 @@ def test_a_sharded_model_round_trips(layers: Any, shard: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(sorted(HQQ_PACKINGS)), st.sampled_from([0, 1]), st.integers(1, 5), st.integers(1, 4),
-    st.sampled_from([1e-6, 1.0, 1e4]), st.sampled_from([0.0, 100.0]),
-)  # fmt: skip
+    st.sampled_from(sorted(HQQ_PACKINGS)),
+    st.sampled_from([0, 1]),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.sampled_from([1e-6, 1.0, 1e4]),
+    st.sampled_from([0.0, 100.0]),
+)
 def test_hqq_values_stay_in_the_range_of_their_group(
     bits: int, axis: int, rows: int, columns: int, spread: float, centre: float
 ) -> None:

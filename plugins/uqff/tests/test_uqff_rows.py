@@ -237,16 +237,18 @@ def test_missing_companion_files_are_reported(data: Path, tmp_path: Path) -> Non
     shutil.copy(data / Q4K, tmp_path / "q4k-0.uqff")
     with squish.open(tmp_path) as file:
         assert [problem.where for problem in file.problems if problem.code == "companion"] == [
-            "residual.safetensors", "config.json",
-        ]  # fmt: skip
+            "residual.safetensors",
+            "config.json",
+        ]
     with expect_error(squish.FormatError, code="companion", tensor="residual.safetensors"):
         squish.open(tmp_path, strict=True)
 
 
 def test_names_cannot_fake_output(uqff: SimpleNamespace) -> None:
     key = "a\x1b[31m\u202e"
-    version = {f"uqff.version.{k}": ("U32", [], struct.pack("<I", n)) for k, n in
-               (("major", 1), ("minor", 2), ("patch", 0))}  # fmt: skip
+    version = {
+        f"uqff.version.{k}": ("U32", [], struct.pack("<I", n)) for k, n in (("major", 1), ("minor", 2), ("patch", 0))
+    }
     with squish.open(uqff.safetensors({f"{key}.weight.format": ("U8", [], b"\x09"), **version})) as file:
         assert file.problems[0].where == f"{key}.weight"
         with pytest.raises(squish.TensorError) as caught:

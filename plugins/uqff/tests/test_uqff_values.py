@@ -129,9 +129,13 @@ def test_a_float8_layer_keeps_the_number_of_its_layer_dtype(
     if version is None:
         scale = ("F32", [], np.array(0.25, "<f4").tobytes())
         raw = uqff.named(
-            weight=("F8_E4M3", [2, 32], codes), weight__format=("U8", [], b"\3"), weight__dtype=("U32", [], dtype),
-            weight__dequant_w_scale=scale, weight__dequant_x_scale=scale, weight__quant_scale=scale,
-        )  # fmt: skip
+            weight=("F8_E4M3", [2, 32], codes),
+            weight__format=("U8", [], b"\3"),
+            weight__dtype=("U32", [], dtype),
+            weight__dequant_w_scale=scale,
+            weight__dequant_x_scale=scale,
+            weight__quant_scale=scale,
+        )
     else:
         scales = np.array([0.25, 0.25, 4], "<f4").tobytes()
         raw = uqff.legacy(uqff.head(3, version=version) + b"\0" + uqff.tensor(9, [2, 32], codes) + scales + dtype)

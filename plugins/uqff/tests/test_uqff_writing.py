@@ -269,14 +269,18 @@ def test_the_report_lists_fallback_types(tmp_path: Path, uqff: Any) -> None:
     (output,) = json.loads((tmp_path / "out" / "uqff_report.json").read_text())["outputs"]
     assert output["fallback_count"] == 2
     assert {each["module"]: (each["from"], each["to"]) for each in output["fallbacks"]} == {
-        "a.k_proj": ("afq4", "unquant"), "lm_head": ("afq6", "afq4"),
-    }  # fmt: skip
+        "a.k_proj": ("afq4", "unquant"),
+        "lm_head": ("afq6", "afq4"),
+    }
 
 
 def test_experts_are_stacked_in_1_2_and_separate_in_0_1_3(tmp_path: Path, uqff: Any) -> None:
     rng = np.random.default_rng(0)
-    values = {f"model.layers.0.mlp.experts.{e}.{p}_proj.weight": rng.normal(size=(32, 64)).astype("<f4")
-              for e in range(3) for p in ("gate", "up")}  # fmt: skip
+    values = {
+        f"model.layers.0.mlp.experts.{e}.{p}_proj.weight": rng.normal(size=(32, 64)).astype("<f4")
+        for e in range(3)
+        for p in ("gate", "up")
+    }
     raw = {name: ("F32", [32, 64], array.tobytes()) for name, array in values.items()}
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(raw))
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", "q8_0")
@@ -320,7 +324,7 @@ LLAMA_TENSORS = dense(
     *((f"model.layers.0.self_attn.{name}_proj.weight", [64, 64]) for name in ("q", "k", "v", "o")),
     *((f"model.layers.0.mlp.{name}_proj.weight", [128, 64]) for name in ("gate", "up")),
     ("model.layers.0.mlp.down_proj.weight", [64, 128]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -342,9 +346,14 @@ def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
     with pytest.raises(squish.SquishError) as refused:
         squish.convert(
-            tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", "q8_0", assets=assets, rename=rename,
+            tmp_path / "m.safetensors",
+            tmp_path / "out",
+            "uqff:version=0.1.3",
+            "q8_0",
+            assets=assets,
+            rename=rename,
             dry_run=dry_run,
-        )  # fmt: skip
+        )
     assert refused.value.code == code
     assert (refused.value.tensor is not None) == (code == "names")
     assert not (tmp_path / "out").exists()

@@ -31,9 +31,15 @@ def item(shape: Any = (4,), dtype: Any = "f32", offset: Any = 64, length: Any = 
 
 
 def pack(
-    objects: Any = None, blobs: bytes = FOUR, *, root: Any = None, manifest: bytes | None = None,
-    size: int | None = None, head: bytes = MAGIC, tail: bytes = MAGIC,
-) -> bytes:  # fmt: skip
+    objects: Any = None,
+    blobs: bytes = FOUR,
+    *,
+    root: Any = None,
+    manifest: bytes | None = None,
+    size: int | None = None,
+    head: bytes = MAGIC,
+    tail: bytes = MAGIC,
+) -> bytes:
     """A file: header, `blobs` from byte 64 on, manifest, its size, footer."""
     if manifest is None:
         manifest = cbor2.dumps({"version": "1.1.0", "objects": objects} if root is None else root)
@@ -48,9 +54,12 @@ def bomb(mebibytes: int) -> bytes:
 
 
 def written(
-    target: Path, arrays: Mapping[str, Any], options: Mapping[str, str] | None = None,
-    meta: Mapping[str, Any] | None = None, assets: Mapping[str, bytes] | None = None,
-) -> Any:  # fmt: skip
+    target: Path,
+    arrays: Mapping[str, Any],
+    options: Mapping[str, str] | None = None,
+    meta: Mapping[str, Any] | None = None,
+    assets: Mapping[str, bytes] | None = None,
+) -> Any:
     """Write arrays (or `(shape, ggml codec, u8 array)`) with the plugin's writer; gives the planned size."""
     container, options, meta, assets = Ztensor(), options or {}, meta or {}, assets or {}
     outgoing = []

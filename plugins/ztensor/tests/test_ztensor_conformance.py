@@ -72,9 +72,13 @@ class TestZtensor(ContainerSuite):
         blocks = {"blocks": blocks} if "ggml.q4_0" in self.registry.codecs else {}  # squish-ggml decodes them
         return {
             "everything": {
-                **blocks, "weight": weight, "weight.tied": weight, "empty": empty, "flag": flag,
+                **blocks,
+                "weight": weight,
+                "weight.tied": weight,
+                "empty": empty,
+                "flag": flag,
             }
-        }  # fmt: skip
+        }
 
     def damaged(self) -> dict[str, bytes]:
         whole, weight = everything(), np.arange(4, dtype="<f4").tobytes()

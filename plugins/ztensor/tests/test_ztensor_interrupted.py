@@ -363,8 +363,12 @@ def test_the_rollback_file_is_synced_before_the_first_byte_and_removed_after_the
     with append.locked_file(model) as lock, append.appended_file(lock) as sink:
         sink.write(bytes(3 << 20))
     assert events == [
-        "sync rollback file", "sync folder", "sync model grown", "remove rollback file grown", "sync folder grown",
-    ]  # fmt: skip
+        "sync rollback file",
+        "sync folder",
+        "sync model grown",
+        "remove rollback file grown",
+        "sync folder grown",
+    ]
 
 
 def test_an_edit_succeeds_with_a_note_if_the_folder_cannot_be_synced(

@@ -102,8 +102,12 @@ def pack(codes: Array, bits: int, width: int, order: str) -> Array:
 def mx(element: str, axis: int = 1) -> Case:
     """[64, 64] elements in blocks of 32 with a power of two each, one of which is NaN."""
     codes = RNG.integers(0, 16 if element == "f4_e2m1" else 256, (64, 64)).astype("u1")
-    kind: Any = {"f4_e2m1": ml_dtypes.float4_e2m1fn, "f8_e4m3fn": ml_dtypes.float8_e4m3fn,
-                 "f8_e5m2": ml_dtypes.float8_e5m2, "i8": np.int8}[element]  # fmt: skip
+    kind: Any = {
+        "f4_e2m1": ml_dtypes.float4_e2m1fn,
+        "f8_e4m3fn": ml_dtypes.float8_e4m3fn,
+        "f8_e5m2": ml_dtypes.float8_e5m2,
+        "i8": np.int8,
+    }[element]
     scales = RNG.integers(100, 150, (64, 2)).astype("u1")
     factors = np.ldexp(np.float32(1), scales.astype(int) - 127)
     scales[3, 1], factors[3, 1] = 255, np.nan
@@ -112,8 +116,9 @@ def mx(element: str, axis: int = 1) -> Case:
     stored = codes[:, ::2] | codes[:, 1::2] << 4 if element == "f4_e2m1" else codes
     data = (stored.view("i1"), None) if element == "i8" else (stored, element)
     attributes = {"block_size": 32, "scale_form": "e8m0_exponent", **({} if axis == 1 else {"axis": axis})}
-    return Case("zt.mx/1", (64, 64), {"data": data, "scales": (np.ascontiguousarray(scales), "f8_e8m0")}, attributes,
-                values)  # fmt: skip
+    return Case(
+        "zt.mx/1", (64, 64), {"data": data, "scales": (np.ascontiguousarray(scales), "f8_e8m0")}, attributes, values
+    )
 
 
 def codes(count: int) -> Array:
@@ -245,12 +250,19 @@ def written(folder: Path, name: str) -> Path:
     """The case as its package writes it."""
     case, path = CASES[name], folder / "theirs.zt"
     write = {"2.1.2": write_2, "1.2.3": write_1_2}[case.writer]
-    parts = {role: [dtypes.from_numpy(array.dtype), logical, array.tobytes()]
-             for role, (array, logical) in case.parts.items()}  # fmt: skip
+    parts = {
+        role: [dtypes.from_numpy(array.dtype), logical, array.tobytes()]
+        for role, (array, logical) in case.parts.items()
+    }
     oracles.peer(f"ztensor-{case.writer}").run(
-        write, path=str(path), name=name, layout=case.layout, shape=list(case.shape), parts=parts,
+        write,
+        path=str(path),
+        name=name,
+        layout=case.layout,
+        shape=list(case.shape),
+        parts=parts,
         attributes=case.attributes,
-    )  # fmt: skip
+    )
     return path
 
 
@@ -302,8 +314,10 @@ def check_2(case: Case, result: Any) -> None:
 def check_1(case: Case, result: Any) -> None:
     """1.2.3 gives components: flat where there are several, codes under another name, zero points always."""
     shape, arrays = result
-    stored = {("packed_weight" if case.layout.startswith("zt.quant") and role == "data" else role): array
-              for role, (array, _) in case.parts.items()}  # fmt: skip
+    stored = {
+        ("packed_weight" if case.layout.startswith("zt.quant") and role == "data" else role): array
+        for role, (array, _) in case.parts.items()
+    }
     if "packed_weight" in stored and "zeros" not in stored:
         assert case.attributes is not None
         zero = case.attributes["zero_point"].get("value", 0)
@@ -343,8 +357,10 @@ def test_every_row_of_the_exceptions_is_used() -> None:
         *where, _ = row
         assert any(
             all(map(re.fullmatch, where, (case, options, package)))
-            for case in CASES for options, packages in WIRES.items() for package in ("ours", *packages)
-        ), row  # fmt: skip
+            for case in CASES
+            for options, packages in WIRES.items()
+            for package in ("ours", *packages)
+        ), row
 
 
 def check_all(path):  # type: ignore[no-untyped-def] # runs in the peer

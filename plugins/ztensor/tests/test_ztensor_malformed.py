@@ -81,9 +81,13 @@ def sparse(layout: str, **components: Any) -> Make:
 
 
 def csr(
-    zt: Any, indices: Any = (0, 1, 0, 1), indptr: Any = None, kind: str = "u2", values: bytes | None = None,
+    zt: Any,
+    indices: Any = (0, 1, 0, 1),
+    indptr: Any = None,
+    kind: str = "u2",
+    values: bytes | None = None,
     rows: int = 2,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """A sparse matrix `w` with four values, and a dense tensor `ok`."""
     indptr = np.array([0, 2, 4] if indptr is None else indptr, "u4")
     return several(zt, "sparse_csr", [rows, 2], values=values, indices=np.array(indices, kind), indptr=indptr)
@@ -522,11 +526,16 @@ def test_a_file_that_is_cut_while_it_is_open_is_an_error(zt: Any, tmp_path: Path
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 64), (1 << 64) - 1) | st.floats() | st.text(max_size=5)
-    | st.binary(max_size=5) | st.sampled_from(["raw", "zstd", "dense", "gguf.q4_0", "u8", "f64", 64, 128, 1 << 63]),
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 64), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+    | st.sampled_from(["raw", "zstd", "dense", "gguf.q4_0", "u8", "f64", 64, 128, 1 << 63]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)

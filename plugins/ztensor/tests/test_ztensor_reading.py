@@ -134,9 +134,16 @@ def test_attributes_are_metadata_in_python_types(zt: Any) -> None:
     }  # fmt: skip
     file = squish.open(zt.pack(root={"version": "1.1.0", "attributes": attributes, "objects": {}}))
     assert file.meta == {
-        "license": "MIT", "epoch": 3, "loss": 0.5, "list": [1, None], "when": 0, "none": None, "simple": 99,
-        "blob": b"x", "map": {"a": 1},
-    }  # fmt: skip
+        "license": "MIT",
+        "epoch": 3,
+        "loss": 0.5,
+        "list": [1, None],
+        "when": 0,
+        "none": None,
+        "simple": 99,
+        "blob": b"x",
+        "map": {"a": 1},
+    }
 
 
 def test_object_attributes_are_those_of_the_tensor(zt: Any) -> None:

@@ -71,8 +71,10 @@ def test_scipy_gives_the_same_matrix(tmp_path: Path) -> None:
 def test_indices_of_32_bits_on_request(tmp_path: Path) -> None:
     with encoded(tmp_path, SPECIAL, "sparse_csr:indices=u32", "ztensor:wire=2") as file:
         assert {role: part.dtype for role, part in file["w"].parts().items()} == {
-            "values": "f32", "indices": "u32", "indptr": "u32"
-        }  # fmt: skip
+            "values": "f32",
+            "indices": "u32",
+            "indptr": "u32",
+        }
 
 
 @pytest.mark.parametrize("params", ["threshold=-1", "threshold=nan", "threshold=x", "indices=u8", "nnz=3", "other=1"])

@@ -43,9 +43,16 @@ def item(shape: Any = (4,), dtype: Any = "f32", blob: Any = (4096, 16), **more: 
 
 
 def pack(
-    objects: Any = None, blobs: bytes = FOUR, *, root: Any = None, manifest: bytes | None = None,
-    at: int | None = None, length: int | None = None, digest: int | None = None, version: int = 2,
-) -> bytes:  # fmt: skip
+    objects: Any = None,
+    blobs: bytes = FOUR,
+    *,
+    root: Any = None,
+    manifest: bytes | None = None,
+    at: int | None = None,
+    length: int | None = None,
+    digest: int | None = None,
+    version: int = 2,
+) -> bytes:
     """A file: magic, `blobs` from byte 4096 on, manifest at the next multiple of 4096, footer."""
     if manifest is None:
         manifest = cbor2.dumps({"objects": objects or {}} if root is None else root, canonical=True)
@@ -107,9 +114,12 @@ def parts(layout: str, shape: Any, attributes: Any = None, **arrays: Any) -> Mak
 
 def csr(indptr: Any = (0, 2, 3), indices: Any = (0, 2, 1), kind: str = "u4", values: int = 3) -> Make:
     return parts(
-        "zt.sparse_csr/1", (2, 3), values=np.arange(1, values + 1, dtype="<f4"),
-        indices=np.array(indices, kind), indptr=np.array(indptr, kind),
-    )  # fmt: skip
+        "zt.sparse_csr/1",
+        (2, 3),
+        values=np.arange(1, values + 1, dtype="<f4"),
+        indices=np.array(indices, kind),
+        indptr=np.array(indptr, kind),
+    )
 
 
 def coo(coords: Any, kind: str = "u8", shape: Any = (2, 3)) -> Make:
@@ -664,12 +674,16 @@ def test_the_reference_2_agrees_on_what_is_a_file(tmp_path: Path, row: str) -> N
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 64), (1 << 64) - 1) | st.floats() | st.text(max_size=5)
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 64), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=5)
     | st.binary(max_size=5)
     | st.sampled_from(["zt.zstd-seekable/1", "dense", "zt.mx/1", "gguf.q4_0/1", "u8", "f64", 4, 4096, 1 << 63]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -80,12 +80,13 @@ def test_every_dtype_comes_back(zt: Any, tmp_path: Path, options: dict[str, str]
         arrays.arrays(
             st.sampled_from(["<f4", "<i8", "u1", ml_dtypes.bfloat16]),
             arrays.array_shapes(min_dims=0, min_side=0, max_side=4),
-            elements=st.integers(0, 100), fill=st.nothing(),
+            elements=st.integers(0, 100),
+            fill=st.nothing(),
         ),
         max_size=5,
     ),
     options=st.sampled_from([{}, {"digest": "sha256"}, {"encoding": "zstd", "digest": "crc32c"}]),
-)  # fmt: skip
+)
 def test_any_arrays_come_back_in_their_order(
     zt: Any, tmp_path: Path, values: dict[str, Any], options: dict[str, str]
 ) -> None:

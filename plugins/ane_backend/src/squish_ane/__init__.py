@@ -38,10 +38,13 @@ def squish_backends() -> list[BackendInfo]:
     title = "Apple Neural Engine, through Core ML"
     return [
         BackendInfo(
-            id="ane", title=title, factory="squish_ane.ane.backend:Ane", preference=20,
+            id="ane",
+            title=title,
+            factory="squish_ane.ane.backend:Ane",
+            preference=20,
             unverified="not yet tried on a Mac",
         )
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

@@ -64,28 +64,40 @@ def weights(chance):
     def joint():
         kept = as_type(chance.random(shape) > 0.5, "uint1")
         mask, values = Builder.constexpr_lut_to_sparse(
-            indices_mask=kept, indices_nonzero_data=as_type(codes(4, (int(kept.sum()),)), "uint4"),
+            indices_mask=kept,
+            indices_nonzero_data=as_type(codes(4, (int(kept.sum()),)), "uint4"),
             lut=floats(1, 1, 16, 1),
-        )  # fmt: skip
+        )
         return Builder.constexpr_sparse_to_dense(nonzero_data=values, mask=mask)
 
     def joint_int8():
         kept = chance.random(shape) > 0.5
         mask, values = Builder.constexpr_sparse_blockwise_shift_scale(
-            data_mask=as_type(kept, "uint1"), scale=floats(ROWS, 1),
+            data_mask=as_type(kept, "uint1"),
+            scale=floats(ROWS, 1),
             nonzero_data=chance.integers(-128, 128, int(kept.sum())).astype(np.int8),
-        )  # fmt: skip
+        )
         return Builder.constexpr_sparse_to_dense(nonzero_data=values, mask=mask)
 
     return {
         "dense": (OLD, lambda: floats(*shape)),
-        "old_int8": (OLD, lambda: affine(
-            quantized_data=chance.integers(-128, 128, shape).astype(np.int8), scale=floats(ROWS), axis=np.int32(0),
-            zero_point=np.zeros(ROWS, np.int8))),
-        "old_uint8_tensor": (OLD, lambda: affine(
-            quantized_data=codes(8), zero_point=np.uint8(128), scale=np.float16(0.01), axis=np.int32(0))),
-        "old_uint8_zero_points": (OLD, lambda: affine(
-            quantized_data=codes(8), scale=floats(ROWS), axis=np.int32(0), zero_point=codes(8, (ROWS,)))),
+        "old_int8": (
+            OLD,
+            lambda: affine(
+                quantized_data=chance.integers(-128, 128, shape).astype(np.int8),
+                scale=floats(ROWS),
+                axis=np.int32(0),
+                zero_point=np.zeros(ROWS, np.int8),
+            ),
+        ),
+        "old_uint8_tensor": (
+            OLD,
+            lambda: affine(quantized_data=codes(8), zero_point=np.uint8(128), scale=np.float16(0.01), axis=np.int32(0)),
+        ),
+        "old_uint8_zero_points": (
+            OLD,
+            lambda: affine(quantized_data=codes(8), scale=floats(ROWS), axis=np.int32(0), zero_point=codes(8, (ROWS,))),
+        ),
         **{f"old_lut{width}": (OLD, old_lut(width)) for width in (1, 2, 4, 6, 8)},
         "old_sparse": (OLD, lambda: Builder.constexpr_sparse_to_dense(shape=np.uint32(shape), **sparse)),
         **{f"lut{width}": (NEW, lut(width)) for width in (1, 2, 3, 4, 6, 8)},
@@ -96,14 +108,16 @@ def weights(chance):
         "int4_blocks": (NEW, blocks("int4", -8, 8, (ROWS, 2))),
         "uint4_blocks_offset": (NEW, blocks("uint4", 0, 16, (ROWS, 2), offset=True)),
         "int4_odd": (NEW, blocks("int4", -8, 8, (15, 1), size=(15, 7))),
-        "sparse": (NEW, lambda: Builder.constexpr_sparse_to_dense(
-            nonzero_data=sparse["nonzero_data"], mask=as_type(kept, "uint1"))),
+        "sparse": (
+            NEW,
+            lambda: Builder.constexpr_sparse_to_dense(nonzero_data=sparse["nonzero_data"], mask=as_type(kept, "uint1")),
+        ),
         "joint": (NEW, joint),
         "sparse_int8": (NEW, joint_int8),
         "int8_channel": (NEW, blocks("int8", -128, 128, (ROWS, 1))),
         "int8_tensor": (NEW, blocks("int8", -128, 128, (1, 1))),
         "uint8_blocks_of_rows": (NEW, blocks("uint8", 0, 256, (4, 1), offset=True)),
-    }  # fmt: skip
+    }
 
 
 def layer(make):
@@ -122,9 +136,12 @@ def main() -> None:
             inputs = [Builder.TensorSpec(shape=(1, columns), dtype=types.fp16)]
             program = Builder.program(input_specs=inputs, opset_version=target)(layer(make))
             model = ct.convert(
-                program, source="milinternal", convert_to="mlprogram", minimum_deployment_target=target,
+                program,
+                source="milinternal",
+                convert_to="mlprogram",
+                minimum_deployment_target=target,
                 skip_model_load=True,
-            )  # fmt: skip
+            )
             folder = Path(work) / f"{name}.mlpackage"
             model.save(str(folder))
             decompressed = ct.optimize.coreml.decompress_weights(model) if name != "dense" else model

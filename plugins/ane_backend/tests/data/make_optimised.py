@@ -33,9 +33,12 @@ def program(make, shape):
         return layer(x=x, weight=make(), name="y")
 
     return ct.convert(
-        built, source="milinternal", convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+        built,
+        source="milinternal",
+        convert_to="mlprogram",
+        minimum_deployment_target=ct.target.iOS18,
         skip_model_load=True,
-    )  # fmt: skip
+    )
 
 
 def models(chance):
@@ -50,12 +53,8 @@ def models(chance):
         return program(lambda: values, size)
 
     def quantized(model, mode, dtype, *, block=0, granularity="per_block", joint=False):
-        config = cto.OpLinearQuantizerConfig(
-            mode=mode, dtype=dtype, granularity=granularity, block_size=block, **SMALL
-        )  # fmt: skip
-        return cto.linear_quantize_weights(
-            model, cto.OptimizationConfig(global_config=config), joint_compression=joint
-        )  # fmt: skip
+        config = cto.OpLinearQuantizerConfig(mode=mode, dtype=dtype, granularity=granularity, block_size=block, **SMALL)
+        return cto.linear_quantize_weights(model, cto.OptimizationConfig(global_config=config), joint_compression=joint)
 
     def palettized(model, *, joint=False, **more):
         config = cto.OpPalettizerConfig(mode="uniform", nbits=4, **more, **SMALL)

@@ -16,10 +16,22 @@ from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region,
 FOOTPRINTS = {
     f"{x}x{y}": (x, y)
     for x, y in (
-        (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10),
-        (12, 10), (12, 12),
+        (4, 4),
+        (5, 4),
+        (5, 5),
+        (6, 5),
+        (6, 6),
+        (8, 5),
+        (8, 6),
+        (8, 8),
+        (10, 5),
+        (10, 6),
+        (10, 8),
+        (10, 10),
+        (12, 10),
+        (12, 12),
     )
-}  # fmt: skip
+}
 QUALITIES = ("fastest", "fast", "medium", "thorough")
 _SLAB = 1 << 18
 """Texels per library call, with four channels each."""
@@ -57,9 +69,11 @@ class Astc(Codec):
         complete = {"footprint": "6x6", "quality": "fast", **options}
         if set(complete) != {"footprint", "quality"} or complete["quality"] not in QUALITIES:
             raise CodecError(
-                "invalid astc parameters", expected=f"footprint, and quality one of {', '.join(QUALITIES)}",
-                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.PARAMS,
-            )  # fmt: skip
+                "invalid astc parameters",
+                expected=f"footprint, and quality one of {', '.join(QUALITIES)}",
+                found=", ".join(f"{key}={value}" for key, value in options.items()),
+                code=ErrorCode.PARAMS,
+            )
         _footprint(complete)
         if not spec.elements:
             raise CodecError("ASTC cannot store an empty tensor", found=f"shape {list(spec.shape)}", code="shape")
@@ -73,9 +87,11 @@ class Astc(Codec):
             scale = high - low
         if not np.isfinite(scale):
             raise CodecError(
-                "ASTC cannot encode non-finite values or a range beyond float32", found=f"{low} to {high}",
-                code=ErrorCode.RANGE, hint="Keep this tensor unquantized, or fix its values first.",
-            )  # fmt: skip
+                "ASTC cannot encode non-finite values or a range beyond float32",
+                found=f"{low} to {high}",
+                code=ErrorCode.RANGE,
+                hint="Keep this tensor unquantized, or fix its values first.",
+            )
         return {**self.params, "scale": float(scale) or 1.0, "zero": float(low)}
 
     def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -102,9 +118,11 @@ class Astc(Codec):
                 texels = _texels(blocks, (x, y), down.stop - top, across.stop - left)
                 if np.isnan(texels).any():
                     raise CodecError(
-                        "invalid block: ASTC error color [P5]", part="blocks", code="P5",
+                        "invalid block: ASTC error color [P5]",
+                        part="blocks",
+                        code="P5",
                         found=f"in rows {top} to {down.stop}, columns {left} to {across.stop}",
-                    )  # fmt: skip
+                    )
                 panel = matrix[top - rows.start : down.stop - rows.start, left - columns.start :][:, : texels.shape[1]]
                 np.multiply(texels, np.float32(self.params["scale"]), out=panel)
                 panel += np.float32(self.params["zero"])

@@ -155,9 +155,11 @@ def usage(error: Any) -> SquishError:
 def build(argv: Sequence[str]) -> App:
     """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
     app = App(
-        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-    )  # fmt: skip
+    )
     app.callback()(squish)
     first = spellings.first_word(argv)
     for name in [first] if first in COMMANDS else COMMANDS:
@@ -224,9 +226,10 @@ def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[s
     broken = {**{plugin.dist: plugin.reason for plugin in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
-            f"the command {command!r} is not available: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
+            f"the command {command!r} is not available: {package} is broken: {broken[package]}",
+            code=ErrorCode.BROKEN,
             hint="`squish doctor` shows details.",
-        )  # fmt: skip
+        )
     raise MissingPluginError(
         f"the command {command!r} is not installed",
         code=ErrorCode.NOT_INSTALLED,
@@ -241,9 +244,12 @@ def check_settings() -> None:
         pattern, expected = SETTINGS.get(name, ("(?s:.*)", ""))
         if not re.fullmatch(pattern, os.environ[name], re.ASCII):
             raise UsageError(
-                f"{name} is invalid", found=repr(os.environ[name]), expected=expected, code=ErrorCode.USAGE,
+                f"{name} is invalid",
+                found=repr(os.environ[name]),
+                expected=expected,
+                code=ErrorCode.USAGE,
                 hint=f"Unset it, or set it to {expected}.",
-            )  # fmt: skip
+            )
     if "SQUISH_LIMITS" in names:
         from squish_core.limits import default
 

@@ -181,9 +181,10 @@ class Benchmark:
         rates_text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
         yield from (f"limits: {rates_text} (last-level cache {format_bytes(self.limits.cache)})", "")
         yield from table(
-            ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
+            ("what", "backend", "ratio", "of", "MB", "ms", "codec"),
+            "<<><>><",
             [(row.what, row.backend, *_figures(row), row.codec) for row in self.rows if row.seconds is not None],
-        )  # fmt: skip
+        )
         if reasons := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
             yield from ("", "not measured", *(f"  {reason}" for reason in reasons))
 

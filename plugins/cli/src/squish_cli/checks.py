@@ -198,10 +198,22 @@ def convert(
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
         progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
         report = squish.convert(
-            opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix,
-            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan,
-            job=job(scheduler, task_bytes, resume, journal), dry_run=dry_run, progress=progress,
-        )  # fmt: skip
+            opened,
+            dst,
+            to,
+            rules,
+            only=only,
+            assets=assets,
+            rename=names,
+            activations=imatrix,
+            requantize=requantize,
+            delete_source=delete_source,
+            overwrite=overwrite,
+            plan=job_plan,
+            job=job(scheduler, task_bytes, resume, journal),
+            dry_run=dry_run,
+            progress=progress,
+        )
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
@@ -229,9 +241,12 @@ def read_recipe(path: str) -> list[str]:
 
 def _recipe_error(path: str, content: str) -> UsageError:
     return UsageError(
-        "not a recipe", file=Path(path).name, code=ErrorCode.ENCODE, found=content,
+        "not a recipe",
+        file=Path(path).name,
+        code=ErrorCode.ENCODE,
+        found=content,
         expected=f'TOML with {RECIPE_KEY} = ["[PATTERN=]SPEC", ...]',
-    )  # fmt: skip
+    )
 
 
 def cp(

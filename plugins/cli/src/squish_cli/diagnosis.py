@@ -54,9 +54,15 @@ def leftovers(folder: str, clean: bool) -> Answer:
             except OSError as error:
                 reason = error.strerror or str(error)
         rows.append(
-            {"file": str(leftover.path), "target": str(leftover.target), "size": leftover.size,
-             "age": leftover.age, "state": state, "error": reason}
-        )  # fmt: skip
+            {
+                "file": str(leftover.path),
+                "target": str(leftover.target),
+                "size": leftover.size,
+                "age": leftover.age,
+                "state": state,
+                "error": reason,
+            }
+        )
     appends = [{"file": str(path), "bytes": count} for path, count in torn]
     ok = not any(row["error"] for row in rows)
     data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
@@ -275,10 +281,15 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
             versions=_versions(), machine=_machine(), threads=_threads(), settings=settings, conflict=str(error)
         )
     return Diagnosis(
-        versions=_versions(), machine=_machine(), threads=_threads(), settings=settings,
-        conflicts=tuple(conflicts(registry)), plugins=tuple(_plugins(registry)),
-        backends=tuple(_backends(registry)), missing=missing_packages(registry),
-    )  # fmt: skip
+        versions=_versions(),
+        machine=_machine(),
+        threads=_threads(),
+        settings=settings,
+        conflicts=tuple(conflicts(registry)),
+        plugins=tuple(_plugins(registry)),
+        backends=tuple(_backends(registry)),
+        missing=missing_packages(registry),
+    )
 
 
 def _versions() -> dict[str, str | None]:
@@ -305,9 +316,13 @@ def _machine() -> Machine:
     except (AttributeError, ValueError, OSError):
         total = free = None
     return Machine(
-        system=f"{platform.system()} {platform.release()}", processor=platform.machine(), byteorder=sys.byteorder,
-        cores=concurrency.cores(), memory=total, free_memory=free,
-    )  # fmt: skip
+        system=f"{platform.system()} {platform.release()}",
+        processor=platform.machine(),
+        byteorder=sys.byteorder,
+        cores=concurrency.cores(),
+        memory=total,
+        free_memory=free,
+    )
 
 
 def _threads() -> Threads:
@@ -325,9 +340,12 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
         reasons = [*_import_failures(registry, plugin.dist)]
         reasons += [f"its commands failed: {reason}" for name, reason in commands if name == plugin.name]
         yield PluginState(
-            dist=plugin.dist, version=plugin.version, ok=not reasons, reasons=tuple(reasons),
+            dist=plugin.dist,
+            version=plugin.version,
+            ok=not reasons,
+            reasons=tuple(reasons),
             brings=brought(registry, plugin.dist),
-        )  # fmt: skip
+        )
     for broken in registry.broken:
         yield PluginState(dist=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
 

@@ -118,10 +118,16 @@ def plugins(name: Only = None) -> Answer:
 
     installed = registry()
     data: list[dict[str, Any]] = [
-        {"dist": item.dist, "version": item.version, "ok": True, "reason": None,
-         "brings": brought(installed, item.dist), "conflicts": conflicts(installed, item.dist)}
+        {
+            "dist": item.dist,
+            "version": item.version,
+            "ok": True,
+            "reason": None,
+            "brings": brought(installed, item.dist),
+            "conflicts": conflicts(installed, item.dist),
+        }
         for item in installed.plugins
-    ]  # fmt: skip
+    ]
     data += [
         {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}, "conflicts": []}
         for item in installed.broken
@@ -168,15 +174,18 @@ def _matches(name: str, row: tuple[object, ...]) -> bool:
 
 def _unknown(name: str, kind: str, known: Iterable[str]) -> UsageError:
     return UsageError(
-        f"no such {kind}", found=repr(name), code=ErrorCode.USAGE,
+        f"no such {kind}",
+        found=repr(name),
+        code=ErrorCode.USAGE,
         hint=f"{did_you_mean(name, known)} `squish {kind}s` lists all.".lstrip(),
-    )  # fmt: skip
+    )
 
 
 def one_format(data: dict[str, Any]) -> list[str]:
     """A format's declaration as a table."""
     return table(
-        ("id", data["id"]), "<<",
+        ("id", data["id"]),
+        "<<",
         [
             ("title", data["title"]),
             ("package", f"{data['dist']} {data['version']}"),
@@ -189,7 +198,7 @@ def one_format(data: dict[str, Any]) -> list[str]:
             *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
             *data["facts"].items(),
         ],
-    )  # fmt: skip
+    )
 
 
 def _values(data: dict[str, Any], feature: str) -> str:

@@ -108,8 +108,12 @@ class Needs:
 
 
 def needs_of(
-    target: str, backend: str | None = None, format: str | None = None, *, registry: Registry | None = None,  # noqa: A002
-) -> Needs:  # fmt: skip
+    target: str,
+    backend: str | None = None,
+    format: str | None = None,
+    *,
+    registry: Registry | None = None,  # noqa: A002
+) -> Needs:
     """What reading a file needs; with `backend`, what running it there needs. Reads the header alone."""
     registry = registry or installed()
     by_name = registry.needs(target) if scheme_of(target) is None and not os.path.lexists(target) else []

@@ -72,9 +72,12 @@ def error_data(error: Exception) -> dict[str, Any]:
     text = redact(str(error))
     suggestions = list(getattr(error, "suggestions", ()))
     return {
-        "type": type(error).__name__, "message": getattr(error, "message", text), "text": text, **fields,
+        "type": type(error).__name__,
+        "message": getattr(error, "message", text),
+        "text": text,
+        **fields,
         **({"suggestions": suggestions} if suggestions else {}),
-    }  # fmt: skip
+    }
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -77,8 +77,12 @@ def names_for(name: str) -> dict[str, str]:
         if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
             raise _name_error(f"collides with the format {entry.info.id}", name, "another name")
     return {
-        'b"ACME"': f'b"{magic}"', "acme_format": package, "acme-format": name, "acme": vendor, "ACME": vendor.upper(),
-    }  # fmt: skip
+        'b"ACME"': f'b"{magic}"',
+        "acme_format": package,
+        "acme-format": name,
+        "acme": vendor,
+        "ACME": vendor.upper(),
+    }
 
 
 def substitute(text: str, names: dict[str, str]) -> str:

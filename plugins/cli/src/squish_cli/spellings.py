@@ -183,9 +183,11 @@ def mlx_rules(
         return list(encode)
     if (to or "").partition(":")[0] != "mlx":
         raise UsageError(
-            "--q-bits, --q-group-size and --q-mode are for MLX targets", expected="--to mlx",
-            found=f"--to {to}" if to else "no --to", code=ErrorCode.USAGE,
-        )  # fmt: skip
+            "--q-bits, --q-group-size and --q-mode are for MLX targets",
+            expected="--to mlx",
+            found=f"--to {to}" if to else "no --to",
+            code=ErrorCode.USAGE,
+        )
     name = mode or "affine"
     if name not in MODES:
         raise UsageError("no such --q-mode", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
@@ -194,9 +196,10 @@ def mlx_rules(
     if name != "affine":
         if actual != defaults:
             raise UsageError(
-                f"{name} always has {defaults[0]} bits in groups of {defaults[1]}", code=ErrorCode.USAGE,
+                f"{name} always has {defaults[0]} bits in groups of {defaults[1]}",
+                code=ErrorCode.USAGE,
                 found="--q-bits {} --q-group-size {}".format(*actual),
-            )  # fmt: skip
+            )
         return [name, *encode]
     if actual[0] not in AFFINE_BITS:
         raise UsageError(
@@ -232,9 +235,11 @@ def _type(name: str) -> list[str]:
 
 def _error(message: str, text: str | None) -> UsageError:
     return UsageError(
-        message, found=text, code=ErrorCode.USAGE,
+        message,
+        found=text,
+        code=ErrorCode.USAGE,
         hint="For example --encode q4_k_m --tensor-type attn_v=q8_0 --output-tensor-type q6_k.",
-    )  # fmt: skip
+    )
 
 
 def advise(error: SquishError, argv: Sequence[str]) -> str | None:

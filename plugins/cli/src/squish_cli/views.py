@@ -55,13 +55,18 @@ def ls(
         tensors = sorted(matching_tensors(opened, patterns), key=ORDERS[sort])
         data = [
             {
-                "name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec,
-                "bits_per_weight": tensor.bits_per_weight, "nbytes": tensor.nbytes,
-                "tied_to": tensor.spec.tied_to, "problem": tensor.spec.problem,
+                "name": tensor.name,
+                "shape": tensor.shape,
+                "dtype": tensor.dtype,
+                "codec": tensor.codec,
+                "bits_per_weight": tensor.bits_per_weight,
+                "nbytes": tensor.nbytes,
+                "tied_to": tensor.spec.tied_to,
+                "problem": tensor.spec.problem,
                 **({"parts": parts(tensor)} if long else {}),
             }
             for tensor in tensors
-        ]  # fmt: skip
+        ]
         lines = listing(tensors, long)
         return Answer({"file": opened.name, "format": opened.format, "tensors": data}, [*lines, total(opened, tensors)])
 
@@ -92,12 +97,15 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
     stored = {role: part for encoding in encodings for role, part in encoding.parts.items()} | dict(tensor.spec.extras)
     return [
         {
-            "role": role, "dtype": part.dtype, "shape": list(part.shape), "nbytes": part.stored,
+            "role": role,
+            "dtype": part.dtype,
+            "shape": list(part.shape),
+            "nbytes": part.stored,
             "file": files[part.segments[0].file].name if part.segments else None,
             "offset": part.segments[0].offset if part.segments else None,
         }
         for role, part in stored.items()
-    ]  # fmt: skip
+    ]
 
 
 def total(file: File, tensors: Sequence[Tensor]) -> str:
@@ -146,9 +154,12 @@ def metadata_value(file: File, key: str) -> Answer:
     metadata = file.metadata
     if key not in metadata:
         raise SquishError(
-            "no such metadata key", file=file.name, found=repr(key), code="meta",
+            "no such metadata key",
+            file=file.name,
+            found=repr(key),
+            code="meta",
             hint=did_you_mean(key, metadata) or "`squish info` lists the keys.",
-        )  # fmt: skip
+        )
     value = to_json(metadata[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
     return Answer(value, [str(line) for line in lines], verbatim=True)
@@ -162,7 +173,7 @@ def statistics_of(file: str, tensors: Sequence[Tensor]) -> Answer:
     data = [
         {"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec, **stats.to_dict()}
         for tensor, stats in pairs
-    ]  # fmt: skip
+    ]
     rows = [(*statistics_row(stats), tensor.name) for tensor, stats in pairs]
     lines = table((*COLUMNS, "name"), ">>>>>><", rows)
     if len(pairs) == 1:

@@ -20,9 +20,7 @@ def squish_codecs() -> list[CodecInfo]:
                 "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
         ),
-        CodecInfo(
-            id="panels", title="4-bit codes in panels of 16 rows", factory="squish_codecs.panels:Panels"
-        ),
+        CodecInfo(id="panels", title="4-bit codes in panels of 16 rows", factory="squish_codecs.panels:Panels"),
         CodecInfo(
             id="palette",
             title="indices into a codebook",
@@ -50,10 +48,12 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="squizd.int4", title="SQUIZD INT4 blocks", factory="squish_codecs.squizd.packed:SquizdInt4"),
         CodecInfo(id="squizd.int2", title="SQUIZD INT2 blocks", factory="squish_codecs.squizd.packed:SquizdInt2"),
         CodecInfo(
-            id="tca_tbe", title="TCA-TBE triple bitmaps, lossless bf16", factory="squish_codecs.squizd.tca_tbe:TcaTbe",
+            id="tca_tbe",
+            title="TCA-TBE triple bitmaps, lossless bf16",
+            factory="squish_codecs.squizd.tca_tbe:TcaTbe",
             lossless=True,
         ),
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

@@ -130,8 +130,9 @@ class Bitmask(Codec):
             raise CodecError(
                 "the encoder supports kept=run, with floats without a scale or i8 with one",
                 code=ErrorCode.PARAMS,
-                expected="such as bitmask:sparsity=0.5", found=repr(dict(options))[:120],
-            )  # fmt: skip
+                expected="such as bitmask:sparsity=0.5",
+                found=repr(dict(options))[:120],
+            )
         return complete
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
@@ -267,7 +268,9 @@ def _check_params(params: Params) -> tuple[Any, Any, Any]:
     legal = legal and dtype in BITMASK_DTYPES and scale in BITMASK_SCALES and type(count) is int and count >= 0
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError(
-            "invalid bitmask parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",
-            found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
-        )  # fmt: skip
+            "invalid bitmask parameters",
+            expected=f"legal values of {', '.join(sorted(NAMES))}",
+            found=repr(dict(params))[:120],
+            code=ErrorCode.PARAMS,
+        )
     return dtype, None if kept == "any" else kept, scale

@@ -99,11 +99,13 @@ class Boxes(Codec):
             return None
         packed, no_offset = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
         return CodeLayout(
-            bits=form.bits, signed=form.signed, scale_dtype=form.scale_dtype,
+            bits=form.bits,
+            signed=form.signed,
+            scale_dtype=form.scale_dtype,
             group=tuple(size // max(cells, 1) or 1 for size, cells in zip(spec.shape, form.grid)),
             offset_kind="none" if no_offset else "zero_point",
             offset_dtype=None if no_offset else packed if form.offset_dtype == "packed" else form.offset_dtype,
-        )  # fmt: skip
+        )
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
@@ -114,10 +116,13 @@ class Boxes(Codec):
         inner, rows = dtypes.count(spec.shape[1:]), region[0]
         offset = None if form.offset_dtype == "none" else _by_row(form, form.offsets(parts, rows), rows)
         return Codes(
-            layout=layout, shape=sizes, group=(1, *layout.group[1:]),
-            scale=_by_row(form, parts["scale"][form.rows(rows)], rows), offset=offset,
+            layout=layout,
+            shape=sizes,
+            group=(1, *layout.group[1:]),
+            scale=_by_row(form, parts["scale"][form.rows(rows)], rows),
+            offset=offset,
             unpack=lambda: form.codes(parts["data"], rows.start * inner, rows.stop * inner).reshape(sizes),
-        )  # fmt: skip
+        )
 
 
 @frozen(kw_only=True)

@@ -11,9 +11,12 @@ from squish_core.api import CodecError, ErrorCode
 def refuse(name: str, expected: str, value: Any) -> CodecError:
     """Return the error for one parameter."""
     return CodecError(
-        f"invalid {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
+        f"invalid {name}",
+        expected=expected,
+        found=repr(value),
+        code=ErrorCode.PARAMS,
         hint="docs/codecs describes the parameters.",
-    )  # fmt: skip
+    )
 
 
 def integer(low: int, high: int) -> Callable[[str, Any], int]:

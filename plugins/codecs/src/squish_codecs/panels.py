@@ -56,8 +56,10 @@ class Panels(Codec):
         parts = scheme.parts(spec.shape)
         panels, columns = -(-dtypes.count(spec.shape[:-1]) // ROWS), spec.shape[-1]
         cells = (panels, columns // scheme.group_size, ROWS)
-        return {role: (dtype, (panels, columns * ROWS // 2) if role == "data" else cells)
-                for role, (dtype, _) in parts.items()}  # fmt: skip
+        return {
+            role: (dtype, (panels, columns * ROWS // 2) if role == "data" else cells)
+            for role, (dtype, _) in parts.items()
+        }
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         group = self.scheme.group_size
@@ -117,9 +119,11 @@ def panel_scheme(params: Mapping[str, Any]) -> Scheme:
     """
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(
-            f"panels has no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(unknown),
+            f"panels has no parameter {unknown[0]!r}",
+            expected=", ".join(_NAMES),
+            found=", ".join(unknown),
             code=ErrorCode.PARAMS,
-        )  # fmt: skip
+        )
     scheme = Scheme.of({"bits": 4, "signed": False, **params})
     rules = (
         (scheme.group_size > 0 and scheme.group_size % 32 == 0, "group_size", "a multiple of 32"),

@@ -10,27 +10,39 @@ def squish_codecs() -> list[CodecInfo]:
     """The codecs that permute, cut, stack, interleave and transpose another one's rows."""
     return [
         CodecInfo(
-            id="deinterleave", title="rows that alternate with those of others in a tensor of another codec",
-            factory="squish_convert.mapping.codecs.interleave:Deinterleave", lossless=True,
+            id="deinterleave",
+            title="rows that alternate with those of others in a tensor of another codec",
+            factory="squish_convert.mapping.codecs.interleave:Deinterleave",
+            lossless=True,
         ),
         CodecInfo(
-            id="interleave", title="tensors of another codec whose rows alternate",
-            factory="squish_convert.mapping.codecs.interleave:Interleave", lossless=True,
+            id="interleave",
+            title="tensors of another codec whose rows alternate",
+            factory="squish_convert.mapping.codecs.interleave:Interleave",
+            lossless=True,
         ),
         CodecInfo(
-            id="heads", title="another codec with the rows of each head permuted",
-            factory="squish_convert.mapping.codecs.heads:Heads", lossless=True,
+            id="heads",
+            title="another codec with the rows of each head permuted",
+            factory="squish_convert.mapping.codecs.heads:Heads",
+            lossless=True,
         ),
         CodecInfo(
-            id="slice", title="rows of a tensor of another codec, or one tensor of a stack",
-            factory="squish_convert.mapping.codecs.slice:Slice", lossless=True,
+            id="slice",
+            title="rows of a tensor of another codec, or one tensor of a stack",
+            factory="squish_convert.mapping.codecs.slice:Slice",
+            lossless=True,
         ),
         CodecInfo(
-            id="stack", title="tensors of another codec, stacked along a new first axis",
-            factory="squish_convert.mapping.codecs.stack:Stack", lossless=True,
+            id="stack",
+            title="tensors of another codec, stacked along a new first axis",
+            factory="squish_convert.mapping.codecs.stack:Stack",
+            lossless=True,
         ),
         CodecInfo(
-            id="transpose", title="another codec with the last two axes swapped",
-            factory="squish_convert.mapping.codecs.transpose:Transpose", lossless=True,
+            id="transpose",
+            title="another codec with the last two axes swapped",
+            factory="squish_convert.mapping.codecs.transpose:Transpose",
+            lossless=True,
         ),
-    ]  # fmt: skip
+    ]

@@ -46,17 +46,25 @@ def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise FormatError(
-            "is too large for activation statistics", file=path.name, code="imatrix", expected=f"at most {MOST_BYTES}",
+            "is too large for activation statistics",
+            file=path.name,
+            code="imatrix",
+            expected=f"at most {MOST_BYTES}",
             found=size,
-        )  # fmt: skip
+        )
     reader = _Reader(path)
     arrays = {}
     count, most = reader.number("number of tensors"), (limits or default()).tensors
     if count > most:
         raise LimitError(
-            "too many tensors", file=path.name, offset=0, code="imatrix", limit="tensors", expected=f"at most {most}",
+            "too many tensors",
+            file=path.name,
+            offset=0,
+            code="imatrix",
+            limit="tensors",
+            expected=f"at most {most}",
             found=count,
-        )  # fmt: skip
+        )
     for _ in range(count):
         name = reader.text("length of a name")
         calls, columns = reader.number("number of calls"), reader.number("number of values")
@@ -83,11 +91,14 @@ def merge_imatrix(files: Sequence[File], *, registry: Registry | None = None) ->
             values, present = tensor.numpy(dtype="f32"), arrays.get(name)
             if present is not None and (not name.endswith((SUMS, COUNTS)) or present.size != values.size):
                 raise TensorError(
-                    "cannot be merged with the same tensor of another file", file=file.name, tensor=name,
-                    code="imatrix", expected=f"sums and counts of shape {list(present.shape)}",
+                    "cannot be merged with the same tensor of another file",
+                    file=file.name,
+                    tensor=name,
+                    code="imatrix",
+                    expected=f"sums and counts of shape {list(present.shape)}",
                     found=f"shape {list(values.shape)}",
                     hint="Pass one of the files, or files that llama-imatrix wrote for one model.",
-                )  # fmt: skip
+                )
             # f64: counts of many runs exceed what f32 holds exactly
             sums = values if present is None else present + values.reshape(present.shape).astype(np.float64)
             arrays[name] = sums.astype(np.float32)
@@ -138,9 +149,13 @@ class _Reader:
 
     def _error(self, field: str, expected: object, found: object, offset: int) -> FormatError:
         return FormatError(
-            f"is not an imatrix file of llama.cpp: {field}", file=self._path.name, code="imatrix", offset=offset,
-            expected=str(expected), found=str(found)[:80],
-        )  # fmt: skip
+            f"is not an imatrix file of llama.cpp: {field}",
+            file=self._path.name,
+            code="imatrix",
+            offset=offset,
+            expected=str(expected),
+            found=str(found)[:80],
+        )
 
 
 def open_activations(
@@ -217,10 +232,14 @@ class Activations:
         legal = (spec.shape[-1:], (spec.shape[0], spec.shape[-1])) if len(spec.shape) > 2 else (spec.shape[-1:],)
         if array.shape not in legal or not np.isfinite(array).all() or (array < 0).any():
             raise TensorError(
-                "invalid activation statistics", file=self._file.name, tensor=spec.name,
+                "invalid activation statistics",
+                file=self._file.name,
+                tensor=spec.name,
                 expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
-                found=_fault_of(array), code="imatrix", hint="Compute the statistics again, or leave them out.",
-            )  # fmt: skip
+                found=_fault_of(array),
+                code="imatrix",
+                hint="Compute the statistics again, or leave them out.",
+            )
         return array
 
     def metadata(self, prefix: str) -> dict[str, Typed]:

@@ -45,10 +45,13 @@ class LockedFile:
         same = is_same_file(self.path, self.fd)
         if not same or os.fstat(self.fd).st_size != self.size:
             raise FormatError(
-                "was changed by another program during the edit", file=str(self.path), code=ErrorCode.CHANGED,
-                expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
+                "was changed by another program during the edit",
+                file=str(self.path),
+                code=ErrorCode.CHANGED,
+                expected=f"{self.size} bytes",
+                found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
                 hint="Try again when that program is done.",
-            )  # fmt: skip
+            )
 
     def prepare_rename(self) -> None:
         """Close the file where the system renames nothing onto an open one (Windows), just before it is replaced.

@@ -87,9 +87,12 @@ def _bytes_of(name: str, value: Any) -> tuple[Any, str, tuple[int, ...]]:
         raise UsageError("not an array", tensor=name, found=str(error).rstrip("."), code="array") from None
     if dtypes.bits(dtype) < 8:
         raise UsageError(
-            "a dtype below 8 bits cannot be saved unpacked", tensor=name, found=dtype, code="dtype",
+            "a dtype below 8 bits cannot be saved unpacked",
+            tensor=name,
+            found=dtype,
+            code="dtype",
             hint="Save it as i8 or u8, or name an encoding: {option:encode=int4}.",
-        )  # fmt: skip
+        )
     array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     return array.reshape(-1).view(np.uint8).data, dtype, array.shape
 

@@ -110,9 +110,13 @@ def outgoing_companions(file: File, children: Iterable[str], whole: Collection[s
     absent = [name for name in (*children, *whole) if name not in opened and name not in encodings]
     if absent:
         raise FormatError(
-            "is not the source that was planned", file=file.name, code=ErrorCode.CHANGED, expected=absent[0],
-            found="nothing", hint="Plan the conversion again.",
-        )  # fmt: skip
+            "is not the source that was planned",
+            file=file.name,
+            code=ErrorCode.CHANGED,
+            expected=absent[0],
+            found="nothing",
+            hint="Plan the conversion again.",
+        )
     return OutgoingCompanions(
         children={
             name: OutgoingChild(

@@ -104,9 +104,12 @@ def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     ]
     byteorder_differs = any(source.byteorder != part.byteorder for source, part in pairs.values())
     same_shapes = all(source.shape == part.shape for source, part in pairs.values())
-    return (bool(widened) or byteorder_differs) and other_params[0] == other_params[1] and same_shapes and all(
-        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in widened
-    )  # fmt: skip
+    return (
+        (bool(widened) or byteorder_differs)
+        and other_params[0] == other_params[1]
+        and same_shapes
+        and all(_widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in widened)
+    )
 
 
 def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> type[Encoder]:
@@ -162,6 +165,8 @@ def check_requantize(steps: Sequence[Step], file: str, registry: Registry) -> No
     rest = f"; the same goes for {counted(more, 'other tensor')}" if more else ""
     raise UsageError(
         f"is quantized already ({first.source}), and encoding it as {first.target} loses more precision{rest}",
-        file=file, tensor=first.name, code="requantize",
+        file=file,
+        tensor=first.name,
+        code="requantize",
         hint="Convert from the original weights, or allow it with {option:requantize=True}.",
-    )  # fmt: skip
+    )

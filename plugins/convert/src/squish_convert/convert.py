@@ -69,9 +69,10 @@ def open_inputs(
     src, dst, activations = (arguments[name] for name in ("src", "dst", "activations"))
     if src is None or dst is None:
         raise UsageError(
-            "convert needs a source and a target", code=ErrorCode.USAGE,
+            "convert needs a source and a target",
+            code=ErrorCode.USAGE,
             hint="Name both, or {option:plan=FILE} with an existing plan.",
-        )  # fmt: skip
+        )
     file, statistics = src, None
     if isinstance(src, Mapping) and not isinstance(src, File):
         file = stack.enter_context(in_memory(src, assets=arguments["assets"], registry=registry))
@@ -194,9 +195,14 @@ def convert(
             report = _preview(decided, model, target)
         else:
             execution = partial(
-                _execute, inputs=inputs, job=job, workers=workers, arguments=arguments, progress=progress,
+                _execute,
+                inputs=inputs,
+                job=job,
+                workers=workers,
+                arguments=arguments,
+                progress=progress,
                 overwrite=overwrite,
-            )  # fmt: skip
+            )
             try:
                 report = execution(decided, model, replanned=replanned)
             except CodecError as error:
@@ -312,9 +318,11 @@ def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path,
     """The files with the source's tensors, to delete once the target is written."""
     if not isinstance(inputs.target, Path):
         raise UsageError(
-            "the source is deleted only if the target is a local file", found=str(inputs.target), code="delete",
+            "the source is deleted only if the target is a local file",
+            found=str(inputs.target),
+            code="delete",
             hint="Convert it without deleting, and delete it yourself.",
-        )  # fmt: skip
+        )
     return deletable(model if plan.model_map else inputs.file, inputs.target, plan.steps, plan.dropped)
 
 
@@ -332,9 +340,17 @@ def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> 
 
 
 def _execute(
-    plan: ConversionPlan, model: File, *, inputs: Inputs, job: Job | None, workers: Workers | None, replanned: bool,
-    arguments: Mapping[str, Any], progress: ProgressCallback | None, overwrite: bool,
-) -> Conversion:  # fmt: skip
+    plan: ConversionPlan,
+    model: File,
+    *,
+    inputs: Inputs,
+    job: Job | None,
+    workers: Workers | None,
+    replanned: bool,
+    arguments: Mapping[str, Any],
+    progress: ProgressCallback | None,
+    overwrite: bool,
+) -> Conversion:
     """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None or workers is None:
@@ -343,9 +359,17 @@ def _execute(
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
     return execute_job(
-        plan, model, inputs.target, document, job, workers, observer, inputs.statistics, overwrite=overwrite,
+        plan,
+        model,
+        inputs.target,
+        document,
+        job,
+        workers,
+        observer,
+        inputs.statistics,
+        overwrite=overwrite,
         replanned=replanned,
-    )  # fmt: skip
+    )
 
 
 class _ProgressObserver(ConversionObserver):

@@ -60,9 +60,15 @@ class Decision:
     """Decides how a format stores a file's tensors under the rules of `encode=`."""
 
     def __init__(
-        self, file: File, container: WritableContainer, options: Mapping[str, str], rules: tuple[Rule, ...],
-        activations: Activations | None = None, *, first_panels: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        file: File,
+        container: WritableContainer,
+        options: Mapping[str, str],
+        rules: tuple[Rule, ...],
+        activations: Activations | None = None,
+        *,
+        first_panels: bool = False,
+    ) -> None:
         self.activations, self._first_panels = activations, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
@@ -154,11 +160,12 @@ class Decision:
         facts = ModelFacts(names, self.file.metadata, self.activations.names(model) if self.activations else None)
         try:
             return self.registry.allocator(rule.spec.id).choose(
-                specs, rule.spec.params,
+                specs,
+                rule.spec.params,
                 lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
                 lambda name: expand(CodecSpec(name), self.format, self.registry),
                 facts,
-            )  # fmt: skip
+            )
         except SquishError as error:
             if error.code in _RULE_ERRORS:
                 raise error.about_argument() from None
@@ -178,10 +185,12 @@ class Decision:
             rule = rules[candidates[0].name]
             assert rule is not None
             raise TensorError(
-                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
-                found=f"{count:,} of {counted(len(candidates), 'tensor')} with this reason", code=ErrorCode.ENCODE,
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}",
+                file=self.file.name,
+                found=f"{count:,} of {counted(len(candidates), 'tensor')} with this reason",
+                code=ErrorCode.ENCODE,
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
-            )  # fmt: skip
+            )
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
@@ -277,12 +286,14 @@ class Decision:
         if spec.problem:
             refusals.append(spec.problem)
         raise TensorError(
-            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
-            found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
+            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}",
+            tensor=spec.name,
+            found=str(spec.encodings[0].codec),
+            code=ErrorCode.REFUSED,
             hint="Decode it with {option:encode=f32}, or choose another encoding that `squish codecs` lists."
             if spec.dtype.startswith(("f", "bf"))
             else "Leave it out: select the other tensors with {option:only=PATTERN}.",
-        )  # fmt: skip
+        )
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:
         """Copy the stored bytes of a tensor whose values are undeclared; its error if the target changes them."""
@@ -329,9 +340,11 @@ class Decision:
             self.registry.codec(requested)  # which says that it must wrap another one
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
-                "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
+                "a vector is not quantized",
+                found=f"shape {list(spec.shape)}",
+                code="rank",
                 hint="SPEC and *=SPEC skip vectors; after a rule with another pattern, add NAME=keep for them.",
-            )  # fmt: skip
+            )
         try:
             params = encoder_for(self.registry, requested, spec).params_for(spec, requested.params)
         except CodecError as error:
@@ -407,27 +420,46 @@ class Decision:
             return
         if self.activations is None:
             raise TensorError(
-                "this encoding needs activation statistics", found=str(requested), code=ErrorCode.ENCODE,
+                "this encoding needs activation statistics",
+                found=str(requested),
+                code=ErrorCode.ENCODE,
                 hint="Pass them as {option:activations=FILE}.",
-            )  # fmt: skip
+            )
         if self.activations.of(spec) is None:
             raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")
 
     def _make_step(
-        self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
+        self,
+        spec: TensorSpec,
+        action: str,
+        origin: Encoding,
+        target: Encoding,
+        exactness: Exactness,
         codec: CodecSpec | None = None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         codec = codec or target.codec
         target_spec = TensorSpec(
-            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,),
-            tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
-        )  # fmt: skip
+            name=spec.name,
+            shape=spec.shape,
+            dtype=spec.dtype,
+            encodings=(target,),
+            tied_to=spec.tied_to,
+            attrs=spec.attrs,
+            problem=spec.problem,
+        )
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
-            name=spec.name, action=action, source=_label(self.file.index.tensors[spec.name], origin),
-            target=_label(target_spec, evolve(target, codec=codec)), stored=origin.stored, size=size,
-            exactness=exactness, spec=target_spec, codec=codec, origin=origin,
-        )  # fmt: skip
+            name=spec.name,
+            action=action,
+            source=_label(self.file.index.tensors[spec.name], origin),
+            target=_label(target_spec, evolve(target, codec=codec)),
+            stored=origin.stored,
+            size=size,
+            exactness=exactness,
+            spec=target_spec,
+            codec=codec,
+            origin=origin,
+        )
 
 
 def _label(spec: TensorSpec, encoding: Encoding) -> str:

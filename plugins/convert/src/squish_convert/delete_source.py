@@ -60,16 +60,23 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     for reason, holds in reasons.items():
         if holds:
             raise FormatError(
-                f"cannot be deleted: {reason}", file=file.name, code="delete",
+                f"cannot be deleted: {reason}",
+                file=file.name,
+                code="delete",
                 hint="Convert it without deleting, and delete it yourself. The report lists what is not carried over.",
-            )  # fmt: skip
+            )
     return paths
 
 
 def delete(
-    file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step],
-    children: Sequence[str] = (), whole: Sequence[str] = (),
-) -> None:  # fmt: skip
+    file: File,
+    paths: Sequence[Path],
+    target: Path,
+    form: str,
+    steps: Sequence[Step],
+    children: Sequence[str] = (),
+    whole: Sequence[str] = (),
+) -> None:
     """Verify the target deeply, compare it with the source, then delete `paths`.
 
     If the target differs from the report, or lacks a child or an encoding of the whole model, raises FormatError and
@@ -99,8 +106,10 @@ def delete(
         except OSError as error:
             raise FormatError(
                 f"could not be deleted ({number} of {counted(len(paths), 'file')} deleted): {error.strerror}",
-                file=str(path), code="delete", hint=f"{target} is complete; delete the remaining files yourself.",
-            ) from None  # fmt: skip
+                file=str(path),
+                code="delete",
+                hint=f"{target} is complete; delete the remaining files yourself.",
+            ) from None
 
 
 def _listing(lost: Sequence[str]) -> str:

@@ -90,9 +90,14 @@ class _Files:
     """Opens sinks for the files of a target."""
 
     def __init__(
-        self, target: RemoteTarget, progress: Callable[[int], None] | None, packing: Packing | None, revises: bool,
-        size: int | None, overwrite: bool,
-    ) -> None:  # fmt: skip
+        self,
+        target: RemoteTarget,
+        progress: Callable[[int], None] | None,
+        packing: Packing | None,
+        revises: bool,
+        size: int | None,
+        overwrite: bool,
+    ) -> None:
         self.target, self.progress = target, progress
         self._packing, self._revises, self._size, self._overwrite = packing, revises, size, overwrite
 
@@ -120,9 +125,11 @@ class ForwardSink(PackedSink):
 
     def _not_seekable(self) -> FormatError:
         return FormatError(
-            "this format revises earlier bytes of its file", file=self._name, code="forward",
+            "this format revises earlier bytes of its file",
+            file=self._name,
+            code="forward",
             hint="Write a local file, then upload it.",
-        )  # fmt: skip
+        )
 
 
 class RemoteFolderSink(Sink):
@@ -199,9 +206,11 @@ def _check_sibling(written: Path, sibling: Path) -> None:
         return
     if sibling.is_symlink() or not sibling.is_file() or not cmp(written, sibling, shallow=False):
         raise WriteError(
-            "exists and differs from what belongs beside the target", file=str(sibling), code=ErrorCode.EXISTS,
+            "exists and differs from what belongs beside the target",
+            file=str(sibling),
+            code=ErrorCode.EXISTS,
             hint="Write into an empty folder, or remove the file.",
-        )  # fmt: skip
+        )
 
 
 def free_bytes(target: Path) -> int | None:
@@ -246,6 +255,10 @@ def check_space(target: Path, size: int | None) -> None:
     free = free_bytes(target)
     if size is not None and free is not None and free < size:
         raise WriteError(
-            "not enough disk space", file=str(target), code="space",
-            expected=f"{size:,} bytes", found=f"{free:,} bytes free", hint="Free some space, or write to another disk.",
-        )  # fmt: skip
+            "not enough disk space",
+            file=str(target),
+            code="space",
+            expected=f"{size:,} bytes",
+            found=f"{free:,} bytes free",
+            hint="Free some space, or write to another disk.",
+        )

@@ -103,9 +103,13 @@ def execute(
         meta = {**source.index.meta, **plan.recorded}
         container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
-        notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
-    )  # fmt: skip
+        plan.report(),
+        target=str(target),
+        dry_run=False,
+        size=size_of(target, *sink.siblings),
+        notes=(*plan.notes, *space, *sink.notes),
+        steps=tuple(map(measurements.completed, plan.steps)),
+    )
 
 
 def outgoing_tensors(
@@ -125,9 +129,14 @@ def outgoing_tensors(
 
 
 def _outgoing(
-    plan: ConversionPlan, file: File, reader: VerifiedReader, observer: ConversionObserver, activations: File | None,
-    encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
-) -> list[OutgoingTensor]:  # fmt: skip
+    plan: ConversionPlan,
+    file: File,
+    reader: VerifiedReader,
+    observer: ConversionObserver,
+    activations: File | None,
+    encoded: Mapping[str, dict[str, Stream]],
+    places: Places | None = None,
+) -> list[OutgoingTensor]:
     check_source(plan, file)
     reader.begin(file, [step for step in plan.steps if step.name not in encoded])
     statistics = None if activations is None else Activations(activations, file)
@@ -177,10 +186,14 @@ def check_source(plan: ConversionPlan, file: File) -> None:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
             raise FormatError(
-                "is not the source that was planned", file=file.name, tensor=step.name, code=ErrorCode.CHANGED,
-                expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
+                "is not the source that was planned",
+                file=file.name,
+                tensor=step.name,
+                code=ErrorCode.CHANGED,
+                expected=step.source,
+                found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
                 hint="Plan the conversion again.",
-            )  # fmt: skip
+            )
     if all(ref.digest is None for ref in file.index.files):
         return
     parts = [part for step in plan.steps for _, _, part in stored_parts(file, step)]
@@ -207,10 +220,14 @@ def _sink(
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     if isinstance(target, RemoteTarget):
         return remote_sink(
-            target, observer.bytes_written, is_folder=is_folder, packing=packing,
+            target,
+            observer.bytes_written,
+            is_folder=is_folder,
+            packing=packing,
             revises=plan.image is None or plan.image.revises,
-            size=plan.size, overwrite=overwrite,
-        )  # fmt: skip
+            size=plan.size,
+            overwrite=overwrite,
+        )
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
     if container.writes_beside(plan.options):

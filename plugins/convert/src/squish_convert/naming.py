@@ -57,9 +57,11 @@ def choose_map(
     request, _, family = (rename or "").partition(":")
     if request not in ("", KEEP, HF, GGUF) or (family and request not in (HF, GGUF)):
         raise UsageError(
-            "unknown naming", expected=f"{KEEP}, {HF} or {GGUF}; then a colon and a family if the file declares none",
-            found=repr(rename), code="names",
-        )  # fmt: skip
+            "unknown naming",
+            expected=f"{KEEP}, {HF} or {GGUF}; then a colon and a family if the file declares none",
+            found=repr(rename),
+            code="names",
+        )
     layout = container.naming(options) if request in ("", KEEP) else request
     if layout is None:
         return None, ()
@@ -97,11 +99,13 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
     family = None if crosses or naming.adapter else carrying_family(file, naming, layout)
     if family is None:
         raise UsageError(
-            f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
+            f"{ENGINES[layout]} would not load what is written: {naming.reason}",
+            file=file.name,
             code="family" if crosses and layout != UQFF else "engine",
-            hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
-            " the names, for no engine: {option:rename=keep}.",
-        )  # fmt: skip
+            hint=f"{hint}; or keep"
+            if (hint := family_hint(file.registry))
+            else "Keep the names, for no engine: {option:rename=keep}.",
+        )
     return ModelMap(evolve(naming, family=family), layout)
 
 
@@ -112,11 +116,12 @@ def check_complete(file: MappedFile) -> None:
     names = GGUF if file.layout == GGUF else HF
     raise FormatError(
         f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
-        file=file.original.name, code="tokenizer",
+        file=file.original.name,
+        code="tokenizer",
         expected="tokenizer.json or tokenizer.model beside the model, or the tokenizer's keys in a GGUF",
         hint="Name a folder that has one: {option:assets=FOLDER}; or write it without one: "
         f"{{option:rename={names}}}.",
-    )  # fmt: skip
+    )
 
 
 def with_names(file: File, layout: str = HF) -> File:
@@ -189,10 +194,13 @@ def _check_names(file: File, naming: Naming, layout: str) -> None:
         else:
             continue
         raise UsageError(
-            f"{problem}: {ENGINES[layout]} would not load what is written", file=file.name, tensor=name, code="engine",
+            f"{problem}: {ENGINES[layout]} would not load what is written",
+            file=file.name,
+            tensor=name,
+            code="engine",
             hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: "
             "{option:rename=keep}.",
-        )  # fmt: skip
+        )
 
 
 def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
@@ -201,9 +209,11 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
     if foreign:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {absent} is missing, and {foreign[0]} is not a tensor "
-            f"of the family {naming.family}", file=file.name, code="engine",
+            f"of the family {naming.family}",
+            file=file.name,
+            code="engine",
             hint="Convert it with its own software first; or keep the names, for no engine: {option:rename=keep}.",
-        )  # fmt: skip
+        )
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
@@ -257,14 +267,21 @@ def _check_adapter(naming: Naming, layout: str, file: File) -> None:
     """Raise FormatError for an adapter with an unknown base model, and for a layout without adapters."""
     if naming.family is None and naming.model_type is None:
         raise FormatError(
-            f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",
-            expected="config.json of the base model", hint="Name the folder of the base model: {option:assets=FOLDER}.",
-        )  # fmt: skip
+            f"is an adapter, and nothing says what its base model is: {naming.reason}",
+            file=file.name,
+            code="adapter",
+            expected="config.json of the base model",
+            hint="Name the folder of the base model: {option:assets=FOLDER}.",
+        )
     if layout not in (HF, GGUF):
         raise FormatError(
-            f"is an adapter, which is not written for {ENGINES[layout]}", file=file.name, code="adapter",
-            expected="gguf or hf", found=layout, hint="Keep the names with {option:rename=keep}.",
-        )  # fmt: skip
+            f"is an adapter, which is not written for {ENGINES[layout]}",
+            file=file.name,
+            code="adapter",
+            expected="gguf or hf",
+            found=layout,
+            hint="Keep the names with {option:rename=keep}.",
+        )
 
 
 def _unmapped_note(layout: str, reason: str) -> str:
@@ -279,9 +296,12 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
     legal = (info.architecture,) if naming.layout == GGUF else info.model_types
     if naming.model_type is not None and naming.model_type not in legal:
         raise FormatError(
-            "the file declares another family", file=file.name, code="names", expected=family,
+            "the file declares another family",
+            file=file.name,
+            code="names",
+            expected=family,
             found=repr(naming.model_type),
-        )  # fmt: skip
+        )
     return evolve(naming, family=family)
 
 
@@ -356,10 +376,14 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
         if is_coded and any(pattern.search(step.name) for pattern in patterns):
             raise UsageError(
                 f"{ENGINES[file.layout]} stacks the experts of {file.naming.model_type} only where they are floats",
-                file=file.name, tensor=step.name, code="engine", expected="f32, f16 or bf16", found=step.target,
+                file=file.name,
+                tensor=step.name,
+                code="engine",
+                expected="f32, f16 or bf16",
+                found=step.target,
                 hint="Leave the experts as they are: {option:encode=*experts*=keep}; or keep the names: "
                 "{option:rename=keep}.",
-            )  # fmt: skip
+            )
 
 
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:

@@ -30,9 +30,11 @@ def take_overflow(spec: CodecSpec) -> tuple[CodecSpec, str]:
     mode = spec.params.get(PARAMETER, mode)
     if mode not in (REFUSE, SATURATE):
         raise SquishError(
-            "unknown overflow mode", expected=f"{PARAMETER}={REFUSE} or {PARAMETER}={SATURATE}",
-            found=f"{PARAMETER}={mode}", code=ErrorCode.PARAMS,
-        )  # fmt: skip
+            "unknown overflow mode",
+            expected=f"{PARAMETER}={REFUSE} or {PARAMETER}={SATURATE}",
+            found=f"{PARAMETER}={mode}",
+            code=ErrorCode.PARAMS,
+        )
     return evolve(spec, params=params, inner=inner), mode
 
 
@@ -82,10 +84,12 @@ def error_at(
     value = float(values.reshape(-1)[position])
     repair = "Keep this tensor (NAME=keep)" + (", or repair it first." if value != value else "")
     return CodecError(
-        cause.message if cause else "a value does not fit this encoding", code=ErrorCode.RANGE,
-        expected=cause.expected if cause else "values that stay finite", found=f"{value} at index {index}",
+        cause.message if cause else "a value does not fit this encoding",
+        code=ErrorCode.RANGE,
+        expected=cause.expected if cause else "values that stay finite",
+        found=f"{value} at index {index}",
         hint=repair if value != value else f"{repair}, or clip with {PARAMETER}={SATURATE}.",
-    )  # fmt: skip
+    )
 
 
 def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> Parts:

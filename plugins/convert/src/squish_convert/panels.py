@@ -288,9 +288,11 @@ class _Packing:
         planned = self._step.action == "encode" or (result and result[1] in (SAME_BYTES, self._step.exactness))
         if result is None or not planned:
             raise CodecError(
-                "the codes do not fit the target as planned", tensor=self._step.name, code=ErrorCode.REPLAN,
+                "the codes do not fit the target as planned",
+                tensor=self._step.name,
+                code=ErrorCode.REPLAN,
                 hint="Plan the conversion again.",
-            )  # fmt: skip
+            )
         return result[0]
 
 

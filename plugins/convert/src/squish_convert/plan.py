@@ -124,10 +124,18 @@ class ConversionPlan:
     def report(self) -> Conversion:
         """The plan as the report of a dry run."""
         return Conversion(
-            source=self.source, target=self.target, format=self.format, steps=self.steps, source_size=self.source_size,
-            size=self.size, dropped=self.dropped, notes=self.notes, unused=self.unused, ineffective=self.ineffective,
+            source=self.source,
+            target=self.target,
+            format=self.format,
+            steps=self.steps,
+            source_size=self.source_size,
+            size=self.size,
+            dropped=self.dropped,
+            notes=self.notes,
+            unused=self.unused,
+            ineffective=self.ineffective,
             dry_run=True,
-        )  # fmt: skip
+        )
 
 
 def plan_conversion(
@@ -304,9 +312,12 @@ class _Planner:
         for reason, applies in layouts.items():
             if applies(self.options):
                 raise UsageError(
-                    f"{self.format} is not compressed as a whole: {reason}", code="format", expected=content.name,
-                    found=self.target.name, hint="Leave the last suffix out.",
-                )  # fmt: skip
+                    f"{self.format} is not compressed as a whole: {reason}",
+                    code="format",
+                    expected=content.name,
+                    found=self.target.name,
+                    hint="Leave the last suffix out.",
+                )
 
     def plan(
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
@@ -431,10 +442,11 @@ class _Planner:
             uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
         ):
             raise UsageError(
-                "no encoding of this conversion uses activation statistics", code="imatrix",
+                "no encoding of this conversion uses activation statistics",
+                code="imatrix",
                 hint="Leave out {option:activations}, or use an encoder that weighs errors by them "
                 "(q4_k:search=activations).",
-            )  # fmt: skip
+            )
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
@@ -548,6 +560,8 @@ def format_for(target: Path, registry: Registry) -> str:
     suffixes = [suffix for entry in writable for suffix in entry.info.suffixes]
     ids = ", ".join(entry.info.id for entry in writable)
     raise UsageError(
-        "the target format is not clear from the name", file=str(target), code="format",
+        "the target format is not clear from the name",
+        file=str(target),
+        code="format",
         hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass {{option:to=...}}, one of {ids}.".lstrip(),
-    )  # fmt: skip
+    )

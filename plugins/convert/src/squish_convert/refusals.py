@@ -33,9 +33,12 @@ MAPPING = ("deinterleave", "heads", "interleave", "slice", "stack", "transpose")
 
 
 def refused_codes(
-    file: File, refusals: Sequence[tuple[TensorSpec, SquishError]], specs: Sequence[TensorSpec],
-    aliases: Collection[str], attempt: Attempt,
-) -> TensorError:  # fmt: skip
+    file: File,
+    refusals: Sequence[tuple[TensorSpec, SquishError]],
+    specs: Sequence[TensorSpec],
+    aliases: Collection[str],
+    attempt: Attempt,
+) -> TensorError:
     """The error for tensors that the target cannot hold as they are stored.
 
     `aliases` are short names of the target's encodings, `attempt` is what encoding a tensor as one of them would be.
@@ -46,7 +49,7 @@ def refused_codes(
     findings = [
         Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(file, group))
         for codec, group in groups.items()
-    ]  # fmt: skip
+    ]
     first, error = refusals[0]
     message = error.message
     if len(refusals) > 1:
@@ -59,9 +62,12 @@ def refused_codes(
     exact = _rules(_patterns([spec.name for spec, _ in refusals], specs), "f32")
     exact = f", exactly with {exact}" if _is_exact([group[0][0] for group in groups.values()], attempt) else ""
     combined = TensorError(
-        message, tensor=first.name, found=described(file, first), code=ErrorCode.REFUSED,
+        message,
+        tensor=first.name,
+        found=described(file, first),
+        code=ErrorCode.REFUSED,
         hint=f"Ask for their values with {values}{exact}{nearest and ', or for '}{nearest}.",
-    )  # fmt: skip
+    )
     combined.findings, combined.suggestions = tuple(findings), tuple(suggestions)
     return combined
 
@@ -75,9 +81,12 @@ def _is_exact(specs: Sequence[TensorSpec], attempt: Attempt) -> bool:
 
 
 def _nearest_rules(
-    file: File, groups: Mapping[str, list[TensorSpec]], specs: Sequence[TensorSpec], aliases: Collection[str],
+    file: File,
+    groups: Mapping[str, list[TensorSpec]],
+    specs: Sequence[TensorSpec],
+    aliases: Collection[str],
     attempt: Attempt,
-) -> tuple[str, list[dict[str, Any]]]:  # fmt: skip
+) -> tuple[str, list[dict[str, Any]]]:
     """The rules that encode each group as the nearest codes, in the order in which they apply together, as text (empty
     if no group has such codes), and all suggestions as data."""
     largest = max(groups, key=lambda codec: len(templates_of(spec.name for spec in groups[codec])))

@@ -76,9 +76,10 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
     if invalid := [value for value in values if not isinstance(value, str)]:
         raise UsageError(
             "{option:encode} cannot be read",
-            found=f"{type(invalid[0]).__name__} {invalid[0]!r}", code=ErrorCode.ENCODE,
+            found=f"{type(invalid[0]).__name__} {invalid[0]!r}",
+            code=ErrorCode.ENCODE,
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
-        )  # fmt: skip
+        )
     if isinstance(items, Mapping):
         return tuple(_rule(pattern, spec) for pattern, spec in items.items())
     rules = []
@@ -102,8 +103,9 @@ def _rules_of_function(
             raise UsageError(
                 "the function given as {option:encode} must return text or None",
                 found=f"{type(text).__name__} {text!r}",
-                code=ErrorCode.ENCODE, expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
-            )  # fmt: skip
+                code=ErrorCode.ENCODE,
+                expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
+            )
         if text is not None:
             names.setdefault(text, []).append(name)
     label = getattr(choose, "__name__", type(choose).__name__)
@@ -163,9 +165,12 @@ def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -
         if not any(fnmatchcase(name, pattern) for name in names):
             near = ", ".join(suggest_names(pattern, names))
             raise UsageError(
-                "no tensor matches", file=file, found=repr(pattern), code="pattern",
+                "no tensor matches",
+                file=file,
+                found=repr(pattern),
+                code="pattern",
                 hint=f"Close matches: {near}." if near else "`squish ls` lists the names; quote patterns in a shell.",
-            )  # fmt: skip
+            )
 
 
 def suggest_names(pattern: str, names: Iterable[str]) -> list[str]:
@@ -193,9 +198,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     if spec.id in names:
         if spec.id not in WORDS and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
-                "not a tensor codec", found=repr(spec.id), code=ErrorCode.ENCODE,
+                "not a tensor codec",
+                found=repr(spec.id),
+                code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
-            )  # fmt: skip
+            )
         return _check_nesting(spec, registry)
     for table in _alias_tables(container, registry):
         if spec.id in table:
@@ -210,9 +217,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     suggestion = f"{did_you_mean(spec.id, legal)} `squish codecs` lists all.".lstrip()
     kind = MissingPluginError if package else UsageError
     raise kind(
-        "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
+        "no such encoding",
+        found=repr(spec.id),
+        code=ErrorCode.ENCODE,
         hint=f"Run `{catalog.install_command(package)}`." if package else suggestion,
-    )  # fmt: skip
+    )
 
 
 def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
@@ -268,10 +277,14 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
                 reasons[step.note.removeprefix(KEPT)] += step.stored
             effects.append(
                 RuleEffect(
-                    rule=str(rule.spec), kept=len(unchanged), tensors=len(matches), kept_size=sizes[0], size=sizes[1],
+                    rule=str(rule.spec),
+                    kept=len(unchanged),
+                    tensors=len(matches),
+                    kept_size=sizes[0],
+                    size=sizes[1],
                     reason=reasons.most_common(1)[0][0],
                 )
-            )  # fmt: skip
+            )
     return tuple(effects)
 
 

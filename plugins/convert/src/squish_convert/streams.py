@@ -32,9 +32,13 @@ if TYPE_CHECKING:
 
 
 def streams_of(
-    file: File, step: Step, before: Callable[[], object], observer: ConversionObserver,
-    activations: np.ndarray | None = None, places: Places | None = None,
-) -> dict[str, Stream]:  # fmt: skip
+    file: File,
+    step: Step,
+    before: Callable[[], object],
+    observer: ConversionObserver,
+    activations: np.ndarray | None = None,
+    places: Places | None = None,
+) -> dict[str, Stream]:
     """The parts of a tensor as its step produces them; `before` is called as each part starts.
 
     `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders. `places`:

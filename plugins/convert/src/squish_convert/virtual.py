@@ -169,18 +169,25 @@ class PanelTable:
         for role, part in encoding.parts.items():
             if self.starts[role][-1] != part.nbytes:
                 raise UsageError(
-                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code=ErrorCode.IMAGE,
-                    found=str(step.codec), hint="Write this target with `squish convert`, or choose another encoding.",
-                )  # fmt: skip
+                    "has parts whose ranges depend on the data",
+                    file=file.name,
+                    tensor=step.name,
+                    code=ErrorCode.IMAGE,
+                    found=str(step.codec),
+                    hint="Write this target with `squish convert`, or choose another encoding.",
+                )
 
     def check(self, number: int, parts: dict[str, bytes]) -> None:
         """Raise CodecError if a panel does not have the size of its place."""
         for role, starts in self.starts.items():
             if len(parts[role]) != starts[number + 1] - starts[number]:
                 raise CodecError(
-                    "a panel has another size than planned", part=role, expected=starts[number + 1] - starts[number],
-                    found=len(parts[role]), code="size",
-                )  # fmt: skip
+                    "a panel has another size than planned",
+                    part=role,
+                    expected=starts[number + 1] - starts[number],
+                    found=len(parts[role]),
+                    code="size",
+                )
 
 
 def _size(parts: dict[str, bytes]) -> int:

@@ -33,8 +33,10 @@ def squish_encoders() -> list[EncoderInfo]:
     ] + [
         EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.{encoder}")
         for name, encoder in (
-            ("dense", "encoders:DenseEncoder"), ("affine", "code_encoders:AffineEncoder"),
-            ("squizd.int4", "code_encoders:SquizdInt4Encoder"), ("squizd.int2", "code_encoders:SquizdInt2Encoder"),
+            ("dense", "encoders:DenseEncoder"),
+            ("affine", "code_encoders:AffineEncoder"),
+            ("squizd.int4", "code_encoders:SquizdInt4Encoder"),
+            ("squizd.int2", "code_encoders:SquizdInt2Encoder"),
             ("tca_tbe", "code_encoders:TcaTbeEncoder"),
         )
-    ]  # fmt: skip
+    ]

@@ -32,7 +32,7 @@ from squish_core.api import (
     dtypes,
     full,
     require_rank,
-)  # fmt: skip
+)
 
 from .layouts import layout_of
 from .layouts.base import DENSE, TYPES, Layout, UncoveredError, aligned
@@ -79,8 +79,9 @@ class CpuBackend(Backend):
             raise SquishError(
                 "invalid cpu option",
                 expected="threads=NUMBER, activations=f32, bf16 or int8, repack=none or rows",
-                found=", ".join(f"{name}={value}" for name, value in options.items()), code=ErrorCode.BACKEND,
-            )  # fmt: skip
+                found=", ".join(f"{name}={value}" for name, value in options.items()),
+                code=ErrorCode.BACKEND,
+            )
         backend = CpuBackend(**options)
         backend.id = self.id
         return backend
@@ -111,9 +112,11 @@ class CpuBackend(Backend):
             parts = encoding.parts.values()
             copied = sum(part.nbytes for part in parts if part.filters or reordered)
             cost = Cost(
-                stored=encoding.stored, resident=layout.resident + copied + copy_bytes,
-                moved=copy_bytes or encoding.stored, mapped=sum(part.nbytes for part in parts) - copied,
-            )  # fmt: skip
+                stored=encoding.stored,
+                resident=layout.resident + copied + copy_bytes,
+                moved=copy_bytes or encoding.stored,
+                mapped=sum(part.nbytes for part in parts) - copied,
+            )
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(example.shape), ()))
         how = (
             "the stored panels of 16 rows in place" if layout.in_panels else "the stored codes in place",
@@ -121,9 +124,14 @@ class CpuBackend(Backend):
             ACTIVATION_NOTES[self.activations] or "decoded in registers",
         )
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, storage=", ".join(how),
+            backend=self.id,
+            encoding=encoding,
+            mode="stream",
+            ops=ops,
+            cost=cost,
+            storage=", ".join(how),
             exact=not ACTIVATION_NOTES[self.activations],
-        )  # fmt: skip
+        )
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
         spec, codec, parts, columns = bound.spec, bound.codec, bound.parts, None
@@ -131,8 +139,9 @@ class CpuBackend(Backend):
         if reordered is not None:
             codec, parts, columns = codec.permute_columns(parts, spec)
         codec_spec = reordered or bound.encoding.codec
-        arrays_by_role = {role: _contiguous(role, parts[role], shape, spec)
-                  for role, (_, shape) in codec.parts(spec).items()}  # fmt: skip
+        arrays_by_role = {
+            role: _contiguous(role, parts[role], shape, spec) for role, (_, shape) in codec.parts(spec).items()
+        }
         layout = layout_of(codec_spec, spec)
         weights, arrays = weights_of(layout, arrays_by_role)
         products, count, in_panels = weights, threads(self.threads), self.repack or layout.in_panels
@@ -140,10 +149,16 @@ class CpuBackend(Backend):
             products, copies = repack(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
-            spec=spec, layout=layout, dtype=bound.dtype, arrays=arrays, weights=weights, products=products,
-            threads=count, columns=columns,
+            spec=spec,
+            layout=layout,
+            dtype=bound.dtype,
+            arrays=arrays,
+            weights=weights,
+            products=products,
+            threads=count,
+            columns=columns,
             activations=self.activations if in_panels or ACTIVATION_NOTES[self.activations] else None,
-        )  # fmt: skip
+        )
 
     def dense(
         self, handle: Handle, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
@@ -157,13 +172,19 @@ class CpuBackend(Backend):
             out = aligned(shape, dtype)
         elif out.shape != shape or out.dtype != dtypes.to_numpy(dtype) or not out.flags.writeable:
             raise CodecError(
-                "`out` does not match", expected=f"writable {dtype} {shape}",
-                found=f"{out.dtype} {out.shape}", code="out",
-            )  # fmt: skip
+                "`out` does not match",
+                expected=f"writable {dtype} {shape}",
+                found=f"{out.dtype} {out.shape}",
+                code="out",
+            )
         if out.size:
-            rows = np.ravel_multi_index(
-                np.ix_(*(range(part.start, part.stop) for part in region[:-1])), handle.spec.shape[:-1]
-            ).reshape(-1) if len(region) > 1 else np.zeros(1, np.int64)  # fmt: skip
+            rows = (
+                np.ravel_multi_index(
+                    np.ix_(*(range(part.start, part.stop) for part in region[:-1])), handle.spec.shape[:-1]
+                ).reshape(-1)
+                if len(region) > 1
+                else np.zeros(1, np.int64)
+            )
             _decode(handle, rows, region[-1], dtype, out)
         return out
 
@@ -235,9 +256,13 @@ def _contiguous(role: str, part: Any, shape: tuple[int, ...], spec: TensorSpec) 
     array: Array = part[...]
     if array.shape != shape:
         raise CodecError(
-            "part shape mismatch", tensor=spec.name, part=role,
-            expected=str(shape), found=str(array.shape), code="shape",
-        )  # fmt: skip
+            "part shape mismatch",
+            tensor=spec.name,
+            part=role,
+            expected=str(shape),
+            found=str(array.shape),
+            code="shape",
+        )
     return np.ascontiguousarray(array)
 
 
@@ -255,9 +280,17 @@ def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array)
     target = out if exact else aligned((len(rows), high - low), dtype)
     ids = np.ascontiguousarray(rows, np.int64)
     library().decode(
-        handle.weights, ids.ctypes.data, 0, len(ids), low, high, target.ctypes.data,
-        (high - low) * target.itemsize, DENSE[dtype], handle.threads,
-    )  # fmt: skip
+        handle.weights,
+        ids.ctypes.data,
+        0,
+        len(ids),
+        low,
+        high,
+        target.ctypes.data,
+        (high - low) * target.itemsize,
+        DENSE[dtype],
+        handle.threads,
+    )
     if not exact:
         first = columns.start - low
         out[...] = target[:, first : first + width].reshape(out.shape)
@@ -274,9 +307,17 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
         padded = -(-columns // 512) * 16  # activations, a scale per 32 columns, and up to twice as many sums
         room = np.empty(count * (columns // (4 if kind == NUMBERS["int8"] else 1) + 3 * padded), np.float32)
         multiplied = library().multiply_as(
-            handle.products, kind, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows,
+            handle.products,
+            kind,
+            first,
+            rows,
+            x.ctypes.data,
+            count,
+            room.ctypes.data,
+            out.ctypes.data,
+            rows,
             handle.threads,
-        )  # fmt: skip
+        )
         if not multiplied:
             raise UncoveredError("no compiled kernel for these activations", code="activations")
     elif out.size:

@@ -85,9 +85,17 @@ def encode_compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     offset = np.empty(scale.shape if scheme.offset != "none" else 0, dtypes.to_numpy(offset_dtype))
     data = np.empty(layouts["data"][1], dtypes.to_numpy(scheme.word))
     options = native.Affine(
-        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], is_mlx_layout(scheme),
-        TYPES[scheme.scale_dtype], TYPES[offset_dtype], scheme.search == "mse",
-    )  # fmt: skip
+        size,
+        scheme.bits,
+        scheme.low,
+        scheme.high,
+        scheme.zero,
+        OFFSETS[scheme.offset],
+        is_mlx_layout(scheme),
+        TYPES[scheme.scale_dtype],
+        TYPES[offset_dtype],
+        scheme.search == "mse",
+    )
     places = (array.ctypes.data for array in (data, scale, offset))
     if not library().encode_affine(options, values.ctypes.data, scale.size, *places, threads()):
         return None

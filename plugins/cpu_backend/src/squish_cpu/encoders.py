@@ -33,10 +33,11 @@ class GgmlEncoder(EncoderMetrics, Encoder):
         with_activations, takes_search = {"search": "activations"}, _block_name(cls.id) in WITH_ACTIVATIONS
         if options and (not takes_search or options not in (with_activations, {"search": "none"})):
             raise CodecError(
-                f"invalid {cls.id} parameters", found=", ".join(f"{key}={options[key]}" for key in options),
+                f"invalid {cls.id} parameters",
+                found=", ".join(f"{key}={options[key]}" for key in options),
                 expected="search=none or search=activations" if takes_search else "none",
                 code=ErrorCode.PARAMS,
-            )  # fmt: skip
+            )
         return options if options == with_activations else {}
 
     def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
@@ -49,9 +50,11 @@ class GgmlEncoder(EncoderMetrics, Encoder):
         elements, nbytes = block.elements, block.nbytes
         if not panel.ndim or panel.shape[-1] % elements:
             raise CodecError(
-                f"rows do not divide into {name.upper()} blocks", code="shape",
-                expected=f"a last dimension that is a multiple of {elements}", found=f"shape {list(panel.shape)}",
-            )  # fmt: skip
+                f"rows do not divide into {name.upper()} blocks",
+                code="shape",
+                expected=f"a last dimension that is a multiple of {elements}",
+                found=f"shape {list(panel.shape)}",
+            )
         values = np.require(panel, np.float32, ["C", "A"])
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
@@ -60,10 +63,12 @@ class GgmlEncoder(EncoderMetrics, Encoder):
         sizes = (panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads())
         if not library().encode(KINDS[name], values.ctypes.data, weights, *sizes):
             raise CodecError(
-                "cannot encode non-finite values", expected="finite values",
-                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
+                "cannot encode non-finite values",
+                expected="finite values",
+                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}",
+                code=ErrorCode.RANGE,
                 hint="Keep this tensor unquantized, or fix its values first.",
-            )  # fmt: skip
+            )
         return {"data": out}
 
 
@@ -79,10 +84,11 @@ def _importance(panel: Array, activations: Array | None) -> Array:
         squares = None if activations is None else np.square(np.asarray(activations, np.float64)).astype(np.float32)
     if squares is None or squares.shape != panel.shape[-1:] or not np.isfinite(squares).all():
         raise CodecError(
-            "search=activations needs activation statistics", code=ErrorCode.ENCODE,
+            "search=activations needs activation statistics",
+            code=ErrorCode.ENCODE,
             expected=f"[{panel.shape[-1]}], with finite squares",
             found="none" if squares is None else f"shape {list(squares.shape)}",
-        )  # fmt: skip
+        )
     return squares
 
 

@@ -64,10 +64,18 @@ class Vocabulary(ctypes.Structure):
     """`struct Vocabulary` of native/vocabulary.cpp."""
 
     _fields_ = tuple(
-        (name, c_int64) for name in (
-            "tokens", "merges", "tokens_size", "merges_size", "vocab_start", "vocab_end", "merges_start", "merges_end",
+        (name, c_int64)
+        for name in (
+            "tokens",
+            "merges",
+            "tokens_size",
+            "merges_size",
+            "vocab_start",
+            "vocab_end",
+            "merges_start",
+            "merges_end",
         )
-    )  # fmt: skip
+    )
 
 
 class Library(NamedTuple):
@@ -114,9 +122,11 @@ def _open() -> Library:
         loaded = ctypes.CDLL(path)
     except OSError as error:
         raise SquishError(
-            "cannot load the compiled kernels", found=str(error), code="library",
+            "cannot load the compiled kernels",
+            found=str(error),
+            code="library",
             hint="Reinstall squish-cpu; building it needs a C++ compiler.",
-        ) from None  # fmt: skip
+        ) from None
     loaded.squish_weights_size.restype = c_int64
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
         raise _stale()
@@ -125,9 +135,11 @@ def _open() -> Library:
     requested = os.environ.get(INSTRUCTIONS) or available[0]
     if not _declare(loaded.squish_choose, c_char_p, result=c_int)(requested.encode()):
         raise SquishError(
-            f"{INSTRUCTIONS} is not supported by this processor", expected=", ".join(available), found=requested,
+            f"{INSTRUCTIONS} is not supported by this processor",
+            expected=", ".join(available),
+            found=requested,
             code="instructions",
-        )  # fmt: skip
+        )
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
@@ -166,9 +178,11 @@ def threads(count: Any = None) -> int:
         return workers()
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_THREADS):
         raise SquishError(
-            f"{THREADS if count is None else 'threads'} is not a number of threads", expected=f"1..{MOST_THREADS}",
-            found=text, code="threads",
-        )  # fmt: skip
+            f"{THREADS if count is None else 'threads'} is not a number of threads",
+            expected=f"1..{MOST_THREADS}",
+            found=text,
+            code="threads",
+        )
     return int(text)
 
 

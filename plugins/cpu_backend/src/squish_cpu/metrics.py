@@ -43,9 +43,15 @@ class EncoderMetrics:
             return None
         weights, arrays = weights_of(layout, parts)
         handle = Handle(
-            spec=spec, layout=layout, dtype="f32", arrays=arrays, weights=weights, products=weights, threads=threads(),
+            spec=spec,
+            layout=layout,
+            dtype="f32",
+            arrays=arrays,
+            weights=weights,
+            products=weights,
+            threads=threads(),
             activations=None,
-        )  # fmt: skip
+        )
         return partial(_fill, handle)
 
 

@@ -37,9 +37,10 @@ class DaskScheduler(Scheduler):
             from distributed import KilledWorker, as_completed
         except ModuleNotFoundError:
             raise MissingPluginError(
-                "the scheduler 'dask' needs distributed", code=ErrorCode.NOT_INSTALLED,
+                "the scheduler 'dask' needs distributed",
+                code=ErrorCode.NOT_INSTALLED,
                 hint=f"Run `{install_command('distributed')}`.",
-            ) from None  # fmt: skip
+            ) from None
         with ExitStack() as stack:
             client = _client(address, stack)
             options: Any = {"pure": False, "resources": _resources(client, memory)}
@@ -88,9 +89,11 @@ def _client(address: str, stack: ExitStack) -> Any:
         client = Client(address or None, timeout=TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SquishError(
-            "the Dask scheduler cannot be reached", found=f"{address}: {error}", code=ErrorCode.UNREACHABLE,
+            "the Dask scheduler cannot be reached",
+            found=f"{address}: {error}",
+            code=ErrorCode.UNREACHABLE,
             expected="an address such as dask:tcp://10.0.0.1:8786",
-        ) from error  # fmt: skip
+        ) from error
     return stack.enter_context(client)
 
 
@@ -133,11 +136,13 @@ def _answer(future: Any) -> Any:
         return future.result()
     except (NoValidWorkerError, NoWorkerError) as error:  # the cluster's own limit
         raise SquishError(
-            f"no worker took the task within {error.timeout:g} s", code="worker",
+            f"no worker took the task within {error.timeout:g} s",
+            code="worker",
             hint="Start workers; the cluster's setting distributed.scheduler.no-workers-timeout limits the wait.",
-        ) from error  # fmt: skip
+        ) from error
     except ImportError as error:
         raise MissingPluginError(
-            f"a worker cannot import {error.name}", code=ErrorCode.NOT_INSTALLED,
+            f"a worker cannot import {error.name}",
+            code=ErrorCode.NOT_INSTALLED,
             hint="Install the same distributions of Squish for all workers.",
-        ) from error  # fmt: skip
+        ) from error

@@ -94,10 +94,13 @@ class GgmlBlocks(Codec):
         block = self.block
         if not spec.shape or spec.shape[-1] % block.elements:
             raise CodecError(
-                f"rows do not divide into {block.name.upper()} blocks", tensor=spec.name, code="shape",
-                expected=f"a last dimension that is a multiple of {block.elements}", found=f"shape {list(spec.shape)}",
+                f"rows do not divide into {block.name.upper()} blocks",
+                tensor=spec.name,
+                code="shape",
+                expected=f"a last dimension that is a multiple of {block.elements}",
+                found=f"shape {list(spec.shape)}",
                 hint="Use a type with smaller blocks (q8_0, q4_0), or keep the tensor.",
-            )  # fmt: skip
+            )
         return {"data": ("u8", (*spec.shape[:-1], spec.shape[-1] // block.elements * block.nbytes))}
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:

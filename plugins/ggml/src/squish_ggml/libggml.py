@@ -22,15 +22,20 @@ def check_params(name: str, params: Params) -> Params:
     """
     if params not in ({}, WITH_ACTIVATIONS):
         raise CodecError(
-            f"invalid ggml.{name} parameters", found=", ".join(f"{key}={params[key]}" for key in params),
-            expected="search=activations or none", code=ErrorCode.PARAMS,
-        )  # fmt: skip
+            f"invalid ggml.{name} parameters",
+            found=", ".join(f"{key}={params[key]}" for key in params),
+            expected="search=activations or none",
+            code=ErrorCode.PARAMS,
+        )
     library = _library()
     if not params and library.ggml_quantize_requires_imatrix(_type(name)):
         raise CodecError(
-            f"{name.upper()} needs activation statistics", expected=f"{name}:search=activations", found=name,
-            code=ErrorCode.PARAMS, hint="Pass them, too: --imatrix FILE, or {option:activations=FILE}.",
-        )  # fmt: skip
+            f"{name.upper()} needs activation statistics",
+            expected=f"{name}:search=activations",
+            found=name,
+            code=ErrorCode.PARAMS,
+            hint="Pass them, too: --imatrix FILE, or {option:activations=FILE}.",
+        )
     return params
 
 
@@ -42,17 +47,22 @@ def encode(name: str, values: np.ndarray, activations: np.ndarray | None, out: n
     reach = np.abs(values).max(initial=0)
     if not reach <= MOST:  # NaN, too
         raise CodecError(
-            f"a value does not fit {name.upper()}", expected=f"magnitudes up to {MOST:g}", found=str(reach),
-            code=ErrorCode.RANGE, hint="Keep this tensor unquantized, or fix its values first.",
-        )  # fmt: skip
+            f"a value does not fit {name.upper()}",
+            expected=f"magnitudes up to {MOST:g}",
+            found=str(reach),
+            code=ErrorCode.RANGE,
+            hint="Keep this tensor unquantized, or fix its values first.",
+        )
     importance = None
     if activations is not None:
         importance = np.square(np.asarray(activations, np.float32, order="C"))
         if importance.shape != values.shape[-1:] or not np.isfinite(importance).all():
             raise CodecError(
-                "search=activations needs activation statistics", code=ErrorCode.ENCODE,
-                expected=f"[{values.shape[-1]}], with finite squares", found=f"shape {list(importance.shape)}",
-            )  # fmt: skip
+                "search=activations needs activation statistics",
+                code=ErrorCode.ENCODE,
+                expected=f"[{values.shape[-1]}], with finite squares",
+                found=f"shape {list(importance.shape)}",
+            )
     if values.size:
         source, weights = _floats(values), None if importance is None else _floats(importance)
         target = out.ctypes.data_as(ctypes.c_void_p)
@@ -75,5 +85,5 @@ def _library() -> Any:
             f"IQ1, IQ2 and IQ3 are encoded by libggml, and ggml-python cannot be imported: {error}",
             code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-ggml[libggml]')}`; it is built from source and needs a C++ compiler.",
-        ) from None  # fmt: skip
+        ) from None
     return ggml

@@ -55,10 +55,12 @@ def codes(name: str, data: Array) -> Codes:
         scales, minima = _scales_and_minima(name, blocks)
     grid = (*lead, width * scales.shape[1])
     return Codes(
-        layout=code_layout, shape=shape, scale=scales.reshape(grid),
+        layout=code_layout,
+        shape=shape,
+        scale=scales.reshape(grid),
         offset=None if minima is None else -minima.reshape(grid),
         unpack=lambda: _QUANTS[name](blocks, Scratch()).view(code_dtype).reshape(shape),
-    )  # fmt: skip
+    )
 
 
 def _scales_and_minima(name: str, blocks: Array) -> tuple[Array, Array | None]:

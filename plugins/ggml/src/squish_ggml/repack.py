@@ -50,10 +50,13 @@ def codes(name: str, data: Array) -> Codes:
     shape = (*data.shape[:-1], blocks.shape[-1] * ELEMENTS)
     code_layout = layout(name, shape)
     return Codes(
-        layout=code_layout, shape=shape, scale=np.ascontiguousarray(blocks["scale"]),
+        layout=code_layout,
+        shape=shape,
+        scale=np.ascontiguousarray(blocks["scale"]),
         offset=np.ascontiguousarray(blocks["bias"]) if code_layout.offset_kind == "bias" else None,
-        unpack=lambda: _values(blocks).reshape(shape), pack=lambda: _rows(blocks),
-    )  # fmt: skip
+        unpack=lambda: _values(blocks).reshape(shape),
+        pack=lambda: _rows(blocks),
+    )
 
 
 def holds(name: str, codes: Codes) -> bool:

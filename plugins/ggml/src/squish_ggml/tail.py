@@ -15,9 +15,10 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
         import gguf
     except ImportError:
         raise MissingPluginError(
-            f"{name.upper()} blocks need gguf-py, which is not installed", code=ErrorCode.NOT_INSTALLED,
+            f"{name.upper()} blocks need gguf-py, which is not installed",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('gguf')}`.",
-        ) from None  # fmt: skip
+        ) from None
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])
 
 

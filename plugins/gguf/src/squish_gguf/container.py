@@ -231,16 +231,19 @@ def _scale_name(name: str) -> str:
 def _scaled(records: Mapping[str, Entry]) -> Iterator[Problem]:
     """Yield a note if llama.cpp multiplies products by scales that are tensors of their own (BitNet)."""
     scaled = [
-        name for name, (_, record, *_) in records.items()
+        name
+        for name, (_, record, *_) in records.items()
         if _scale_name(name) in records and (kind := TYPES.get(record.code)) is not None and not kind.dtype
-    ]  # fmt: skip
+    ]
     if scaled:
         scale = _scale_name(scaled[0])
         yield Problem(
-            code="scale", severity="note", where=scaled[0],
+            code="scale",
+            severity="note",
+            where=scaled[0],
             message=f"{len(scaled)} quantized tensors have scales beside them ({scale}), by which llama.cpp multiplies "
             "their products; their values here are without these",
-        )  # fmt: skip
+        )
 
 
 def _holes(head: Head) -> Iterator[Problem]:
@@ -254,14 +257,18 @@ def _holes(head: Head) -> Iterator[Problem]:
     if holes and holes[-1][1] == head.size:
         start, stop = holes.pop()
         yield Problem(
-            code="trailing", severity="warning", where=f"byte {start}",
+            code="trailing",
+            severity="warning",
+            where=f"byte {start}",
             message=f"{stop - start} unused bytes after the last tensor",
-        )  # fmt: skip
+        )
     if holes:
         yield Problem(
-            code="hole", severity="warning", where=f"byte {holes[0][0]}",
+            code="hole",
+            severity="warning",
+            where=f"byte {holes[0][0]}",
             message=f"{sum(stop - start for start, stop in holes)} unused bytes between tensors (gaps: {len(holes)})",
-        )  # fmt: skip
+        )
 
 
 def _dirty_padding(head: Head, source: Source) -> Iterator[Problem]:

@@ -42,10 +42,13 @@ class Cursor:
             raise self.truncated(end)
         if end > self.limits.header:
             raise LimitError(
-                f"{self.what} makes the header too long", offset=self.at,
-                expected=f"at most {self.limits.header} bytes", found=f"at least {end}", code="header",
+                f"{self.what} makes the header too long",
+                offset=self.at,
+                expected=f"at most {self.limits.header} bytes",
+                found=f"at least {end}",
+                code="header",
                 limit="header",
-            )  # fmt: skip
+            )
         most = min(self.source.size, self.limits.header)
         if self.source.cheap_views:
             # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
@@ -73,17 +76,23 @@ class Cursor:
         """Raise if a count exceeds what real files contain: each entry is parsed individually."""
         if count > most:
             raise LimitError(
-                f"{self.what} has too many {things}", offset=self.at, expected=f"at most {most}", found=count,
-                code="count", limit=limit,
-            )  # fmt: skip
+                f"{self.what} has too many {things}",
+                offset=self.at,
+                expected=f"at most {most}",
+                found=count,
+                code="count",
+                limit=limit,
+            )
 
     def truncated(self, end: int, why: str | None = None) -> TruncatedError:
         """Return the error for a file shorter than `end`."""
         return TruncatedError(
-            f"truncated in {self.what}: the file has {self.source.size} of {end} bytes", offset=self.at,
-            expected=why, code="truncated",
+            f"truncated in {self.what}: the file has {self.source.size} of {end} bytes",
+            offset=self.at,
+            expected=why,
+            code="truncated",
             hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
-        )  # fmt: skip
+        )
 
     def wrong(self, message: str, at: int, *, expected: Any = None, found: Any = None, code: str) -> FormatError:
         """Return the error for an invalid field."""
@@ -174,9 +183,11 @@ class Cursor:
     def _walk_arrays(self, count: int, depth: int) -> str:
         if depth >= min(MAX_DEPTH, self.limits.depth):
             raise LimitError(
-                f"{self.what} nests arrays too deep", offset=self.at,
-                expected=f"at most {MAX_DEPTH} levels", code="depth",
-            )  # fmt: skip
+                f"{self.what} nests arrays too deep",
+                offset=self.at,
+                expected=f"at most {MAX_DEPTH} levels",
+                code="depth",
+            )
         self.room_for(count, ARRAY_HEAD.size)
         self.inner += count
         self.at_most(MAX_INNER, self.inner, "inner arrays")

@@ -81,13 +81,19 @@ _Q4_K_EMBEDDINGS: dict[str, Choice] = {"token_embd": (("always", "q4_k"),)}
 
 def _low(number: int, own_type: str, wide: str, output: str = "") -> Preset:
     """A preset of 1 or 2 bits, with the type of its important tensors, and that of `attn_output`."""
-    return Preset(number, own_type, {
-        "attn_v": (("4 heads per KV head or 4 experts", "q4_k"), ("always", wide)),
-        "attn_k": (("8 experts", "q4_k"),),
-        "ffn_down": (("first eighth", wide),),
-        "attn_output": (("8 experts", "q5_k"), *((("always", output),) if output else ())),
-        "token_embd": (("always", wide),),
-    }, head="q5_k", low=True)  # fmt: skip
+    return Preset(
+        number,
+        own_type,
+        {
+            "attn_v": (("4 heads per KV head or 4 experts", "q4_k"), ("always", wide)),
+            "attn_k": (("8 experts", "q4_k"),),
+            "ffn_down": (("first eighth", wide),),
+            "attn_output": (("8 experts", "q5_k"), *((("always", output),) if output else ())),
+            "token_embd": (("always", wide),),
+        },
+        head="q5_k",
+        low=True,
+    )
 
 
 PRESETS: dict[str, Preset] = {
@@ -225,9 +231,11 @@ def kind_of(name: str) -> str:
 def quantizable(name: str, shape: tuple[int, ...]) -> bool:
     """Whether presets quantize a tensor at all."""
     return (
-        any(size > 1 for size in shape[:-1]) and name.endswith("weight") and name not in UNTOUCHED_NAMES
+        any(size > 1 for size in shape[:-1])
+        and name.endswith("weight")
+        and name not in UNTOUCHED_NAMES
         and not any(text in name for text in UNTOUCHED)
-    )  # fmt: skip
+    )
 
 
 def preset_for(name: str, names: Iterable[str], metadata: Mapping[str, Any]) -> str | None:
@@ -251,9 +259,12 @@ def fallback_type(kind: str, columns: int) -> str:
         return kind
     if kind not in FALLBACKS and ELEMENTS[kind] > 32:
         raise CodecError(
-            f"{kind} has no fallback in llama.cpp", found=f"rows of {columns}", code=ErrorCode.PARAMS,
-            expected=f"a multiple of {ELEMENTS[kind]}", hint="Choose another preset; q4_0 has blocks of 32.",
-        )  # fmt: skip
+            f"{kind} has no fallback in llama.cpp",
+            found=f"rows of {columns}",
+            code=ErrorCode.PARAMS,
+            expected=f"a multiple of {ELEMENTS[kind]}",
+            hint="Choose another preset; q4_0 has blocks of 32.",
+        )
     fallback = FALLBACKS.get(kind, kind)
     return fallback if fits(fallback, columns) else "f16"
 
@@ -280,6 +291,7 @@ def read_as_f32(specs: Sequence[TensorSpec], codec: CodecSpec) -> dict[str, str]
     ):
         return {}
     return {
-        spec.name: "llama.cpp runs it in f32" for spec in specs
+        spec.name: "llama.cpp runs it in f32"
+        for spec in specs
         if spec.name.endswith(("weight", "bias")) and not quantizable(spec.name, spec.shape)
-    }  # fmt: skip
+    }

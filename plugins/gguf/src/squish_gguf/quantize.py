@@ -35,7 +35,7 @@ from .presets import (
     fallback_type,
     kind_of,
     quantizable,
-)  # fmt: skip
+)
 from .types import PRESET_NAMES
 
 WITH_ACTIVATIONS = ("q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
@@ -65,10 +65,11 @@ class LlamaQuantize(Allocator):
         request = Request.of(self.id, params)
         if not any(kind_of(name) != "other" for name in model.names):
             raise CodecError(
-                f"{self.id} needs GGUF tensor names, and this model has none", code=ErrorCode.PARAMS,
+                f"{self.id} needs GGUF tensor names, and this model has none",
+                code=ErrorCode.PARAMS,
                 found=", ".join(model.names[:3]),
                 hint="Write a GGUF; zTensor and other containers of any naming need --names gguf.",
-            )  # fmt: skip
+            )
         request.check_patterns(model.names)
         types = preset_types(request, {spec.name: spec.shape for spec in specs}, model)
         request.check_statistics(types, model)
@@ -108,9 +109,11 @@ class Request:
         for name_or_pattern, kind in (("output", output), ("embedding", embedding), *texts.items()):
             if kind and kind not in ELEMENTS:
                 raise CodecError(
-                    "unknown type", found=f"{unquote(name_or_pattern)}={kind}", expected=", ".join(ELEMENTS),
+                    "unknown type",
+                    found=f"{unquote(name_or_pattern)}={kind}",
+                    expected=", ".join(ELEMENTS),
                     code=ErrorCode.PARAMS,
-                )  # fmt: skip
+                )
         try:
             patterns = tuple((re.compile(unquote(pattern).lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
@@ -124,9 +127,11 @@ class Request:
         for pattern, kind in self.patterns:
             if not any(pattern.search(name) for name in names):
                 raise CodecError(
-                    "no tensor matches", found=f"{pattern.pattern}={kind}", code=ErrorCode.PARAMS,
+                    "no tensor matches",
+                    found=f"{pattern.pattern}={kind}",
+                    code=ErrorCode.PARAMS,
                     hint="`squish ls` lists the names of a GGUF.",
-                )  # fmt: skip
+                )
 
     def check_statistics(self, types: Mapping[str, str], model: ModelFacts) -> None:
         """Raise CodecError if llama.cpp refuses the preset without an importance matrix."""
@@ -134,9 +139,12 @@ class Request:
         weighted = [name for name, kind in types.items() if kind in needing and kind_of(name) not in _ENDS]
         if missing := [name for name in weighted if name not in (model.statistics or ())]:
             raise CodecError(
-                f"{self.name} needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=missing[0],
-                found=types[missing[0]], hint="Pass them with --imatrix FILE, or use llama-quantize:type=q2_k.",
-            )  # fmt: skip
+                f"{self.name} needs activation statistics, as in llama.cpp",
+                code=ErrorCode.PARAMS,
+                tensor=missing[0],
+                found=types[missing[0]],
+                hint="Pass them with --imatrix FILE, or use llama-quantize:type=q2_k.",
+            )
 
 
 def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model: ModelFacts) -> dict[str, str]:
@@ -234,9 +242,13 @@ class _Facts:
         layers = value("block_count", 1 + max(map(_layer, model.names), default=-1))
         large = layers == SEVENTY_B.get(str(architecture), -1) and (architecture != "llama" or heads != per_head)
         return cls(
-            layers, value("expert_count", 0), heads // per_head if per_head else 0, architecture == "falcon", large,
+            layers,
+            value("expert_count", 0),
+            heads // per_head if per_head else 0,
+            architecture == "falcon",
+            large,
             model.statistics is not None,
-        )  # fmt: skip
+        )
 
 
 def _layer(name: str) -> int:
@@ -249,9 +261,12 @@ def _encoding(kind: str, name: str, short: AliasResolver, model: ModelFacts) -> 
         spec = short(kind)
     except SquishError as error:
         raise CodecError(
-            f"{kind} has no encoder installed", tensor=name, code=ErrorCode.PARAMS, found=error.message,
+            f"{kind} has no encoder installed",
+            tensor=name,
+            code=ErrorCode.PARAMS,
+            found=error.message,
             hint="`squish codecs` lists the types with an encoder; --tensor-type sets another type for the tensor.",
-        ) from None  # fmt: skip
+        ) from None
     if kind in WITH_ACTIVATIONS and name in (model.statistics or ()):
         return CodecSpec(spec.id, {**spec.params, "search": "activations"})
     return spec

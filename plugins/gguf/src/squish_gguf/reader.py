@@ -101,9 +101,16 @@ def read_head(source: Source, limits: Limits) -> Head:
     records = _table(cursor, tensor_count, limits, renumbered)
     data = align_up(cursor.at, alignment)
     return Head(
-        name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
-        data=data, records=_absolute(records, data, alignment, source.size), problems=cursor.problems,
-    )  # fmt: skip
+        name=source.filename,
+        size=source.size,
+        version=version,
+        meta=meta,
+        alignment=alignment,
+        end=cursor.at,
+        data=data,
+        records=_absolute(records, data, alignment, source.size),
+        problems=cursor.problems,
+    )
 
 
 def _version(cursor: Cursor) -> int:
@@ -113,9 +120,13 @@ def _version(cursor: Cursor) -> int:
         if other:
             raise UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
         raise FormatError(
-            "not a GGUF file (bad magic)", offset=0, expected=MAGIC, found=magic, code="magic",
+            "not a GGUF file (bad magic)",
+            offset=0,
+            expected=MAGIC,
+            found=magic,
+            code="magic",
             hint="This is another kind of file, or a damaged one; download it again.",
-        )  # fmt: skip
+        )
     if version in (2, 3):
         return int(version)
     swapped = int.from_bytes(int(version).to_bytes(4, "little"), "big")
@@ -124,9 +135,13 @@ def _version(cursor: Cursor) -> int:
         if swapped > 1:
             return swapped
     raise UnsupportedVersionError(
-        f"unsupported GGUF version {version}", offset=4, expected="version 2 or 3", found=version, code="version",
+        f"unsupported GGUF version {version}",
+        offset=4,
+        expected="version 2 or 3",
+        found=version,
+        code="version",
         hint="Rewrite it with a current llama.cpp." if version < 2 else "A newer squish-gguf may read it.",
-    )  # fmt: skip
+    )
 
 
 def _pairs(cursor: Cursor, count: int) -> dict[str, Typed]:
@@ -154,9 +169,11 @@ def check_alignment(setting: Typed | None) -> int:
     value = setting.value
     if setting.type != "u32" or not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
         raise FormatError(
-            "invalid general.alignment", expected=f"a u32, a power of two up to {MAX_ALIGNMENT}",
-            found=f"{setting.type} {value!r:.40}", code="alignment",
-        )  # fmt: skip
+            "invalid general.alignment",
+            expected=f"a u32, a power of two up to {MAX_ALIGNMENT}",
+            found=f"{setting.type} {value!r:.40}",
+            code="alignment",
+        )
     return int(value)
 
 
@@ -185,10 +202,12 @@ def _table(cursor: Cursor, count: int, limits: Limits, renumbered: Mapping[int, 
     if long:
         cursor.problems.append(
             Problem(
-                code="name", severity="note", where="tensor names",
+                code="name",
+                severity="note",
+                where="tensor names",
                 message=f"{counted(long, 'name')} of more than {_LONGEST_NAME} bytes; llama.cpp rejects this file",
             )
-        )  # fmt: skip
+        )
     return records
 
 
@@ -206,9 +225,13 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
     row = dims[0] if dims else 1
     if row % kind.elements:
         raise FormatError(
-            f"a row does not divide into {kind.name} blocks", tensor=name, offset=at,
-            expected=f"a multiple of {kind.elements}", found=row, code="shape",
-        )  # fmt: skip
+            f"a row does not divide into {kind.name} blocks",
+            tensor=name,
+            offset=at,
+            expected=f"a multiple of {kind.elements}",
+            found=row,
+            code="shape",
+        )
     return elements // row * kind.row_size(row) if elements else 0
 
 
@@ -222,9 +245,12 @@ def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) 
     for name, record in records.items():
         if record.offset % alignment:
             raise FormatError(
-                "the data offset is not aligned", tensor=name, expected=f"a multiple of {alignment}",
-                found=record.offset, code="alignment",
-            )  # fmt: skip
+                "the data offset is not aligned",
+                tensor=name,
+                expected=f"a multiple of {alignment}",
+                found=record.offset,
+                code="alignment",
+            )
         offset, nbytes, code = data + record.offset, record.nbytes, record.code
         if code not in LAYOUTS or code == Q2_0:
             after = bisect_right(starts, record.offset)
@@ -234,10 +260,12 @@ def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) 
         if offset + nbytes > size:
             full_size = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
-                f"truncated in the tensor data: the file has {size} of {full_size} bytes", tensor=name,
-                offset=offset, code="bounds",
+                f"truncated in the tensor data: the file has {size} of {full_size} bytes",
+                tensor=name,
+                offset=offset,
+                code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
-            )  # fmt: skip
+            )
         absolute[name] = Record(code, record.shape, offset, nbytes, record.big)
     return absolute
 

@@ -24,17 +24,23 @@ def read_set(source: Source, limits: Limits) -> list[Head]:
         return [first]
     if joined:
         raise FormatError(
-            f"is several of {count} parts in one file, as `cat` joins them", offset=joined, code="split",
-            expected="one part in each file", found="the start of another GGUF file",
+            f"is several of {count} parts in one file, as `cat` joins them",
+            offset=joined,
+            code="split",
+            expected="one part in each file",
+            found="the start of another GGUF file",
             hint="Name the first of the original parts, which opens the set: squish convert FIRST OUT.gguf joins it.",
-        )  # fmt: skip
+        )
     match = _NAME.fullmatch(source.filename)
     if match is None or int(match["count"]) != count or not 1 <= int(match["number"]) <= count:
         raise FormatError(
-            f"one of {count} parts, but its name does not say which", file=source.name,
-            expected=f"a name like model-00001-of-{count:05}.gguf", found=source.filename, code="split",
+            f"one of {count} parts, but its name does not say which",
+            file=source.name,
+            expected=f"a name like model-00001-of-{count:05}.gguf",
+            found=source.filename,
+            code="split",
             hint="Restore the parts' original names, in one folder.",
-        )  # fmt: skip
+        )
     heads = []
     for number in range(1, count + 1):
         name = f"{match['stem']}-{number:05}-of-{count:05}{match['suffix']}"
@@ -67,9 +73,13 @@ def _check_part(head: Head, number: int, count: int) -> None:
         value = _number(head, key, 0)
         if value != expected:
             raise FormatError(
-                f"{key} does not match this part's position in the set", file=head.name,
-                expected=expected, found=value, code="split", hint="The part was renamed, or belongs to another model.",
-            )  # fmt: skip
+                f"{key} does not match this part's position in the set",
+                file=head.name,
+                expected=expected,
+                found=value,
+                code="split",
+                hint="The part was renamed, or belongs to another model.",
+            )
 
 
 def _check_set(heads: list[Head]) -> None:
@@ -80,16 +90,23 @@ def _check_set(heads: list[Head]) -> None:
         total = _number(head, "split.tensors.count", tensors)
         if total != tensors:
             raise FormatError(
-                "split.tensors.count is not the total of the parts", file=head.name,
-                expected=total, found=tensors, code="split", hint="A part belongs to another model.",
-            )  # fmt: skip
+                "split.tensors.count is not the total of the parts",
+                file=head.name,
+                expected=total,
+                found=tensors,
+                code="split",
+                hint="A part belongs to another model.",
+            )
         for key, value in head.meta.items():
             other, where = first.setdefault(key, (value, head.name))
             if key.startswith("general.") and other != value:
                 raise FormatError(
-                    f"{key} contradicts {where}: the parts belong to different models", file=head.name,
-                    expected=f"{other.value!r:.80}", found=f"{value.value!r:.80}", code="split",
-                )  # fmt: skip
+                    f"{key} contradicts {where}: the parts belong to different models",
+                    file=head.name,
+                    expected=f"{other.value!r:.80}",
+                    found=f"{value.value!r:.80}",
+                    code="split",
+                )
         for name in head.records:
             if names.setdefault(name, head.name) != head.name:
                 raise FormatError(f"also in {names[name]}", file=head.name, tensor=name, code=ErrorCode.DUPLICATE)

@@ -223,9 +223,10 @@ def pack_pair(key: str, value: Any) -> bytes | None:
         return raw_key + _value(entry.type, entry.value)
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise FormatError(
-            f"the value of {key!r} cannot be written as {entry.type}: {error}", code="meta",
+            f"the value of {key!r} cannot be written as {entry.type}: {error}",
+            code="meta",
             hint="Change or remove this key in the source.",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def has_type(value: Any) -> bool:

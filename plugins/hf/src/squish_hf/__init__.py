@@ -30,15 +30,28 @@ def squish_containers() -> list[ContainerInfo]:
                 "bits": ("2", "3", "4", "5", "6", "7", "8"),
             },
             aliases={
-                "fp8": "float8", "fp8_row": "float8:block=1x0", "fp8_block": "float8:block=128x128",
+                "fp8": "float8",
+                "fp8_row": "float8:block=1x0",
+                "fp8_block": "float8:block=128x128",
                 "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3",
             },
             codecs=(
-                "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",
-                "hf.bnb8", "hf.column_scales", "hf.convrot", "hqq",
+                "dense",
+                "affine",
+                "mx",
+                "float8",
+                "bitmask",
+                "palette",
+                "hf.act_order",
+                "hf.awq_gemv",
+                "hf.awq_fast",
+                "hf.bnb8",
+                "hf.column_scales",
+                "hf.convrot",
+                "hqq",
             ),
         )
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

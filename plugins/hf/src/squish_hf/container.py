@@ -90,9 +90,12 @@ class HuggingFace(Checkpoint):
         from squish_hf.methods.column_scales import FIELDS, LOW_RANK, with_column_scales
 
         found = collect_layers(
-            index.tensors, (*method.suffixes, *FIELDS), bases=method.bases, beside=(*method.beside, *LOW_RANK),
+            index.tensors,
+            (*method.suffixes, *FIELDS),
+            bases=method.bases,
+            beside=(*method.beside, *LOW_RANK),
             packed=method.packed,
-        )  # fmt: skip
+        )
         own = (*method.suffixes, *method.bases)  # scales of inputs alone are no layer
         layers = {layer: parts for layer, parts in found.items() if not parts.keys().isdisjoint(own)}
         if failure and not layers:  # layers are renamed too

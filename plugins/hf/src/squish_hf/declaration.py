@@ -95,12 +95,14 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
     """Report settings that differ in a second declaration of the same method; the first one applies."""
     return [
         Problem(
-            code=ErrorCode.CONTRADICTION, severity="warning", where=name,
+            code=ErrorCode.CONTRADICTION,
+            severity="warning",
+            where=name,
             message=f"{key} {fields[key]!r:.40} is ignored: {declared.where} has {declared.fields[key]!r:.40}",
         )
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
         if key in fields and key in declared.fields and fields[key] != declared.fields[key]
-    ]  # fmt: skip
+    ]
 
 
 def conventional(files: CheckpointFiles) -> Declared | None:
@@ -129,9 +131,12 @@ def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | 
     method = options.get("method", "")
     if method not in methods:
         raise UsageError(
-            "hf cannot read this method", expected=", ".join(methods), found=repr(method), code=ErrorCode.OPTION,
+            "hf cannot read this method",
+            expected=", ".join(methods),
+            found=repr(method),
+            code=ErrorCode.OPTION,
             hint="For example {option:format=hf:method=fp8}.",
-        )  # fmt: skip
+        )
     fields: dict[str, Any] = {METHOD: method, **INTEGERS.get(method, {})}
     if "quant_algo" in options:
         fields["quant_algo"] = options["quant_algo"]

@@ -45,7 +45,7 @@ from squish_hf.methods.forms import (
     declaration,
     form_of,
     stored_fields,
-)  # fmt: skip
+)
 
 METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
@@ -175,9 +175,12 @@ def chosen(options: Options) -> str:
     method = options.get(METHOD, "")
     if METHOD in options and method not in METHODS:
         raise FormatError(
-            "hf cannot write this method", expected=", ".join(METHODS), found=repr(method),
-            code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
-        )  # fmt: skip
+            "hf cannot write this method",
+            expected=", ".join(METHODS),
+            found=repr(method),
+            code=ErrorCode.OPTION,
+            hint="For example --to hf:method=awq.",
+        )
     return method
 
 
@@ -220,8 +223,9 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     names = PACKED_NAMES if method == PACKED else NAMES
     fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
         (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
-        for role, name in names.items() if role in encoding.parts
-    ]  # fmt: skip
+        for role, name in names.items()
+        if role in encoding.parts
+    ]
     if method in GPTQS and "g_idx" not in encoding.parts:  # some readers require it
         group = encoding.codec.params["group_size"] or max(spec.shape[1], 1)
         order = np.arange(spec.shape[1], dtype="<i4") // group
@@ -235,15 +239,17 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     """Declare all quantized layers in a configuration; FormatError if the method cannot."""
     codecs = {
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
-        for spec in specs if spec.encodings[0].codec.id != "dense"
-    }  # fmt: skip
+        for spec in specs
+        if spec.encodings[0].codec.id != "dense"
+    }
     undeclared = without_declarations(config)
     if not codecs and method:
         raise UsageError(
-            f"no tensor has codes that {method} stores, so the folder would declare nothing", code="engine",
+            f"no tensor has codes that {method} stores, so the folder would declare nothing",
+            code="engine",
             hint=f"Encode some with {{option:encode={EXAMPLES[method]}}}; or write a folder of floats: "
             "{option:to=hf}.",
-        )  # fmt: skip
+        )
     if not codecs:
         return with_dtype(undeclared, specs)
     before = config.get("quantization_config")
@@ -289,9 +295,13 @@ def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
     }
     formats = sorted({setting.format for setting in settings.values()})
     return {
-        "quant_method": PACKED, "version": "0.20.0", "format": formats[0] if len(formats) == 1 else "mixed-precision",
-        "quantization_status": "compressed", "config_groups": groups, "ignore": [],
-    }  # fmt: skip
+        "quant_method": PACKED,
+        "version": "0.20.0",
+        "format": formats[0] if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": [],
+    }
 
 
 def _single(settings: Mapping[str, Setting], method: str) -> dict[str, Any]:
@@ -300,9 +310,12 @@ def _single(settings: Mapping[str, Setting], method: str) -> dict[str, Any]:
     if len(several) > 1:
         choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
         raise FormatError(
-            f"{method} allows only one setting for all layers", expected="one setting", found=choices, code="mixed",
+            f"{method} allows only one setting for all layers",
+            expected="one setting",
+            found=choices,
+            code="mixed",
             hint="Use hf:method=compressed-tensors or mlx, which allow several.",
-        )  # fmt: skip
+        )
     ((bits, group),) = several
     return {"bits": bits, "group_size": group}
 

@@ -15,5 +15,5 @@ def squish_backends() -> list[BackendInfo]:
             factory="squish_metal.backend:Metal",
             preference=10,
             unverified="kernels and textures not yet tried on a Mac",
-        )  # fmt: skip
+        )
     ]

@@ -28,7 +28,7 @@ from squish_core.api import (
     check_input,
     dtypes,
     require_rank,
-)  # fmt: skip
+)
 
 from . import device, forms, layouts, textures, transcode
 
@@ -101,9 +101,14 @@ class Metal(Backend):
         memory = "gpu" if device.has_gpu() else "host"
         cost = Cost(stored=encoding.stored, resident=size, moved=size, memory=memory)
         return Offer(
-            backend=self.id, encoding=encoding, mode=mode, ops=OPS, storage=f"{storage}, copied once into MLX's memory",
-            cost=cost, exact=exact,
-        )  # fmt: skip
+            backend=self.id,
+            encoding=encoding,
+            mode=mode,
+            ops=OPS,
+            storage=f"{storage}, copied once into MLX's memory",
+            cost=cost,
+            exact=exact,
+        )
 
 
 def _zeros(*shape: int) -> np.ndarray:

@@ -46,28 +46,36 @@ class Kernels:
         name = f"squish_{layout.name}_{zlib.crc32(layout.body.encode()):08x}"
         kernels: Iterator[Any] = (  # callable, unlike in the stubs
             mx.fast.metal_kernel(
-                name=f"{name}_{kind}", input_names=[*self._names, "ids", *extra], output_names=["y"],
-                source=body.replace("{arguments}", arguments), header=layout.header,
+                name=f"{name}_{kind}",
+                input_names=[*self._names, "ids", *extra],
+                output_names=["y"],
+                source=body.replace("{arguments}", arguments),
+                header=layout.header,
             )
             for kind, body, extra in (("products", PRODUCTS, ["x"]), ("rows", ROWS, []))
-        )  # fmt: skip
+        )
         self._products, self._rows = kernels
 
     def products(self, arrays: dict[str, mx.array], x: mx.array, ids: mx.array, rows: int) -> mx.array:
         """Compute `x[m] @ W[ids[m]].T` for x [n, in]: f32 [n, rows]."""
         (output,) = self._products(
             inputs=[*(arrays[name] for name in self._names), ids, x],
-            grid=(LANES, rows, len(ids)), threadgroup=(LANES, 1, 1),
-            output_shapes=[(len(ids), rows)], output_dtypes=[mx.float32],
-        )  # fmt: skip
+            grid=(LANES, rows, len(ids)),
+            threadgroup=(LANES, 1, 1),
+            output_shapes=[(len(ids), rows)],
+            output_dtypes=[mx.float32],
+        )
         return output
 
     def rows(self, arrays: dict[str, mx.array], ids: mx.array, columns: int) -> mx.array:
         """Decode rows by id: f32 [n, columns]."""
         eighths = -(-columns // 8)
         (output,) = self._rows(
-            inputs=[*(arrays[name] for name in self._names), ids], template=[("COLUMNS", columns)],
-            grid=(eighths, len(ids), 1), threadgroup=(min(eighths, 256), 1, 1),
-            output_shapes=[(len(ids), columns)], output_dtypes=[mx.float32],
-        )  # fmt: skip
+            inputs=[*(arrays[name] for name in self._names), ids],
+            template=[("COLUMNS", columns)],
+            grid=(eighths, len(ids), 1),
+            threadgroup=(min(eighths, 256), 1, 1),
+            output_shapes=[(len(ids), columns)],
+            output_dtypes=[mx.float32],
+        )
         return output

@@ -47,10 +47,11 @@ class Cache:
     def __init__(self, bits: int = 8, group_size: int = 32, residual: int = 128) -> None:
         if bits not in BITS or group_size not in GROUPS or residual < 0:
             raise CodecError(
-                "unsupported settings of a KV cache", code=ErrorCode.PARAMS,
+                "unsupported settings of a KV cache",
+                code=ErrorCode.PARAMS,
                 expected=f"bits of {BITS}, group_size of {GROUPS}, residual from 0",
                 found=f"bits {bits}, group_size {group_size}, residual {residual}",
-            )  # fmt: skip
+            )
         self._settings = (bits, group_size, residual)
         self._packed: tuple[Arrays, Arrays] | None = None
         self._newest: tuple[mx.array, mx.array] | None = None
@@ -95,9 +96,11 @@ class Cache:
         """
         if values.shape[-1] % self._settings[1]:
             raise CodecError(
-                "groups do not divide the channels", code="shape", expected=f"a multiple of {self._settings[1]}",
+                "groups do not divide the channels",
+                code="shape",
+                expected=f"a multiple of {self._settings[1]}",
                 found=f"values {list(values.shape)}",
-            )  # fmt: skip
+            )
         newest = (keys, values)
         if self._newest is not None:
             newest = _joined(self._newest, newest)

@@ -197,9 +197,13 @@ def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
     before = np.cumsum(ones.reshape(-1), dtype=np.int64).reshape(mask.shape)
     if before.size and int(before[-1, -1]) != count:
         raise CodecError(
-            "the mask does not match the stored values", tensor=spec.name, part="mask", expected=f"{count} values",
-            found=f"{int(before[-1, -1])} bits set", code="mask",
-        )  # fmt: skip
+            "the mask does not match the stored values",
+            tensor=spec.name,
+            part="mask",
+            expected=f"{count} values",
+            found=f"{int(before[-1, -1])} bits set",
+            code="mask",
+        )
     return (before - ones)[:, :: BLOCK // 8].astype(np.uint32)
 
 

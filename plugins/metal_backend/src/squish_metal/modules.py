@@ -73,9 +73,13 @@ def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[st
                 raise SquishError("tensor not in the file", tensor=name, file=file.name, code=ErrorCode.MISSING)
             if (shape := file[name].shape) != tuple(parameter.shape):
                 raise SquishError(
-                    "tensor and parameter shapes differ", tensor=name, file=file.name,
-                    expected=list(parameter.shape), found=list(shape), code="shape",
-                )  # fmt: skip
+                    "tensor and parameter shapes differ",
+                    tensor=name,
+                    file=file.name,
+                    expected=list(parameter.shape),
+                    found=list(shape),
+                    code="shape",
+                )
             filled.append(name)
             weight = packed(file, name) if own == "weight" and type(module) in _LAYERS else None
             if weight is None:

@@ -108,9 +108,11 @@ def decode(units: TextureUnits, bound: BoundEncoding) -> np.ndarray:
             texels = units.texels(np.asarray(blocks), params["footprint"], height, width)
             if _has_error_color(texels):
                 raise CodecError(
-                    "invalid block: ASTC error color [P5]", part="blocks", code="P5",
+                    "invalid block: ASTC error color [P5]",
+                    part="blocks",
+                    code="P5",
                     found=f"in rows {top} to {top + height}, columns {left} to {left + width}",
-                )  # fmt: skip
+                )
             np.multiply(texels[..., 0], np.float32(params["scale"]), out=panel)
             panel += np.float32(params["zero"])
     return values.reshape(shape)

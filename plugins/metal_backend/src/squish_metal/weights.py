@@ -46,9 +46,14 @@ class Quantized:
 
     def experts(self, x: Array, ids: Array) -> Array:
         product = mx.gather_qmm(
-            mx.array(x[:, None]), self._weight, self._scales, self._biases,
-            rhs_indices=mx.array(ids.astype(np.uint32)), transpose=not self._transposed, **self._options,
-        )  # fmt: skip
+            mx.array(x[:, None]),
+            self._weight,
+            self._scales,
+            self._biases,
+            rhs_indices=mx.array(ids.astype(np.uint32)),
+            transpose=not self._transposed,
+            **self._options,
+        )
         return device.to_numpy(product[:, 0])
 
     def _dequantize(self, weight: mx.array, scales: mx.array, biases: mx.array | None) -> Array:

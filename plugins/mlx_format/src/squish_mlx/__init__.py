@@ -22,8 +22,10 @@ def squish_containers() -> list[ContainerInfo]:
                 "mode": "their mode: affine, mxfp4, mxfp8 or nvfp4 (affine)",
             },
             aliases={
-                **{f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
-                   for bits in (2, 3, 4, 5, 6, 8)},
+                **{
+                    f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
+                    for bits in (2, 3, 4, 5, 6, 8)
+                },
                 "mxfp4": "mx",
                 "mxfp8": "mx:element=f8_e4m3",
                 "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3",
@@ -35,4 +37,4 @@ def squish_containers() -> list[ContainerInfo]:
             },
             codecs=("dense", "affine", "mx"),
         )
-    ]  # fmt: skip
+    ]

@@ -50,9 +50,10 @@ def overrides(declared: Mapping[str, Any], layers: Collection[str]) -> dict[str,
     found = {}
     for layer in layers:
         near = [
-            key for key in by_end.get(layer.rpartition(".")[2], ())
+            key
+            for key in by_end.get(layer.rpartition(".")[2], ())
             if key == layer or f".{layer}".endswith(f".{key}") or f".{key}".endswith(f".{layer}")
-        ]  # fmt: skip
+        ]
         if layer in near or len(near) == 1:
             found[layer] = layer if layer in near else near[0]
     return found

@@ -40,9 +40,12 @@ def requested(options: Mapping[str, str]) -> dict[str, Any]:
         read_mode(declared)
     except FormatError as error:
         raise UsageError(
-            f"{error.message} in {{option:format}}", expected=error.expected, found=error.found, code=ErrorCode.OPTION,
+            f"{error.message} in {{option:format}}",
+            expected=error.expected,
+            found=error.found,
+            code=ErrorCode.OPTION,
             hint="For example {option:format=mlx:bits=4,group_size=64}.",
-        ) from None  # fmt: skip
+        ) from None
     return declared
 
 
@@ -60,9 +63,10 @@ def inferred(declared: Mapping[str, Any], parts: StoredParts) -> Mapping[str, An
     if rest or (default.bits * default.group_size == product and (default.name == AFFINE) == is_affine):
         return declared
     kinds = (
-        [(AFFINE, bits, group) for bits in AFFINE_BITS for group in AFFINE_GROUPS] if is_affine
+        [(AFFINE, bits, group) for bits in AFFINE_BITS for group in AFFINE_GROUPS]
+        if is_affine
         else [(name, bits, group) for name, (bits, group, _) in FLOATS.items()]
-    )  # fmt: skip
+    )
     fitting = [kind for kind in kinds if kind[1] * kind[2] == product]
     if len(fitting) != 1:
         return declared
@@ -90,9 +94,11 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
 
     if WHOLE in parts:
         raise FormatError(
-            "unsupported global scales of nvfp4 experts", part="global_scale", code="global-scale",
+            "unsupported global scales of nvfp4 experts",
+            part="global_scale",
+            code="global-scale",
             hint="Quantize it without global scales.",
-        )  # fmt: skip
+        )
     words = require_part(parts, WEIGHT, ("u32",))
     *lead, width = words.shape or (0,)
     shape = (*lead, width * 32 // mode.bits)
@@ -131,6 +137,9 @@ def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
 
 def _refuse(field: str, expected: str, found: Any) -> FormatError:
     return FormatError(
-        f"invalid quantization setting {field}", part="config.json", expected=expected, found=repr(found)[:80],
+        f"invalid quantization setting {field}",
+        part="config.json",
+        expected=expected,
+        found=repr(found)[:80],
         code=ErrorCode.CONFIG,
-    )  # fmt: skip
+    )

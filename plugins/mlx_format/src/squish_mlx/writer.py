@@ -32,7 +32,7 @@ from squish_mlx.modes import (
     WEIGHT,
     Mode,
     affine_params,
-)  # fmt: skip
+)
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -98,9 +98,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
 
     TensorError for a dense tensor that readers would mistake for the scales of a layer.
     """
-    modes = {
-        spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
-    }  # fmt: skip
+    modes = {spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"}
     undeclared = without_declarations(config)
     if not modes:
         return undeclared
@@ -108,9 +106,10 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
         if spec.encodings[0].codec.id == "dense" and spec.name.endswith((SCALES, BIASES)):
             raise TensorError(
                 f"its name is reserved for a layer's {spec.name.rpartition('.')[2]} in a quantized MLX checkpoint",
-                tensor=spec.name, code="names",
+                tensor=spec.name,
+                code="names",
                 hint="Exclude it ({option:only}), or write only dense tensors ({option:encode=f16}).",
-            )  # fmt: skip
+            )
     common = Counter(modes.values()).most_common(1)[0][0]
     declarations = {layer: _declaration(mode) for layer, mode in modes.items() if mode != common}
     declared = {**_declaration(common), **declarations}

@@ -38,16 +38,24 @@ FAMILIES = {
 def squish_families() -> list[FamilyInfo]:
     """The families of this plugin, and the models that only mlx-lm knows."""
     carried = FamilyInfo(
-        id="mlx-lm", title="other models of mlx-lm, carried over", factory="squish_models.families.carried:MlxCarried",
-        model_types=MLX_TYPES, architecture="", layouts=("mlx",),
-    )  # fmt: skip
+        id="mlx-lm",
+        title="other models of mlx-lm, carried over",
+        factory="squish_models.families.carried:MlxCarried",
+        model_types=MLX_TYPES,
+        architecture="",
+        layouts=("mlx",),
+    )
     return [
         FamilyInfo(
-            id=name, title=title, factory=f"squish_models.families.{implementation}", model_types=types,
-            architecture=architecture, experts=experts,
+            id=name,
+            title=title,
+            factory=f"squish_models.families.{implementation}",
+            model_types=types,
+            architecture=architecture,
+            experts=experts,
         )
         for name, (title, implementation, types, architecture, experts) in FAMILIES.items()
-    ] + [carried]  # fmt: skip
+    ] + [carried]
 
 
 @hookimpl

@@ -56,24 +56,33 @@ def check_config(config: Mapping[str, Any]) -> None:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise FormatError(
-            "unsupported kind of adapter", part=f"{CONFIG} peft_type", expected="LORA", found=repr(kind)[:60],
-            code="adapter", hint=MERGE,
-        )  # fmt: skip
+            "unsupported kind of adapter",
+            part=f"{CONFIG} peft_type",
+            expected="LORA",
+            found=repr(kind)[:60],
+            code="adapter",
+            hint=MERGE,
+        )
     initialisation = config.get("init_lora_weights", True)
     if not isinstance(initialisation, bool) and initialisation is not None and initialisation not in ORDINARY:
         raise FormatError(
             "starts from another base: PEFT changes the base's weights with this initialisation",
-            part=f"{CONFIG} init_lora_weights", found=repr(initialisation)[:60], code="adapter",
+            part=f"{CONFIG} init_lora_weights",
+            found=repr(initialisation)[:60],
+            code="adapter",
             hint="Save it as an ordinary LoRA with PEFT (path_initial_model_for_weight_conversion of save_pretrained). "
             "If the base stayed as it was, as with 'eva', set init_lora_weights to true.",
-        )  # fmt: skip
+        )
     for key, value in config.items():
         if key in CONVERTED or key in HARMLESS or key == "init_lora_weights" or value in _UNSET:
             continue
         raise FormatError(
             REFUSED.get(key, "is not known to Squish, and may change what the adapter computes"),
-            part=f"{CONFIG} {key}", found=repr(value)[:60], code="adapter", hint=HINTS.get(key, MERGE),
-        )  # fmt: skip
+            part=f"{CONFIG} {key}",
+            found=repr(value)[:60],
+            code="adapter",
+            hint=HINTS.get(key, MERGE),
+        )
 
 
 def invocation_tokens(config: Mapping[str, Any]) -> list[int]:
@@ -82,6 +91,9 @@ def invocation_tokens(config: Mapping[str, Any]) -> list[int]:
     if isinstance(tokens, list) and all(type(token) is int and 0 <= token < 1 << 32 for token in tokens):
         return tokens
     raise FormatError(
-        "is not a list of tokens", part=f"{CONFIG} alora_invocation_tokens", expected="numbers such as [263, 40]",
-        found=repr(tokens)[:60], code="adapter",
-    )  # fmt: skip
+        "is not a list of tokens",
+        part=f"{CONFIG} alora_invocation_tokens",
+        expected="numbers such as [263, 40]",
+        found=repr(tokens)[:60],
+        code="adapter",
+    )

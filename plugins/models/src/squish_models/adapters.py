@@ -85,13 +85,15 @@ class Adapter(Family):
     def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
         shapes = {
             tensor.name: tensor.shape[::-1] if tensor.name in self._transposed else tensor.shape
-            for tensor in self.base.tensors if tensor.name in self._linear
-        }  # fmt: skip
+            for tensor in self.base.tensors
+            if tensor.name in self._linear
+        }
         pairs = {name: {"lora_a": (ANY, columns), "lora_b": (rows, ANY)} for name, (rows, columns) in shapes.items()}
         return tuple(
             FamilyTensor(_peft(name, suffix), shape, required=False)
-            for name, pair in pairs.items() for suffix, shape in pair.items()
-        )  # fmt: skip
+            for name, pair in pairs.items()
+            for suffix, shape in pair.items()
+        )
 
     def own_name(self, name: str) -> str:
         """PEFT's name for a text model on its own, without the name of the adapter."""
@@ -114,9 +116,10 @@ class Adapter(Family):
     def _transposed(self) -> AbstractSet[str]:
         """The matrices that Hugging Face stores as [in, out]; A and B are those of the transpose."""
         return {
-            rule.of.of for rule in self.base.names["gguf"]
+            rule.of.of
+            for rule in self.base.names["gguf"]
             if isinstance(rule.of, Transpose) and isinstance(rule.of.of, str) and rule.of.of in self._linear
-        }  # fmt: skip
+        }
 
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
@@ -130,9 +133,12 @@ class Adapter(Family):
         stated = model.value("general.architecture")
         if model.layout == "gguf" and stated != self.architecture:
             raise FormatError(
-                "is the config of another model", part=BASE, code=ErrorCode.CONTRADICTION,
-                expected=stated, found=self.architecture,
-            )  # fmt: skip
+                "is the config of another model",
+                part=BASE,
+                code=ErrorCode.CONTRADICTION,
+                expected=stated,
+                found=self.architecture,
+            )
         if model.layout != "gguf":
             check_config(model.config(CONFIG))
             _check_names(model.tensors)
@@ -149,18 +155,22 @@ class Adapter(Family):
         ranks = _ranks(self, model)
         if any(HEAD in name or name.startswith("output.") for name in ranks) and settings["tie_word_embeddings"]:
             raise FormatError(
-                "adapts the head of a model whose head is tied to its embeddings", part=CONFIG,
-                code="adapter", hint="llama.cpp has no such tensor.",
-            )  # fmt: skip
+                "adapts the head of a model whose head is tied to its embeddings",
+                part=CONFIG,
+                code="adapter",
+                hint="llama.cpp has no such tensor.",
+            )
         if layout != "gguf":
             modules = {self._module(name): rank for name, rank in ranks.items()}
             return _to_peft(model, modules, bool(self._transposed))
         if ignored := [name for name in ranks if name.rpartition(".")[2] in self.base.unadapted]:
             raise TensorError(
-                f"adapts a projection to which llama.cpp applies no adapter of {self.id}", tensor=ignored[0],
-                code="adapter", found=f"{len(ignored)} such of {len(ranks)}",
+                f"adapts a projection to which llama.cpp applies no adapter of {self.id}",
+                tensor=ignored[0],
+                code="adapter",
+                found=f"{len(ignored)} such of {len(ranks)}",
                 hint="Merge the adapter into the model, and convert the result.",
-            )  # fmt: skip
+            )
         config = model.config(CONFIG)
         alpha = _alpha(config, ranks, bool(self._transposed))
         keys: dict[str, Any] = {
@@ -232,9 +242,12 @@ def _ranks(adapter: Adapter, model: Model) -> dict[str, int]:
     for module, pair in halves.items():
         if set(pair) != {0, 1} or pair[0] != pair[1]:
             raise TensorError(
-                "needs two matrices of the same rank", tensor=module, code="adapter",
-                expected="A [rank, in] and B [out, rank]", found=f"ranks {list(pair.values())}",
-            )  # fmt: skip
+                "needs two matrices of the same rank",
+                tensor=module,
+                code="adapter",
+                expected="A [rank, in] and B [out, rank]",
+                found=f"ranks {list(pair.values())}",
+            )
     return {module: pair[0] for module, pair in halves.items()}
 
 
@@ -246,8 +259,11 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool
     if config.get(TRANSPOSED) and not transposed:
         raise FormatError(
             "says that matrices are stored as [in, out], and those of this family are not",
-            part=f"{CONFIG} {TRANSPOSED}", expected=False, found=repr(config[TRANSPOSED])[:60], code="adapter",
-        )  # fmt: skip
+            part=f"{CONFIG} {TRANSPOSED}",
+            expected=False,
+            found=repr(config[TRANSPOSED])[:60],
+            code="adapter",
+        )
     alpha, rank = config.get("lora_alpha"), config.get("r")
     for key, value in (("lora_alpha", alpha), ("r", rank)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_F32:
@@ -257,9 +273,12 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool
     assert alpha is not None
     if not config.get("rank_pattern") and (other := next((m for m, r in ranks.items() if r != rank), None)):
         raise FormatError(
-            "does not match the rank of the tensors", part=f"{CONFIG} r", expected=ranks[other], found=rank,
+            "does not match the rank of the tensors",
+            part=f"{CONFIG} r",
+            expected=ranks[other],
+            found=rank,
             code=ErrorCode.CONTRADICTION,
-        )  # fmt: skip
+        )
     if not config.get("use_rslora"):
         return float(alpha)
     if len(set(ranks.values())) > 1:
@@ -309,8 +328,15 @@ def _peft_config(ranks: Mapping[str, int], alpha: float, transposed: bool) -> di
         raise FormatError("is missing, although the ranks differ", part=ALPHA, found=sizes[:8], code="adapter")
     common = max(sizes, key=list(ranks.values()).count)
     return {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": common,
-        "lora_alpha": alpha or common, "lora_dropout": 0.0, "bias": "none", TRANSPOSED: transposed,
-        "inference_mode": True, "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "",
+        "r": common,
+        "lora_alpha": alpha or common,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        TRANSPOSED: transposed,
+        "inference_mode": True,
+        "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
         "rank_pattern": {module: rank for module, rank in ranks.items() if rank != common},
-    }  # fmt: skip
+    }

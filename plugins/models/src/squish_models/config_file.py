@@ -29,9 +29,12 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
     scaling, constants = gguf_rope(settings, family.architecture)
     if lost := [name for name in constants if name not in family.constants]:
         raise FormatError(
-            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code=ErrorCode.ROPE,
-            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
-        )  # fmt: skip
+            "has a rope_scaling that llama.cpp does not apply to this family",
+            part=CONFIG,
+            code=ErrorCode.ROPE,
+            expected=f"none that needs {lost[0]}",
+            found=str(settings["rope_scaling"])[:60],
+        )
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
         **gguf_keys(family.keys, family.architecture, settings), **scaling,

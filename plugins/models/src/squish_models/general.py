@@ -104,9 +104,13 @@ def pooling_files(number: Any, width: int) -> dict[str, bytes]:
 
 
 def general_keys(
-    family: TextSettings, model: Model, settings: Mapping[str, Any], constants: Iterable[Any],
-    files: Mapping[str, bytes], tokens: Callable[[], Collection[str]],
-) -> dict[str, Typed]:  # fmt: skip
+    family: TextSettings,
+    model: Model,
+    settings: Mapping[str, Any],
+    constants: Iterable[Any],
+    files: Mapping[str, bytes],
+    tokens: Callable[[], Collection[str]],
+) -> dict[str, Typed]:
     """The keys of a model as a whole; `files` are those of a folder, `constants` GGUF's tensors for its settings."""
     name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
     keys = {NAME: Typed("str", name)} if name is not None else {}

@@ -76,9 +76,11 @@ class GgufFiles(Mapping[str, bytes]):
         check_assets(assets)
         if model.config() and not config_agrees(family, model, assets[CONFIG]):
             raise FormatError(
-                "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
+                "contradicts the keys of the GGUF",
+                part=CONFIG,
+                code=ErrorCode.CONTRADICTION,
                 hint="Leave out {option:assets}; the GGUF contains the settings.",
-            )  # fmt: skip
+            )
         pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
         own = {name: data for name, data in pooling.items() if not self._names or name in self._names}
         self._files, self.vectors = {**own, **kept, **assets}, None
@@ -216,9 +218,13 @@ class FolderFiles(Mapping[str, bytes]):
         keys, _ = config_keys(self._family, self._settings)
         meta = self._model.meta
         general = general_keys(
-            self._family, self._model, self._settings, self._model.vectors.values(), self.files,
+            self._family,
+            self._model,
+            self._settings,
+            self._model.vectors.values(),
+            self.files,
             lambda: stored_tokens(meta),
-        )  # fmt: skip
+        )
         return kept_keys(meta, {**keys, **general, **self.files.tokenizer_keys})
 
     def __getitem__(self, name: str) -> bytes:

@@ -130,9 +130,11 @@ def _as_json(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, bytes):
         raise FormatError(
-            f"is not UTF-8, and {KEYS_FILE} cannot keep it", found=repr(value[:40]), code="encoding",
+            f"is not UTF-8, and {KEYS_FILE} cannot keep it",
+            found=repr(value[:40]),
+            code="encoding",
             hint="Remove this key from the GGUF, or keep the names with {option:rename=keep}.",
-        )  # fmt: skip
+        )
     return list(map(_as_json, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 

@@ -68,9 +68,13 @@ def carry_to_gguf(
         meta = {**meta, **kept_files(differing, list(files), digest)}
     storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
-        meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
+        meta=meta,
+        storage=storage,
+        constants=constants,
+        missing=missing,
+        dropped=dropped,
         notes=(*family.ignored(settings, layout), *_tokenizer_notes(tokenizer, settings)),
-    )  # fmt: skip
+    )
 
 
 def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> Carried:
@@ -92,9 +96,13 @@ def carry_to_folder(
         files = FolderFiles(family, model, settings, layout)
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(
-            meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
+            meta={"format": "pt"},
+            storage=FRAMEWORK,
+            assets=files,
+            vectors=files.files.vectors,
+            missing=missing,
             notes=(*notes, *ignored_ids(model.meta), *splitting_notes(model.meta)),
-        )  # fmt: skip
+        )
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
@@ -146,8 +154,14 @@ def _rebuilt(
     if not settings["tie_word_embeddings"]:
         tensors[OUTPUT] = evolve(tensors[EMBEDDINGS], name=OUTPUT)
     model = Model(
-        name="", layout="gguf", meta=meta, assets={}, tensors=tensors, vectors=constants, limits=None,
-    )  # fmt: skip
+        name="",
+        layout="gguf",
+        meta=meta,
+        assets={},
+        tensors=tensors,
+        vectors=constants,
+        limits=None,
+    )
     try:
         files = GgufFiles(family, model, family.settings(model), vocabulary)
         list(files)

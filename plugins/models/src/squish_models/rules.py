@@ -68,11 +68,12 @@ def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *
     """
     return tuple(
         Rule(
-            f"{LAYER}{module}.{stack}.{whole}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"),
+            f"{LAYER}{module}.{stack}.{whole}.weight",
+            Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"),
             reading=reading,
         )
         for whole, single in names
-    )  # fmt: skip
+    )
 
 
 def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:

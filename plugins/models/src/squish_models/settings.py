@@ -110,18 +110,24 @@ class TextSettings(Family):
         if settings.get("head_dim") is None:
             if settings["hidden_size"] % heads:
                 raise FormatError(
-                    "has no head_dim, and a hidden size that is not a multiple of its heads", part=place,
-                    code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
+                    "has no head_dim, and a hidden size that is not a multiple of its heads",
+                    part=place,
+                    code=ErrorCode.CONFIG,
+                    expected=f"a multiple of {heads}",
+                    found=settings["hidden_size"],
                     hint="Correct one of the two numbers there.",
-                )  # fmt: skip
+                )
             settings["head_dim"] = settings["hidden_size"] // heads
         groups = settings["num_key_value_heads"]
         if groups < 1 or heads % groups:
             raise FormatError(
-                "has a number of heads that is not a multiple of the key-value heads", part=place,
-                code=ErrorCode.CONFIG, expected=f"a multiple of {groups}", found=heads,
+                "has a number of heads that is not a multiple of the key-value heads",
+                part=place,
+                code=ErrorCode.CONFIG,
+                expected=f"a multiple of {groups}",
+                found=heads,
                 hint="Correct one of the two numbers there.",
-            )  # fmt: skip
+            )
         return settings
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -135,9 +141,11 @@ class TextSettings(Family):
             **{name: settings[name] for name in named if name in settings},
             "layers": settings["num_hidden_layers"],
             "experts": settings[self.experts] if self.experts else 0,
-            "q_rows": q_rows, "kv_rows": kv_rows, "qkv_rows": q_rows + 2 * kv_rows,
+            "q_rows": q_rows,
+            "kv_rows": kv_rows,
+            "qkv_rows": q_rows + 2 * kv_rows,
             "gate_up_rows": 2 * settings["intermediate_size"],
-        }  # fmt: skip
+        }
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
@@ -147,11 +155,13 @@ class TextSettings(Family):
         count = settings[self.experts] if self.experts else 0
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
-            for row in self.rows if row.kind
+            for row in self.rows
+            if row.kind
             for tensor in row.tensors()
-            for layer, kind in enumerate(kinds) if kind != row.kind
+            for layer, kind in enumerate(kinds)
+            if kind != row.kind
             for expert in range(count if "{e}" in tensor.name else 1)
-        }  # fmt: skip
+        }
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """The kind of each layer, if there are several kinds."""
@@ -167,10 +177,13 @@ class TextSettings(Family):
             stated = settings.get(key, self.unstated.get(key, value))
             if key not in IGNORED and stated != value:
                 raise FormatError(
-                    f"has a {key}, for which GGUF has no key", part=CONFIG, code=ErrorCode.CONFIG,
-                    expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
+                    f"has a {key}, for which GGUF has no key",
+                    part=CONFIG,
+                    code=ErrorCode.CONFIG,
+                    expected=f"{value!r}, as llama.cpp computes",
+                    found=repr(stated)[:60],
                     hint="The written file would describe a different model.",
-                )  # fmt: skip
+                )
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
@@ -226,16 +239,22 @@ class TextSettings(Family):
         """Raise SquishError for a model without heads, or with more layers and experts than any model has."""
         if settings["num_attention_heads"] < 1:
             raise FormatError(
-                "has no attention heads", part=place, code=ErrorCode.CONFIG, expected="at least 1",
+                "has no attention heads",
+                part=place,
+                code=ErrorCode.CONFIG,
+                expected="at least 1",
                 found=settings["num_attention_heads"],
-            )  # fmt: skip
+            )
         experts = settings[self.experts] if self.experts else 0
         blocks = settings["num_hidden_layers"] * max(experts, 1)
         if blocks > MOST_BLOCKS:
             raise LimitError(
-                "has too many layers or experts", part=place, code="count", expected=f"at most {MOST_BLOCKS}",
+                "has too many layers or experts",
+                part=place,
+                code="count",
+                expected=f"at most {MOST_BLOCKS}",
                 found=blocks,
-            )  # fmt: skip
+            )
 
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         size = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
@@ -253,9 +272,11 @@ class TextSettings(Family):
             settings["vocab_size"] = embeddings.shape[0]
         elif "vocab_size" not in settings:
             raise FormatError(
-                "is missing or not a matrix, so the number of tokens is unknown", code=ErrorCode.UNMAPPED,
-                part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
-            )  # fmt: skip
+                "is missing or not a matrix, so the number of tokens is unknown",
+                code=ErrorCode.UNMAPPED,
+                part="token_embd.weight",
+                expected=f"a matrix, or the key {self.architecture}.vocab_size",
+            )
         settings.setdefault("rope_theta", 10000.0)
         for name in self.layer_counts:
             settings.setdefault(name, settings["num_hidden_layers"])
@@ -272,10 +293,12 @@ class TextSettings(Family):
         scaling, inexpressible = rope_settings(loaded, model.vectors, settings)
         for name in loaded.inexpressible([key.gguf for key in self.keys]):
             inexpressible = FormatError(
-                f"is a setting that config.json of a {self.model_type} has no place for", code=ErrorCode.CONFIG,
-                part=f"{self.architecture}.{name}", found=str(loaded[name])[:60],
+                f"is a setting that config.json of a {self.model_type} has no place for",
+                code=ErrorCode.CONFIG,
+                part=f"{self.architecture}.{name}",
+                found=str(loaded[name])[:60],
                 hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-            )  # fmt: skip
+            )
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
 
 
@@ -296,9 +319,12 @@ def _check_types(config: Mapping[str, Any]) -> None:
         is_legal = isinstance(value, types) and not isinstance(value, bool) and not _is_infinite(value)
         if value is not None and not is_legal:
             raise FormatError(
-                "has the wrong type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
-                found=f"{type(value).__name__} {str(value)[:40]}", code=ErrorCode.CONFIG,
-            )  # fmt: skip
+                "has the wrong type",
+                part=f"{CONFIG} {name}",
+                expected=" or ".join(each.__name__ for each in types),
+                found=f"{type(value).__name__} {str(value)[:40]}",
+                code=ErrorCode.CONFIG,
+            )
 
 
 def _is_infinite(value: Any) -> bool:

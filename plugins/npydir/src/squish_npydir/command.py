@@ -59,9 +59,13 @@ def build(
     ):
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(
-            model, tier, progress, delete_source=delete_source, gate=check,
+            model,
+            tier,
+            progress,
+            delete_source=delete_source,
+            gate=check,
             job=options.job(scheduler, task_bytes, resume),
-        )  # fmt: skip
+        )
     data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
     if result.savings_pct is not None:
         data["savings_pct"] = result.savings_pct

@@ -85,9 +85,11 @@ class NpyDir(WritableContainer):
         option(options, "tiers")
         if source.path is None:
             raise FormatError(
-                "tiers=build needs a local folder", file=source.name, code=ErrorCode.OPTION,
+                "tiers=build needs a local folder",
+                file=source.name,
+                code=ErrorCode.OPTION,
                 hint="Open it without tiers=build, or download it.",
-            )  # fmt: skip
+            )
         index = self.read_index(source, limits)
         _start_building(source.path)
         return index
@@ -97,8 +99,10 @@ class NpyDir(WritableContainer):
         requests = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
         return tuple(
             _example(label, parse_spec(text))
-            for labels, table in requests for label, text in table.items() if label in labels
-        )  # fmt: skip
+            for labels, table in requests
+            for label, text in table.items()
+            if label in labels
+        )
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         from .write import accept
@@ -142,9 +146,11 @@ def _start_building(folder: Path) -> None:
         from .tiers import background
     except ModuleNotFoundError as error:  # tiers are made by converting; all else works without
         raise MissingPluginError(
-            "building tiers needs squish-convert, which is not installed", file=str(folder),
-            code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command('squish-convert')}`.",
-        ) from error  # fmt: skip
+            "building tiers needs squish-convert, which is not installed",
+            file=str(folder),
+            code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run `{install_command('squish-convert')}`.",
+        ) from error
     background.start(folder)
 
 

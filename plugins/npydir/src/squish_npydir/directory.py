@@ -68,10 +68,16 @@ class Directory:
         if folder.has(awq.INDEX):
             children["awq"] = awq.read(Folder(source=folder.source, limits=folder.limits))
         return Index(
-            format="npydir", version="", tensors=tensors, meta=self.meta(), assets=_assets(folder),
-            files=files if best else tuple(files), children=children, problems=tuple(self.problems),
+            format="npydir",
+            version="",
+            tensors=tensors,
+            meta=self.meta(),
+            assets=_assets(folder),
+            files=files if best else tuple(files),
+            children=children,
+            problems=tuple(self.problems),
             caches=tuple(tier_files.tier.label for tier_files in self.tiers),
-        )  # fmt: skip
+        )
 
     def sealed(self) -> tuple[seal.Sealed, seal.Files] | None:
         """Return the tensors of the best tier if it is one sealed file with all tensors; no other file is read."""
@@ -255,9 +261,10 @@ def _spec(name: str, shape: Shape, encodings: list[Encoding], extras: Mapping[st
     dtype = _dtype(encodings[0])
     ranked = tuple(
         evolve(encoding, codec=CodecSpec("dense", {"dtype": _dtype(encoding)}))
-        if encoding.codec == DENSE and _dtype(encoding) != dtype else encoding
+        if encoding.codec == DENSE and _dtype(encoding) != dtype
+        else encoding
         for encoding in encodings
-    )  # fmt: skip
+    )
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=ranked)
 
 

@@ -55,9 +55,11 @@ class Gate:
                 bound = -1.0
         if bound < 0 or (metric == "top1" and bound > 1):
             raise UsageError(
-                "not a bound of a gate", found=repr(value), expected="TEXT:kl=0.05 or TEXT:top1=0.97",
+                "not a bound of a gate",
+                found=repr(value),
+                expected="TEXT:kl=0.05 or TEXT:top1=0.97",
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
         return cls(Path(value[: match.start()] if match else value), metric, bound)
 
     def check(self, folder: Path, tier: str, label: str) -> dict[str, float]:
@@ -70,10 +72,13 @@ class Gate:
         value = measured[self.metric]
         if value > self.bound if self.metric == "kl" else value < self.bound:
             raise FormatError(
-                f"the tier {tier} does not pass its gate", file=str(folder), code="gate",
+                f"the tier {tier} does not pass its gate",
+                file=str(folder),
+                code="gate",
                 expected=f"{self.metric} {'at most' if self.metric == 'kl' else 'at least'} {self.bound:g}",
-                found=f"{value:.4g}", hint="Build a tier with more bits, or loosen --gate.",
-            )  # fmt: skip
+                found=f"{value:.4g}",
+                hint="Build a tier with more bits, or loosen --gate.",
+            )
         return measured
 
 
@@ -105,9 +110,10 @@ def evaluator() -> Callable[..., Any]:
         from squish_torch.api import required
     except ModuleNotFoundError:
         raise MissingPluginError(
-            "a gate needs squish-torch, which is not installed", code=ErrorCode.NOT_INSTALLED,
+            "a gate needs squish-torch, which is not installed",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-torch')}`.",
-        ) from None  # fmt: skip
+        ) from None
     with required():
         from squish_torch.api import evaluate
     return evaluate

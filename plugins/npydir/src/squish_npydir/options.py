@@ -17,9 +17,11 @@ def option(options: Options, key: str) -> str | None:
     value = options.get(key)
     if value is not None and value not in _VALUES[key]:
         raise FormatError(
-            f"invalid value of the npydir option {key}", expected=" or ".join(_VALUES[key]), found=repr(value),
+            f"invalid value of the npydir option {key}",
+            expected=" or ".join(_VALUES[key]),
+            found=repr(value),
             code=ErrorCode.OPTION,
-        )  # fmt: skip
+        )
     return value
 
 

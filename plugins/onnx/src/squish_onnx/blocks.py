@@ -90,9 +90,14 @@ class Blocks(Codec):
         bits = dtypes.bits(form.dtype)
         own = f"u{bits}" if form.offset_dtype == ROWS else form.offset_dtype
         return CodeLayout(
-            bits=bits, signed=form.dtype[0] == "i", group=form.group, scale_dtype=form.scale_dtype, zero=form.zero,
-            offset_kind="zero_point" if own else "none", offset_dtype=own or None,
-        )  # fmt: skip
+            bits=bits,
+            signed=form.dtype[0] == "i",
+            group=form.group,
+            scale_dtype=form.scale_dtype,
+            zero=form.zero,
+            offset_kind="zero_point" if own else "none",
+            offset_dtype=own or None,
+        )
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         form, layout = self.form.fitting(spec.shape), self.code_layout(spec)
@@ -100,10 +105,12 @@ class Blocks(Codec):
             return None
         sizes = tuple(part.stop - part.start for part in region)
         return Codes(
-            layout=layout, shape=sizes, scale=form.cells(parts["scale"][...], region[0]),
+            layout=layout,
+            shape=sizes,
+            scale=form.cells(parts["scale"][...], region[0]),
             offset=form.cells(form.offsets(parts), region[0]) if form.offset_dtype else None,
             unpack=lambda: form.codes(parts, region[0]).reshape(sizes),
-        )  # fmt: skip
+        )
 
 
 @frozen(kw_only=True)
@@ -249,9 +256,12 @@ class _Form:
         order, blocks = parts["g_idx"][...], self.grid[-1]
         if order.size and not 0 <= int(order.min()) <= int(order.max()) < blocks:
             raise CodecError(
-                "invalid block of a column", part="g_idx", expected=f"0 to {blocks - 1}",
-                found=f"{order.min()} to {order.max()}", code="g_idx",
-            )  # fmt: skip
+                "invalid block of a column",
+                part="g_idx",
+                expected=f"0 to {blocks - 1}",
+                found=f"{order.min()} to {order.max()}",
+                code="g_idx",
+            )
         return None if (order == np.arange(order.size) // self.block_size).all() else order
 
 

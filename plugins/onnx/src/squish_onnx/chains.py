@@ -84,9 +84,15 @@ def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain
     if biases is None or list(biases.shape) != grid or not is_form:
         return None
     return CodeChain(
-        scale=values["scale"], biases=values["biases"], zeros="", shape=(rows, columns), bits=bits, block=block,
-        output=total.outputs[0], nodes=tuple(nodes),
-    )  # fmt: skip
+        scale=values["scale"],
+        biases=values["biases"],
+        zeros="",
+        shape=(rows, columns),
+        bits=bits,
+        block=block,
+        output=total.outputs[0],
+        nodes=tuple(nodes),
+    )
 
 
 def gathered_rows(node: Node, graph: GraphValues) -> CodeChain | None:
@@ -142,6 +148,12 @@ def _rows(
         return None
     block = size * 8 // bits
     return CodeChain(
-        scale=values["scale"], biases=values.get("biases", ""), zeros=values.get("zeros", ""),
-        shape=(rows, blocks * block), bits=bits, block=block, output=output, nodes=tuple(nodes),
-    )  # fmt: skip
+        scale=values["scale"],
+        biases=values.get("biases", ""),
+        zeros=values.get("zeros", ""),
+        shape=(rows, blocks * block),
+        bits=bits,
+        block=block,
+        output=output,
+        nodes=tuple(nodes),
+    )

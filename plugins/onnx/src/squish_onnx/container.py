@@ -115,9 +115,13 @@ class Onnx(WritableContainer):
         return writer.plan_file(specs, meta, assets, options)
 
     def write(
-        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        self,
+        sink: Sink,
+        tensors: Sequence[OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
         options: Options,
-    ) -> None:  # fmt: skip
+    ) -> None:
         writer.write(sink, tensors, meta, assets, options)
 
 
@@ -134,17 +138,21 @@ def _is_doubled(tensor: TensorProto) -> bool:
 def _doubled(tensor: TensorProto) -> Problem:
     """A warning about a tensor with two sets of values, of which readers use one or the other."""
     return Problem(
-        code="doubled", severity="warning", where=tensor.name,
+        code="doubled",
+        severity="warning",
+        where=tensor.name,
         message=f"has values in {' and '.join(tensor.doubled)}; those in {tensor.doubled[0]} are used",
-    )  # fmt: skip
+    )
 
 
 def _apart(codes: CodesApart) -> Problem:
     """A note about codes whose values are unknown, because no codec combines them with their scales."""
     return Problem(
-        code=ErrorCode.CODES, severity="note", where=codes.name,
+        code=ErrorCode.CODES,
+        severity="note",
+        where=codes.name,
         message=f"holds quantized codes of {codes.operator} ({codes.reason}); its numbers are in parts() and in copies",
-    )  # fmt: skip
+    )
 
 
 class _Locations:

@@ -56,16 +56,24 @@ class ExternalFiles:
         length = _number(tensor, entries, "length", min(tensor.nbytes, max(file.size - offset, 0)))
         if length != tensor.nbytes:
             raise FormatError(
-                "the external data does not fill the shape", tensor=tensor.name, offset=tensor.offset,
+                "the external data does not fill the shape",
+                tensor=tensor.name,
+                offset=tensor.offset,
                 expected=f"{tensor.nbytes} bytes for {tensor.dtype} {list(tensor.shape)}",
-                found=f"{length} bytes in {path}", code="size",
-            )  # fmt: skip
+                found=f"{length} bytes in {path}",
+                code="size",
+            )
         if offset + length > file.size:
             raise TruncatedError(
-                "external data runs past the end of its file", file=file.name, tensor=tensor.name, offset=offset,
-                expected=f"{length} bytes", found=f"a file of {file.size} bytes", code="bounds",
+                "external data runs past the end of its file",
+                file=file.name,
+                tensor=tensor.name,
+                offset=offset,
+                expected=f"{length} bytes",
+                found=f"a file of {file.size} bytes",
+                code="bounds",
                 hint="The file is truncated (an interrupted download?) or belongs to another model.",
-            )  # fmt: skip
+            )
         return ExternalValues(path, offset, length)
 
     def _open(self, tensor: TensorProto, path: str) -> Source:
@@ -88,7 +96,11 @@ def _number(tensor: TensorProto, entries: Mapping[str, str], key: str, default: 
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise TensorError(
-            f"the {key} of the external data is not a number", tensor=tensor.name, offset=tensor.offset,
-            expected="a non-negative integer", found=repr(text[:40]), code="external",
-        )  # fmt: skip
+            f"the {key} of the external data is not a number",
+            tensor=tensor.name,
+            offset=tensor.offset,
+            expected="a non-negative integer",
+            found=repr(text[:40]),
+            code="external",
+        )
     return int(text)

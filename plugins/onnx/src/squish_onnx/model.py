@@ -104,9 +104,13 @@ def read_model(source: Source, limits: Limits) -> Model:
         reader.names[tensor.name] = tensor
     weights, apart = _coded_weights(source, graph, reader.names, limits)
     return Model(
-        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights,
-        apart=apart, nodes=reader.nodes,
-    )  # fmt: skip
+        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)),
+        meta=meta | own,
+        tensors=reader.names,
+        weights=weights,
+        apart=apart,
+        nodes=reader.nodes,
+    )
 
 
 def _coded_weights(
@@ -133,26 +137,36 @@ class GraphReader:
         self._size += item.size if item.wire == protobuf.BYTES else 0
         if self._size > self._limits.header:
             raise LimitError(
-                "the graph is too large", offset=item.offset, expected=f"at most {self._limits.header} bytes of nodes",
-                found=f"{self._size} bytes so far", code="header", limit="header",
-            )  # fmt: skip
+                "the graph is too large",
+                offset=item.offset,
+                expected=f"at most {self._limits.header} bytes of nodes",
+                found=f"{self._size} bytes so far",
+                code="header",
+                limit="header",
+            )
 
     def tensors(self, graph: protobuf.Field, prefix: str, depth: int) -> Iterator[TensorProto]:
         """Yield the initializers of a graph, then of the graphs in its nodes."""
         limits = self._limits
         if depth > limits.depth:
             raise LimitError(
-                "graphs are nested too deeply", offset=graph.offset, expected=f"at most {limits.depth} levels",
-                code="depth", limit="depth",
-            )  # fmt: skip
+                "graphs are nested too deeply",
+                offset=graph.offset,
+                expected=f"at most {limits.depth} levels",
+                code="depth",
+                limit="depth",
+            )
         nodes = 0
         for item in graph.message:
             if item.number in (INITIALIZER, SPARSE_INITIALIZER):
                 if len(self.names) >= limits.tensors:
                     raise LimitError(
-                        "too many initializers", offset=item.offset, expected=f"at most {limits.tensors}",
-                        code="count", limit="tensors",
-                    )  # fmt: skip
+                        "too many initializers",
+                        offset=item.offset,
+                        expected=f"at most {limits.tensors}",
+                        code="count",
+                        limit="tensors",
+                    )
                 yield read_tensor(item, prefix, limits) if item.number == INITIALIZER else _sparse(item, prefix, limits)
             elif item.number == NODE:
                 yield from self.in_node(item, prefix, nodes, depth)

@@ -87,9 +87,12 @@ def read_nodes(items: Iterable[protobuf.Field], limits: Limits) -> list[Node]:
         size += _NODE_SIZE + _VALUE_SIZE * (len(node.inputs) + len(node.outputs))
         if size > limits.header:
             raise LimitError(
-                "the graph has too many nodes", offset=item.offset, expected=f"at most {limits.header} bytes of them",
-                code="header", limit="header",
-            )  # fmt: skip
+                "the graph has too many nodes",
+                offset=item.offset,
+                expected=f"at most {limits.header} bytes of them",
+                code="header",
+                limit="header",
+            )
         nodes.append(node)
     return nodes
 
@@ -104,8 +107,11 @@ def read_node(item: protobuf.Field, number: int) -> Node:
         if entry.number in names:
             if len(names[entry.number]) == _MOST_VALUES:
                 raise LimitError(
-                    "a node has too many values", offset=entry.offset, expected=f"at most {_MOST_VALUES}", code="count",
-                )  # fmt: skip
+                    "a node has too many values",
+                    offset=entry.offset,
+                    expected=f"at most {_MOST_VALUES}",
+                    code="count",
+                )
             names[entry.number].append(entry.text)
         elif entry.number == 4:
             kind = entry.text
@@ -151,9 +157,12 @@ def names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator[
     """Every name that a graph inside a node reads or returns."""
     if depth > limits.depth:
         raise LimitError(
-            "graphs are nested too deeply", offset=graph.offset, expected=f"at most {limits.depth} levels",
-            code="depth", limit="depth",
-        )  # fmt: skip
+            "graphs are nested too deeply",
+            offset=graph.offset,
+            expected=f"at most {limits.depth} levels",
+            code="depth",
+            limit="depth",
+        )
     for item in graph.message:
         if item.number == GRAPH_OUTPUT:
             yield value_name(item)

@@ -78,8 +78,13 @@ def dequantized(node: Node, graph: GraphValues) -> CodedWeight | None:
         parts["offset"] = zero_name
         params["offset_dtype"] = zero.dtype
     operator = node.kind.rpartition("::")[2]
-    use = CodeUse(rows=False, x=name, output=node.outputs[0], nodes=(node.number,),
-                  operator="codes that move" if is_moved else operator)  # fmt: skip
+    use = CodeUse(
+        rows=False,
+        x=name,
+        output=node.outputs[0],
+        nodes=(node.number,),
+        operator="codes that move" if is_moved else operator,
+    )
     return CodedWeight(name=name, shape=data.shape, params=params, parts=parts, uses=(use,), codec=ID)
 
 

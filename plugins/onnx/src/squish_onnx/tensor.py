@@ -112,18 +112,26 @@ def pair(item: protobuf.Field, limits: Limits) -> tuple[str, str]:
     for entry in entries.values():
         if entry.size > limits.header:
             raise LimitError(
-                "a string is too long", offset=entry.offset, expected=f"at most {limits.header} bytes",
-                found=f"{entry.size} bytes", code="header", limit="header",
-            )  # fmt: skip
+                "a string is too long",
+                offset=entry.offset,
+                expected=f"at most {limits.header} bytes",
+                found=f"{entry.size} bytes",
+                code="header",
+                limit="header",
+            )
     return (entries[1].text if 1 in entries else ""), (entries[2].text if 2 in entries else "")
 
 
 def _name(item: protobuf.Field, limits: Limits) -> str:
     if item.size > limits.name:
         raise LimitError(
-            "a tensor name is too long", offset=item.offset, expected=f"at most {limits.name} bytes",
-            found=f"{item.size} bytes", code="name", limit="name",
-        )  # fmt: skip
+            "a tensor name is too long",
+            offset=item.offset,
+            expected=f"at most {limits.name} bytes",
+            found=f"{item.size} bytes",
+            code="name",
+            limit="name",
+        )
     return item.text
 
 
@@ -141,9 +149,13 @@ def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]
     (number, items), *others = numbers.items()
     if others or tensor.dtype not in VALUES[number]:
         raise FormatError(
-            "the values are in a field of another type", tensor=tensor.name, offset=tensor.offset,
-            expected=f"values of {tensor.dtype}", found=f"field {[number, *(key for key, _ in others)]}", code="dtype",
-        )  # fmt: skip
+            "the values are in a field of another type",
+            tensor=tensor.name,
+            offset=tensor.offset,
+            expected=f"values of {tensor.dtype}",
+            found=f"field {[number, *(key for key, _ in others)]}",
+            code="dtype",
+        )
     if number in FIXED and len(items) == 1:
         message = items[0].message
         if message.length != tensor.nbytes:
@@ -152,9 +164,14 @@ def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]
     stored = sum(item.size if item.wire == protobuf.BYTES else 1 for item in items)
     if stored > limits.header:
         raise LimitError(
-            "too many values stored as numbers", tensor=tensor.name, offset=tensor.offset,
-            expected=f"at most {limits.header} bytes", found=f"{stored} bytes", code="header", limit="header",
-        )  # fmt: skip
+            "too many values stored as numbers",
+            tensor=tensor.name,
+            offset=tensor.offset,
+            expected=f"at most {limits.header} bytes",
+            found=f"{stored} bytes",
+            code="header",
+            limit="header",
+        )
     values = b"".join(_bytes_of(tensor, number, item) for item in items)
     if len(values) != tensor.nbytes:
         raise _wrong_size(tensor, len(values))
@@ -190,6 +207,10 @@ def _varints(item: protobuf.Field) -> np.ndarray:
 
 def _wrong_size(tensor: TensorProto, found: int) -> FormatError:
     return FormatError(
-        "the values do not fill the shape", tensor=tensor.name, offset=tensor.offset,
-        expected=f"{tensor.nbytes} bytes for {tensor.dtype} {list(tensor.shape)}", found=f"{found} bytes", code="size",
-    )  # fmt: skip
+        "the values do not fill the shape",
+        tensor=tensor.name,
+        offset=tensor.offset,
+        expected=f"{tensor.nbytes} bytes for {tensor.dtype} {list(tensor.shape)}",
+        found=f"{found} bytes",
+        code="size",
+    )

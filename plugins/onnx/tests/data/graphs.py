@@ -9,8 +9,13 @@ from squish_core.formats.protobuf import Message, message, number
 
 def node(kind: str, inputs: list[str], outputs: list[str], *attributes: bytes) -> bytes:
     """A node of a graph."""
-    return message(1, *(message(1, name) for name in inputs), *(message(2, name) for name in outputs), message(4, kind),
-                   *attributes)  # fmt: skip
+    return message(
+        1,
+        *(message(1, name) for name in inputs),
+        *(message(2, name) for name in outputs),
+        message(4, kind),
+        *attributes,
+    )
 
 
 def tensor(name: str, values: np.ndarray) -> bytes:

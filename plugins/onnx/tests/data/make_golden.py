@@ -31,9 +31,12 @@ save("types.onnx", [*raw, *numbers, numpy_helper.from_array(np.array(7, np.int64
 (HERE / "external.data").unlink(missing_ok=True)
 large = np.arange(4096, dtype=np.float32).reshape(64, 64)
 save(
-    "external.onnx", [numpy_helper.from_array(large, "large"), numpy_helper.from_array(-large, "negative")],
-    save_as_external_data=True, location="external.data", size_threshold=0,
-)  # fmt: skip
+    "external.onnx",
+    [numpy_helper.from_array(large, "large"), numpy_helper.from_array(-large, "negative")],
+    save_as_external_data=True,
+    location="external.data",
+    size_threshold=0,
+)
 branches = [
     helper.make_graph([], name, [], [], [numpy_helper.from_array(np.full(2, value, np.float32), "w")])
     for name, value in (("then", 1), ("else", 2))

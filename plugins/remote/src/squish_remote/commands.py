@@ -41,9 +41,10 @@ def serve(
         from .serve import ImageServer, run
     except ModuleNotFoundError as error:
         raise MissingPluginError(
-            f"serving needs {error.name}", code=ErrorCode.NOT_INSTALLED,
+            f"serving needs {error.name}",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-remote', extra='[serve]')}`.",
-        ) from None  # fmt: skip
+        ) from None
     with open_file(src) as source:
         server = ImageServer(source, as_format(source, to, encode, rename=names, requantize=requantize))
 

@@ -97,9 +97,14 @@ def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
             if fact != "size":
                 hint = f"{REPLACED} {MIRRORS}"
             raise FormatError(
-                "changed while it was open", file=file, offset=answer.start, expected=f"{fact} {expected}",
-                found=f"{fact} {found}", code=ErrorCode.CHANGED, hint=hint,
-            )  # fmt: skip
+                "changed while it was open",
+                file=file,
+                offset=answer.start,
+                expected=f"{fact} {expected}",
+                found=f"{fact} {found}",
+                code=ErrorCode.CHANGED,
+                hint=hint,
+            )
 
 
 def _wrong_range(file: str, offset: int, expected: str, found: str) -> SquishError:
@@ -108,6 +113,7 @@ def _wrong_range(file: str, offset: int, expected: str, found: str) -> SquishErr
 
 def _not_a_range() -> FormatError:
     return FormatError(
-        "the server does not answer byte ranges as it should", code=ErrorCode.BYTE_RANGE,
+        "the server does not answer byte ranges as it should",
+        code=ErrorCode.BYTE_RANGE,
         hint="Download the file, or use a server that answers ranges.",
-    )  # fmt: skip
+    )

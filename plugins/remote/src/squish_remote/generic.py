@@ -32,18 +32,23 @@ class FsspecOpener(SourceOpener):
         settings = Settings.of(options)
         if any(link.partition("://")[0].lower() in REFUSED for link in url.split("::")):
             raise UsageError(
-                "a reference manifest is not opened: it may name any address", found=redact(url), code=ErrorCode.USAGE,
+                "a reference manifest is not opened: it may name any address",
+                found=redact(url),
+                code=ErrorCode.USAGE,
                 hint="Open the files that it was made from; zarr reads the manifest.",
-            )  # fmt: skip
+            )
         files, path = _file_system(url)
         folder, slash, name = path.rstrip("/").rpartition("/")
         if url.endswith("/"):
             folder, slash, name = path.rstrip("/"), "/", ""
         shown = redact(url).partition("?")[0].rstrip("/")
         root = StoreFolder(
-            source_id=self.id, store=FsspecStore(files, settings.deadline), prefix=folder + slash,
-            address=shown.removesuffix(name) if name else f"{shown}/", is_listed=True,
-        )  # fmt: skip
+            source_id=self.id,
+            store=FsspecStore(files, settings.deadline),
+            prefix=folder + slash,
+            address=shown.removesuffix(name) if name else f"{shown}/",
+            is_listed=True,
+        )
         return open_file(Connection(root, settings), name)
 
 
@@ -97,24 +102,31 @@ def _file_system(url: str) -> tuple[Any, str]:
         url_to_fs = None
     if url_to_fs is None:
         raise MissingPluginError(
-            f"{url.partition('://')[0]}:// addresses are read by fsspec", file=redact(url),
-            code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command('squish-remote', extra='[fsspec]')}`.",
-        )  # fmt: skip
+            f"{url.partition('://')[0]}:// addresses are read by fsspec",
+            file=redact(url),
+            code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run `{install_command('squish-remote', extra='[fsspec]')}`.",
+        )
     scheme = url.partition("://")[0]
     if scheme not in available_protocols() and "::" not in url:
         raise UsageError(
-            "nothing opens addresses of this scheme", found=redact(url), code=ErrorCode.USAGE,
-            expected="https, s3, gs, az, hf, or a scheme of fsspec, such as sftp", hint="Check the scheme.",
-        )  # fmt: skip
+            "nothing opens addresses of this scheme",
+            found=redact(url),
+            code=ErrorCode.USAGE,
+            expected="https, s3, gs, az, hf, or a scheme of fsspec, such as sftp",
+            hint="Check the scheme.",
+        )
     try:
         files, path = url_to_fs(url)
     except ImportError as error:
         library = str(error).partition("\n")[0]
     except Exception as error:  # a file system may raise anything; its text may contain secrets
         raise UsageError(
-            "fsspec cannot open the address", found=f"{redact(url)} ({type(error).__name__})", code=ErrorCode.USAGE,
+            "fsspec cannot open the address",
+            found=f"{redact(url)} ({type(error).__name__})",
+            code=ErrorCode.USAGE,
             hint="Check the address.",
-        ) from None  # fmt: skip
+        ) from None
     else:
         return files, str(path)
     raise MissingPluginError("a library of fsspec is missing", found=library, code=ErrorCode.NOT_INSTALLED)

@@ -39,9 +39,14 @@ class HubOpener(SourceOpener):
         base = f"{endpoint}/{repository}/resolve/{commit}/{quote(folder)}".rstrip("/")
         headers = {"authorization": f"Bearer {token}"} if token else None
         root = StoreFolder(
-            source_id=self.id, store=Store(base, settings.deadline, headers), prefix="", is_listed=True,
-            address=f"hf://{repository}@{commit}/{prefix}", commit=commit, listing=_folders(files, prefix),
-        )  # fmt: skip
+            source_id=self.id,
+            store=Store(base, settings.deadline, headers),
+            prefix="",
+            is_listed=True,
+            address=f"hf://{repository}@{commit}/{prefix}",
+            commit=commit,
+            listing=_folders(files, prefix),
+        )
         return open_file(Connection(root, settings), name)
 
 
@@ -52,9 +57,11 @@ def _parse(url: str) -> tuple[str, str | None, str]:
     repo, at, revision = repo.partition("@")
     if not owner or not repo or (at and not revision):
         raise UsageError(
-            "not an address of the Hub", found=redact(url), expected="hf://owner/repo[@revision]/path",
+            "not an address of the Hub",
+            found=redact(url),
+            expected="hf://owner/repo[@revision]/path",
             code=ErrorCode.USAGE,
-        )  # fmt: skip
+        )
     return f"{owner}/{repo}", unquote(revision) or None, unquote(path).strip("/")
 
 
@@ -67,9 +74,11 @@ def _resolve(repository: str, revision: str | None, url: str) -> tuple[str, list
         huggingface_hub = None
     if huggingface_hub is None:
         raise MissingPluginError(
-            "needs huggingface_hub", file=redact(url), code=ErrorCode.NOT_INSTALLED,
+            "needs huggingface_hub",
+            file=redact(url),
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-remote', extra='[hf]')}`.",
-        )  # fmt: skip
+        )
     sign_in = "Sign in (`hf auth login`, or HF_TOKEN) with an account that may read it."
     kinds: tuple[tuple[type[Exception], type[FileAccessError], str, str], ...] = (
         (errors.GatedRepoError, FileAccessError, ErrorCode.DENIED, f"Accept its terms on the Hub. {sign_in}"),

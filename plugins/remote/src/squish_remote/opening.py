@@ -55,10 +55,13 @@ class BucketOpener(SourceOpener):
             folder, last = f"{folder}{slash}{last}", ""
         prefix = f"{folder}/" if folder else ""
         root = StoreFolder(
-            source_id=self.id, store=Store(f"{parts.scheme}://{parts.netloc}", settings.deadline), prefix=prefix,
-            address=f"{parts.scheme}://{parts.netloc}/{prefix}", is_listed=True,
+            source_id=self.id,
+            store=Store(f"{parts.scheme}://{parts.netloc}", settings.deadline),
+            prefix=prefix,
+            address=f"{parts.scheme}://{parts.netloc}/{prefix}",
+            is_listed=True,
             version=parse_qs(parts.query).get("versionId", [None])[0],
-        )  # fmt: skip
+        )
         return open_file(Connection(root, settings), last)
 
     def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
@@ -71,9 +74,11 @@ class BucketOpener(SourceOpener):
         key = unquote(parts.path).strip("/")
         if not key or parts.query:
             raise UsageError(
-                "is not an object that can be written", found=redact(url), expected=f"{parts.scheme}://bucket/key",
+                "is not an object that can be written",
+                found=redact(url),
+                expected=f"{parts.scheme}://bucket/key",
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
         bucket = f"{parts.scheme}://{parts.netloc}"
         return BucketTarget(redact(f"{bucket}/{key}"), key, Store(bucket, settings.deadline), settings, self.id)
 
@@ -86,8 +91,11 @@ def _split(url: str) -> Any:
         parts = None
     if parts is None or not parts.netloc.rpartition("@")[2]:
         raise UsageError(
-            "is not an address", found=redact(url), expected="scheme://host/path", code=ErrorCode.USAGE,
-        )  # fmt: skip
+            "is not an address",
+            found=redact(url),
+            expected="scheme://host/path",
+            code=ErrorCode.USAGE,
+        )
     return parts
 
 

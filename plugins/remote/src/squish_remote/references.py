@@ -44,9 +44,11 @@ def manifest(file: File, address: str) -> dict[str, Any]:
     """
     if redact(address) != address:
         raise UsageError(
-            "an address with secrets cannot be stored", found=redact(address), code="reference",
+            "an address with secrets cannot be stored",
+            found=redact(address),
+            code="reference",
             hint="Give it without user, password and query; whoever reads the manifest has credentials of their own.",
-        )  # fmt: skip
+        )
     stored = file.source.origin if isinstance(file.source, VirtualSource) else file
     files = [_pin(stored, number) for number in range(len(stored.index.files))]
     attributes = {"squish": {"format": file.format, "files": files}}
@@ -69,12 +71,17 @@ def _arrays(name: str, tensor: Tensor) -> list[tuple[str, dict[str, Any], Part]]
     facts = {"codec": str(encoding.codec), "dtype": str(tensor.dtype), "shape": list(tensor.shape)}
     return [
         (
-            f"{name}/{role}", _array(part, "uint8", (part.nbytes,), {
-                "squish": {**facts, "part": role, "part_dtype": part.dtype, "part_shape": list(part.shape)}
-            }), part,
+            f"{name}/{role}",
+            _array(
+                part,
+                "uint8",
+                (part.nbytes,),
+                {"squish": {**facts, "part": role, "part_dtype": part.dtype, "part_shape": list(part.shape)}},
+            ),
+            part,
         )
         for role, part in encoding.parts.items()
-    ]  # fmt: skip
+    ]
 
 
 def _array(part: Part, dtype: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +90,15 @@ def _array(part: Part, dtype: str, shape: tuple[int, ...], attributes: dict[str,
     if has_byteorder:
         bytes_codec["configuration"] = {"endian": "big" if part.byteorder == ">" else "little"}
     return {
-        "node_type": "array", "shape": list(shape), "data_type": dtype,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(size, 1) for size in shape]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": False if dtype == "bool" else [0.0, 0.0] if dtype.startswith("complex") else 0,
-        "codecs": [bytes_codec], "attributes": attributes,
-    }  # fmt: skip
+        "codecs": [bytes_codec],
+        "attributes": attributes,
+    }
 
 
 def _chunk(array: dict[str, Any]) -> str:
@@ -101,19 +111,25 @@ def _range(file: File, address: str, part: Part, name: str) -> list[Any] | str:
         return ""
     if part.filters or part.data is not None or len(part.segments) != 1:
         raise UsageError(
-            "does not lie in one range of a file", file=file.name, tensor=name, code="reference",
+            "does not lie in one range of a file",
+            file=file.name,
+            tensor=name,
+            code="reference",
             found="compressed bytes" if part.filters else f"{len(part.segments)} ranges",
             hint="Convert the file to raw tensors first, for example to safetensors.",
-        )  # fmt: skip
+        )
     (segment,) = part.segments
     source = file.source_for(segment.file)
     if isinstance(source, VirtualSource):
         copied = source.copied_part(segment.offset, segment.length)
         if copied is None:
             raise UsageError(
-                "is computed, so no range of the source has its bytes", file=file.name, tensor=name, code="reference",
+                "is computed, so no range of the source has its bytes",
+                file=file.name,
+                tensor=name,
+                code="reference",
                 hint="Serve the file (`squish serve`) and refer to that address, or write it with `squish convert`.",
-            )  # fmt: skip
+            )
         return _range(source.origin, address, copied, name)
     ref = file.index.files[segment.file]
     base = address.rstrip("/") if file.source.is_dir else os.path.dirname(address)

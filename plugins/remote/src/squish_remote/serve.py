@@ -138,9 +138,11 @@ def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None])
                 await web.TCPSite(runner, host, port).start()
             except OSError as error:
                 raise UsageError(
-                    f"cannot listen: {str(error.strerror).rpartition(': ')[2]}", found=f"{host}:{port}", code="port",
+                    f"cannot listen: {str(error.strerror).rpartition(': ')[2]}",
+                    found=f"{host}:{port}",
+                    code="port",
                     hint="Choose a --host of this machine, and another --port; 0 takes a free one.",
-                ) from None  # fmt: skip
+                ) from None
             address = runner.addresses[0]
             ready(f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}")
             await asyncio.Event().wait()

@@ -220,9 +220,13 @@ class Connection:
                 return await self.root.store.range(self.root.prefix + name, start, stop, tag=tag, version=version)
             except RequestError as failure:
                 error = error_of(
-                    failure, self.address(name), self.root.source_id, start or None, self.settings,
+                    failure,
+                    self.address(name),
+                    self.root.source_id,
+                    start or None,
+                    self.settings,
                     is_open=pin is not None,
-                )  # fmt: skip
+                )
         raise error
 
 

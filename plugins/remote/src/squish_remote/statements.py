@@ -45,8 +45,9 @@ class Statements:
         """The ranges, each after the bytes that are to be compared first and that lie outside of it."""
         announced: list[Range] = []
         for offset, length in ranges:
-            content = {(at, len(data)) for statement in self.due(path, [(offset, length)])
-                       for at, data in statement.content}  # fmt: skip
+            content = {
+                (at, len(data)) for statement in self.due(path, [(offset, length)]) for at, data in statement.content
+            }
             outside = sorted(piece for piece in content if piece[0] < offset or sum(piece) > offset + length)
             announced += [piece for piece in outside if piece not in announced[-8:]]
             announced.append((offset, length))

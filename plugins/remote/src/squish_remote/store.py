@@ -145,10 +145,14 @@ class Store:
         start, _ = result.range
         modified: datetime = meta["last_modified"]
         return Answer(
-            data=memoryview(await _tracked(result.bytes_async())), start=start, size=meta["size"], tag=meta["e_tag"],
+            data=memoryview(await _tracked(result.bytes_async())),
+            start=start,
+            size=meta["size"],
+            tag=meta["e_tag"],
             modified=modified.isoformat() if modified.timestamp() != _UNDATED else None,
-            version=meta["version"], encoding=result.attributes.get("Content-Encoding"),
-        )  # fmt: skip
+            version=meta["version"],
+            encoding=result.attributes.get("Content-Encoding"),
+        )
 
     async def _read(self, request: Callable[[Any], Any]) -> Any:
         """The answer to a request of a store; the first one ends early if no retry can help.

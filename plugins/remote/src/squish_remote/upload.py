@@ -88,9 +88,11 @@ class BucketTarget(RemoteTarget):
         except WriteError:
             if not self._is_lock_of_job(lock):
                 raise WriteError(
-                    "another writer completes it", file=self.address(path), code="locked",
+                    "another writer completes it",
+                    file=self.address(path),
+                    code="locked",
                     hint=f"If none is running, remove {self.address(path)}{LOCK}.",
-                ) from None  # fmt: skip
+                ) from None
         try:
             if self.run(self._store.has(self.key(path)), path):
                 raise target_exists(self.address(path))

@@ -68,9 +68,12 @@ class Safetensors(WritableContainer):
         ignores_scales = options.get(SCALES) == IGNORE
         if SCALES in options and not ignores_scales:
             raise UsageError(
-                f"invalid {SCALES}", expected=IGNORE, found=repr(options[SCALES]), code=ErrorCode.OPTION,
+                f"invalid {SCALES}",
+                expected=IGNORE,
+                found=repr(options[SCALES]),
+                code=ErrorCode.OPTION,
                 hint=f"{{option:format=safetensors:{SCALES}={IGNORE}}} takes codes for the values.",
-            )  # fmt: skip
+            )
         choice = choose(source, limits) if source.is_dir else Choice(source.filename)
         name = choice.name
         main = source.member(name) if source.is_dir else source
@@ -97,11 +100,16 @@ class Safetensors(WritableContainer):
                 for number, file in enumerate(assets, len(shards))
             },
             problems=(
-                *choice.problems, *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *_restored(shared), *unlisted(files, others), *unreadable(assets, limits),
+                *choice.problems,
+                *problems,
+                *(problem for shard in shards for problem in shard.header.problems),
+                *contradictions,
+                *_restored(shared),
+                *unlisted(files, others),
+                *unreadable(assets, limits),
             ),
             ignored=ignored,
-        )  # fmt: skip
+        )
         if ignores_scales or CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
             return index  # as are most files: their names need no look
         from .undeclared import without_declaration

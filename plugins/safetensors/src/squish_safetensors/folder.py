@@ -155,9 +155,10 @@ def not_read(folder: Source, members: Iterable[str], files: Iterable[str]) -> tu
     nested = [f"{name}/{file}" for name in folder.subfolders() for file in folder.members(name) or ("",)]
     folders = dict.fromkeys(f"{path.partition('/')[0]}/" for path in nested if path not in read)
     return tuple(
-        name for name in (*members, *folders)
+        name
+        for name in (*members, *folders)
         if name not in read and not name.startswith(".") and not INDEX.fullmatch(name)
-    )  # fmt: skip
+    )
 
 
 @frozen
@@ -189,10 +190,13 @@ def choose(folder: Source, limits: Limits) -> Choice:
         listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
         raise FormatError(
             "is a folder with several safetensors files and no index"
-            if candidates else "is a folder without a safetensors file",
-            expected=f"one file, or one {INDEX_SUFFIX}", found=listing or None, code=ErrorCode.FOLDER,
+            if candidates
+            else "is a folder without a safetensors file",
+            expected=f"one file, or one {INDEX_SUFFIX}",
+            found=listing or None,
+            code=ErrorCode.FOLDER,
             hint="Open one of its files." if candidates else None,
-        )  # fmt: skip
+        )
     return Choice(candidates[0])
 
 
@@ -236,10 +240,12 @@ def _set_without_index(names: Sequence[str], count: int) -> Choice:
     absent = sorted(set(range(1, count + 1)) - numbers)
     if absent or len(names) != count:
         raise FormatError(
-            f"has no index, and {len(numbers)} of the {count} shards that their names state", code="shard-missing",
+            f"has no index, and {len(numbers)} of the {count} shards that their names state",
+            code="shard-missing",
             expected=re.sub(r"-\d{5}-of", f"-{absent[0]:05}-of", names[0]) if absent else f"{count} files",
-            found=", ".join(names[:4]), hint="Download the missing files and the index to this folder.",
-        )  # fmt: skip
+            found=", ".join(names[:4]),
+            hint="Download the missing files and the index to this folder.",
+        )
     message = "no index lists these shards: Transformers finds no model here, mlx-lm does"
     problem = Problem(code="index", severity="note", where=names[0], message=message)
     return Choice(names[0], tuple(sorted(names)), (problem,))
@@ -369,16 +375,21 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
             raise error.within(tensor=tensor) from None
         if folded.setdefault(name.casefold(), name) != name:
             raise FormatError(
-                "the names of two shards differ only in case", tensor=tensor, expected=repr(folded[name.casefold()]),
-                found=repr(name), code="path",
-            )  # fmt: skip
+                "the names of two shards differ only in case",
+                tensor=tensor,
+                expected=repr(folded[name.casefold()]),
+                found=repr(name),
+                code="path",
+            )
     members = frozenset(index.members(likely=sorted(first)))
     for name, tensor in first.items():
         if name not in members:
             raise FormatError(
-                f"the shard {name!r} is missing", tensor=tensor, code="shard-missing",
+                f"the shard {name!r} is missing",
+                tensor=tensor,
+                code="shard-missing",
                 hint="Download it to the same folder.",
-            )  # fmt: skip
+            )
     return sorted(first)
 
 
@@ -412,11 +423,13 @@ def _merge(places: Mapping[str, str], shards: Sequence[Shard]) -> tuple[dict[str
             differences.setdefault(f"in {name}; {where}", []).append(tensor)
     problems = [
         Problem(
-            code="shard-map", severity="warning", where=tensors[0],
+            code="shard-map",
+            severity="warning",
+            where=tensors[0],
             message=message + (f" ({counted(len(tensors), 'tensor')})" if len(tensors) > 1 else ""),
         )
         for message, tensors in differences.items()
-    ]  # fmt: skip
+    ]
     return records, [*problems, *_absent(places, shard_of)]
 
 
@@ -431,10 +444,14 @@ def _absent(places: Mapping[str, str], present: Collection[str]) -> Iterator[Pro
 
 def _in_two_shards(tensor: str, shard: Shard, other: str) -> FormatError:
     return FormatError(
-        "stored in two shards, and no index names one of them for it", file=shard.source.name, tensor=tensor,
-        expected=other, found=shard.source.filename, code="shard-map",
+        "stored in two shards, and no index names one of them for it",
+        file=shard.source.name,
+        tensor=tensor,
+        expected=other,
+        found=shard.source.filename,
+        code="shard-map",
         hint="The index and the shards may belong to different models; download all of them again.",
-    )  # fmt: skip
+    )
 
 
 def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:

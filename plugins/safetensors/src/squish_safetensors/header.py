@@ -153,9 +153,13 @@ def read_record(name: str, record: TensorRecord | UndeclaredRecord) -> DenseFiel
         return dtype, shape, file, offset, None
     part = Part(dtype="u8", shape=(length,), segments=(Segment(file, offset, length),))
     return TensorSpec(
-        name=name, shape=shape, dtype="unknown", extras={"data": part}, attrs={"dtype": tag},
+        name=name,
+        shape=shape,
+        dtype="unknown",
+        extras={"data": part},
+        attrs={"dtype": tag},
         problem=f"unknown dtype {tag[:40]!r}",
-    )  # fmt: skip
+    )
 
 
 def spec_of_record(name: str, record: TensorRecord) -> TensorSpec:
@@ -218,21 +222,32 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     if len(head) < 8:
         raise TruncatedError(
-            "truncated: the file ends within the header length", offset=0, expected="8 bytes",
-            found=f"{len(head)} bytes", code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated: the file ends within the header length",
+            offset=0,
+            expected="8 bytes",
+            found=f"{len(head)} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     length, cap = int.from_bytes(head[:8], "little"), min(limits.header, MAX_HEADER)
     if length == 0 or length > cap:
         raise LimitError(
-            "not a safetensors file: the header length is out of range", offset=0, expected=f"1..{cap} bytes",
-            found=f"{length} bytes", code="header-length",
+            "not a safetensors file: the header length is out of range",
+            offset=0,
+            expected=f"1..{cap} bytes",
+            found=f"{length} bytes",
+            code="header-length",
             hint="If it should be one, it is damaged; download it again.",
-        )  # fmt: skip
+        )
     if 8 + length > source.size:
         raise TruncatedError(
-            "truncated: the file ends within the header", offset=8, expected=f"at least {8 + length} bytes",
-            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated: the file ends within the header",
+            offset=8,
+            expected=f"at least {8 + length} bytes",
+            found=f"{source.size} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     return text_of(source, 8, length)
 
 
@@ -248,9 +263,13 @@ def _check_count(raw: memoryview, limits: Limits) -> None:
     count = sum(piece.count(mark) for piece in pieces)
     if count > limits.tensors:
         raise LimitError(
-            "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=count, code="count",
+            "too many tensors",
+            offset=8,
+            expected=f"at most {limits.tensors}",
+            found=count,
+            code="count",
             limit="tensors",
-        )  # fmt: skip
+        )
 
 
 def _metadata(entry: Any, at: int) -> dict[str, Any]:
@@ -274,13 +293,15 @@ def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Ten
     if type(offsets) is not list or [*map(type, offsets)] != [int, int]:
         raise FormatError(
             "data_offsets must be a pair of integers", expected="[begin, end]", found=repr(offsets)[:80], code="offsets"
-        )  # fmt: skip
+        )
     begin, end = offsets
     if not 0 <= begin <= end < MAX_OFFSET:
         raise FormatError(
-            "data_offsets out of range", expected="0 <= begin <= end < 2**63",
-            found=repr(offsets)[:80], code="offsets",
-        )  # fmt: skip
+            "data_offsets out of range",
+            expected="0 <= begin <= end < 2**63",
+            found=repr(offsets)[:80],
+            code="offsets",
+        )
     if tag in TAGS:
         _check_size(tag, shape, end - begin)
     return file, tag, shape, start + begin, end - begin
@@ -291,12 +312,14 @@ def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
     if bits & 7:
         raise FormatError(
             "the packed elements do not end at a byte", expected="whole bytes", found=f"{bits} bits", code="size"
-        )  # fmt: skip
+        )
     if bits >> 3 != length:
         raise FormatError(
-            "data_offsets do not match dtype and shape", expected=f"{bits >> 3} bytes for {tag} {list(shape)}"[:200],
-            found=f"{length} bytes", code="size",
-        )  # fmt: skip
+            "data_offsets do not match dtype and shape",
+            expected=f"{bits >> 3} bytes for {tag} {list(shape)}"[:200],
+            found=f"{length} bytes",
+            code="size",
+        )
 
 
 def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int) -> None:
@@ -305,43 +328,58 @@ def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int
     for name, (_, _, _, offset, length) in records:
         if offset + length > size:
             raise TruncatedError(
-                "truncated: the data extends past the end of the file", tensor=name, offset=offset,
+                "truncated: the data extends past the end of the file",
+                tensor=name,
+                offset=offset,
                 expected=f"{max(record[3] + record[4] for _, record in records)} bytes in total",
-                found=f"{size} bytes", code="bounds",
+                found=f"{size} bytes",
+                code="bounds",
                 hint="The download may have been interrupted; download the file again.",
-            )  # fmt: skip
+            )
         if offset != position:
             fault = f"overlaps that of {before[:80]!r}" if offset < position else "has a gap before it"
             raise FormatError(
-                f"the data {fault}", tensor=name, offset=offset, expected=f"an offset of {position}", found=offset,
+                f"the data {fault}",
+                tensor=name,
+                offset=offset,
+                expected=f"an offset of {position}",
+                found=offset,
                 code="overlap" if offset < position else "hole",
                 hint="The file is damaged or malicious; do not trust its tensors.",
-            )  # fmt: skip
+            )
         position, before = offset + length, name
     if position != size:
         raise FormatError(
-            f"{size - position} unexpected bytes after the last tensor", offset=position,
+            f"{size - position} unexpected bytes after the last tensor",
+            offset=position,
             expected=f"{position} bytes in total",
-            found=f"{size} bytes", code="trailing", hint="Data was appended to the file; download it again.",
-        )  # fmt: skip
+            found=f"{size} bytes",
+            code="trailing",
+            hint="Data was appended to the file; download it again.",
+        )
 
 
 def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
     """Report each unknown field once, for all tensors with it."""
     return [
         Problem(
-            code="field", severity="warning", where=names[0],
+            code="field",
+            severity="warning",
+            where=names[0],
             message=f"unknown field {field[:80]!r} (in {counted(len(names), 'tensor')})",
         )
         for field, names in sorted(unknown.items())
-    ]  # fmt: skip
+    ]
 
 
 def _not_text(metadata: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
-            code="metadata", severity="warning", where=f"{METADATA}.{key}",
+            code="metadata",
+            severity="warning",
+            where=f"{METADATA}.{key}",
             message=f"ignored: not text but {type(value).__name__}",
         )
-        for key, value in metadata.items() if type(value) is not str
-    ]  # fmt: skip
+        for key, value in metadata.items()
+        if type(value) is not str
+    ]

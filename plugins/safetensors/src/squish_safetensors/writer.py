@@ -126,9 +126,12 @@ def write(
 
 
 def plan(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False,
+    specs: Sequence[TensorSpec],
+    meta: Mapping[str, Any],
+    options: Options,
+    in_order: bool = False,
     adapter: bool = False,
-) -> list[PlannedFile]:  # fmt: skip
+) -> list[PlannedFile]:
     """Plan the files.
 
     Shards are filled in the order of the tensors. Within a file, data are ordered like in the reference implementation:
@@ -187,9 +190,11 @@ def parse_size(text: str) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
         raise FormatError(
-            f"invalid value of {MAX_SHARD_SIZE}", expected="a size such as 5GB or 500MiB", found=repr(text),
-            code=ErrorCode.OPTION
-        )  # fmt: skip
+            f"invalid value of {MAX_SHARD_SIZE}",
+            expected="a size such as 5GB or 500MiB",
+            found=repr(text),
+            code=ErrorCode.OPTION,
+        )
     return int(match[1]) * unit
 
 

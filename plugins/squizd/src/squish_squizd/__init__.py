@@ -32,9 +32,12 @@ def squish_containers() -> list[ContainerInfo]:
                 "coreml": "path of an .mlpackage folder that becomes the CoreML appendix",
             },
             aliases={
-                "int4": "squizd.int4", "int2": "squizd.int2", "f32": "dense:dtype=f32", "f16": "dense:dtype=f16",
+                "int4": "squizd.int4",
+                "int2": "squizd.int2",
+                "f32": "dense:dtype=f32",
+                "f16": "dense:dtype=f16",
                 "bf16": "dense:dtype=bf16",
             },
             codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "reshaped", "astc", "ane.mlpackage"),
         )
-    ]  # fmt: skip
+    ]

@@ -34,7 +34,7 @@ from squish_core.api import (
     WritePlan,
     load_meta,
     single_value,
-)  # fmt: skip
+)
 
 from . import verify
 from .findings import Findings
@@ -95,15 +95,24 @@ class Squizd(CompositeContainer):
         return accepts_codes(spec, layout, WriteOptions.parse(options))
 
     def plan_file(
-        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options,
+        self,
+        specs: Sequence[TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, Part],
+        options: Options,
         companions: Companions = NO_COMPANIONS,
-    ) -> WritePlan:  # fmt: skip
+    ) -> WritePlan:
         return WritePlan(dropped=writer.dropped(specs, meta, assets, WriteOptions.parse(options), companions))
 
     def write(
-        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options, companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
-    ) -> None:  # fmt: skip
+        self,
+        sink: Sink,
+        tensors: Sequence[OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+        companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
+    ) -> None:
         writer.write(sink, tensors, meta, assets, WriteOptions.parse(options), companions)
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
@@ -143,16 +152,27 @@ class _Builder:
         children = {}
         if anatomy.draft is not None and header.eagle is not None:
             children[CHILD] = Index(
-                format="squizd", version="1", kind="draft", files=files,
+                format="squizd",
+                version="1",
+                kind="draft",
+                files=files,
                 tensors={name: self._spec(key, name, block) for key, name, block in anatomy.named(draft=True)},
-                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]}, assets=self._draft_assets(),
-            )  # fmt: skip
+                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]},
+                assets=self._draft_assets(),
+            )
         return Index(
-            format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
+            format="squizd",
+            version="1",
+            files=files,
+            tensors=tensors,
+            meta=meta,
+            children=children,
             assets={name: _asset(data) for name, data in assets.items()},
-            whole=self._whole(), problems=tuple(self.findings.problems), attrs=_attrs(header),
+            whole=self._whole(),
+            problems=tuple(self.findings.problems),
+            attrs=_attrs(header),
             sections=tuple(anatomy.ordered_sections()),
-        )  # fmt: skip
+        )
 
     def _meta(self) -> tuple[dict[str, Any], dict[str, bytes]]:
         packed = self.anatomy.names.attrs.get(META)

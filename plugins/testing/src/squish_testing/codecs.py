@@ -167,9 +167,12 @@ class CodecSuite(Suite):
         values = _decode(codec, spec, parts)
         largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
         np.testing.assert_allclose(
-            dequantized(codes), values, rtol=1e-5, atol=1e-6 * largest,
+            dequantized(codes),
+            values,
+            rtol=1e-5,
+            atol=1e-6 * largest,
             err_msg=f"{case}: codes times scales differ from the decoded values",
-        )  # fmt: skip
+        )
         result = codec.from_codes(codes, spec)
         answer, expected = codec.holds(codes, spec), None if result is None else result[1]
         assert answer == expected, f"{case}: holds() says {answer}, from_codes() gives {expected}"

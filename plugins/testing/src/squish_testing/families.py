@@ -60,9 +60,14 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
     if isinstance(family, str):
         return model_arrays(registry().implementation("family", family), config, dtype, seed)
     model = Model(
-        name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
+        name="tiny",
+        layout=HF,
+        meta={},
+        assets={CONFIG_FILE: json.dumps(config).encode()},
+        tensors={},
+        vectors={},
         limits=DEFAULT,
-    )  # fmt: skip
+    )
     settings = family.settings(model)
     sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
     shapes = {tensor.name: tensor.shape for tensor in family.tensors}
@@ -87,9 +92,14 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
 
 
 def write_model(
-    folder: Path, family: Family | str, config: Config, *, dtype: str = "bf16", seed: int = 0,
+    folder: Path,
+    family: Family | str,
+    config: Config,
+    *,
+    dtype: str = "bf16",
+    seed: int = 0,
     files: Mapping[str, bytes] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write seeded random weights and files as a transformers model folder. Needs squish-safetensors.
 
     Parameters

@@ -70,8 +70,12 @@ class SourceSuite(Suite):
             expected = content[offset : offset + length]
             into = memoryview(bytearray(length))
             source.read_into(offset, into)
-            for way, data in {"read_ranges": view, "read": source.read(offset, length),
-                              "view": source.view(offset, length), "read_into": into}.items():  # fmt: skip
+            for way, data in {
+                "read_ranges": view,
+                "read": source.read(offset, length),
+                "view": source.view(offset, length),
+                "read_into": into,
+            }.items():
                 assert bytes(data) == expected, f"{way}({offset}, {length}) gives other bytes"
         source.close()
 

@@ -107,8 +107,10 @@ def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
     places = [(index.files[item.file].name, item.offset, item.offset + item.length) for item in part.segments]
     return sum(
         max(0, min(offset + length, stop) - max(offset, start))
-        for name, offset, length in log for file, start, stop in places if file == name
-    )  # fmt: skip
+        for name, offset, length in log
+        for file, start, stop in places
+        if file == name
+    )
 
 
 def assert_read_once(tensors: Iterable[Tensor], source: CountingSource) -> None:

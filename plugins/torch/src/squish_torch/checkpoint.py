@@ -114,8 +114,9 @@ def folder_of(files: Any) -> Path:
     """The folder of a checkpoint's files; UsageError if there are none."""
     if not files:
         raise UsageError(
-            "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",
+            "SquishConfig is for a checkpoint folder",
+            expected="from_pretrained(folder, config=..., ...)",
             code=ErrorCode.USAGE,
             hint="For a file of another format call squish_torch.from_pretrained(path).",
-        )  # fmt: skip
+        )
     return Path(files[0]).parent

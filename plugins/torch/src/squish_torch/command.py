@@ -57,10 +57,12 @@ def run(
 
     chains: list[tuple[int, Chain]] = []
     generation = generate(
-        model, Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
-        write=None if json else _write, explain=(chains.extend if json else _write_chains) if explain else None,
+        model,
+        Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
+        write=None if json else _write,
+        explain=(chains.extend if json else _write_chains) if explain else None,
         draft=draft,
-    )  # fmt: skip
+    )
     data: dict[str, Any] = {
         "text": generation.text, "tokens": generation.tokens, "tokens_per_second": generation.tokens_per_second,
         "first_token_seconds": generation.first_token_seconds, "peak_bytes": generation.peak_bytes,

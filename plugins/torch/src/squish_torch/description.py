@@ -101,9 +101,12 @@ def read_description(text: str, name: str = "weight") -> TensorSpec:
         shape, dtype = _shape(document["shape"]), _dtype(document["dtype"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CodecError(
-            "not the description of an encoding", tensor=name, expected="JSON as `describe` writes it",
-            found=f"{type(error).__name__}: {error}", code="description",
-        ) from None  # fmt: skip
+            "not the description of an encoding",
+            tensor=name,
+            expected="JSON as `describe` writes it",
+            found=f"{type(error).__name__}: {error}",
+            code="description",
+        ) from None
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts=parts),))
 
 
@@ -150,10 +153,13 @@ def tensor_from_parts(
         stored = memoryview(parts[role]).cast("B") if role in parts else None
         if stored is None or stored.nbytes != part.nbytes:
             raise TensorError(
-                "a part does not fit its description", tensor=name, part=role, code="size",
+                "a part does not fit its description",
+                tensor=name,
+                part=role,
+                code="size",
                 expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
                 found="nothing" if stored is None else f"{stored.nbytes} bytes",
-            )  # fmt: skip
+            )
         stored_parts[role] = evolve(part, data=stored.toreadonly())
     spec = evolve(spec, encodings=(evolve(encoding, parts=stored_parts),))
     index = Index(format="memory", version="", files=(), tensors={name: spec})

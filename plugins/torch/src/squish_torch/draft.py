@@ -64,10 +64,12 @@ def head_of(path: Any) -> File:
         if FUSION in file:
             return file
         raise FormatError(
-            "has no draft head", file=file.name, code="draft",
+            "has no draft head",
+            file=file.name,
+            code="draft",
             expected=f"a file with a draft head, such as SQUIZD, or an EAGLE-3 head with a tensor {FUSION}",
             hint="Write one: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _add(root: nn.Module, name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> None:

@@ -80,8 +80,9 @@ class HeadConfig:
         width = settings.get("target_hidden_size") or settings["hidden_size"]
         width_key = "target_hidden_size" if settings.get("target_hidden_size") else "hidden_size"
         for key, found, expected in (
-            (width_key, width, text.hidden_size), ("vocab_size", settings["vocab_size"], text.vocab_size),
-        ):  # fmt: skip
+            (width_key, width, text.hidden_size),
+            ("vocab_size", settings["vocab_size"], text.vocab_size),
+        ):
             if found != expected:
                 raise _refused(head, key, found, f"{expected}, as in the model")
         layers = _layers(head, settings, text.num_hidden_layers)
@@ -102,15 +103,21 @@ class HeadConfig:
         for name, shape in shapes.items():
             if name not in found and name not in optional:
                 raise TensorError(
-                    "a tensor of the draft head is missing", file=head.name, tensor=name, code="missing-tensor",
+                    "a tensor of the draft head is missing",
+                    file=head.name,
+                    tensor=name,
+                    code="missing-tensor",
                     expected=str(list(shape)),
-                )  # fmt: skip
+                )
             if name in found and found[name].shape != shape:
                 raise TensorError(
-                    "a tensor has another shape than the draft head's config states", file=head.name,
-                    tensor=found[name].name, code="shape", expected=str(list(shape)),
+                    "a tensor has another shape than the draft head's config states",
+                    file=head.name,
+                    tensor=found[name].name,
+                    code="shape",
+                    expected=str(list(shape)),
                     found=str(list(found[name].shape)),
-                )  # fmt: skip
+                )
         unknown = [tensor.name for name, tensor in found.items() if name not in shapes and name not in IGNORED]
         if unknown:
             raise TensorError("not a tensor of an EAGLE-3 head", file=head.name, tensor=unknown[0], code="draft")
@@ -120,18 +127,23 @@ class HeadConfig:
         llama, hidden, vocabulary = self.llama, self.llama.hidden_size, self.draft_vocabulary
         queries, keys = (count * llama.head_dim for count in (llama.num_attention_heads, llama.num_key_value_heads))
         yield from (
-            ("fc.weight", (hidden, width * len(self.layers))), ("norm.weight", (hidden,)),
-            ("lm_head.weight", (vocabulary, hidden)), ("d2t", (vocabulary,)),
+            ("fc.weight", (hidden, width * len(self.layers))),
+            ("norm.weight", (hidden,)),
+            ("lm_head.weight", (vocabulary, hidden)),
+            ("d2t", (vocabulary,)),
             ("embed_tokens.weight", (llama.vocab_size, hidden)),
-        )  # fmt: skip
+        )
         for norm in ("hidden_norm", "input_layernorm", "post_attention_layernorm"):
             yield f"{LAYER}{norm}.weight", (hidden,)
         for name, rows, columns in (
-            ("self_attn.q_proj", queries, 2 * hidden), ("self_attn.k_proj", keys, 2 * hidden),
-            ("self_attn.v_proj", keys, 2 * hidden), ("self_attn.o_proj", hidden, queries),
-            ("mlp.gate_proj", llama.intermediate_size, hidden), ("mlp.up_proj", llama.intermediate_size, hidden),
+            ("self_attn.q_proj", queries, 2 * hidden),
+            ("self_attn.k_proj", keys, 2 * hidden),
+            ("self_attn.v_proj", keys, 2 * hidden),
+            ("self_attn.o_proj", hidden, queries),
+            ("mlp.gate_proj", llama.intermediate_size, hidden),
+            ("mlp.up_proj", llama.intermediate_size, hidden),
             ("mlp.down_proj", hidden, llama.intermediate_size),
-        ):  # fmt: skip
+        ):
             yield f"{LAYER}{name}.weight", (rows, columns)
 
 
@@ -144,11 +156,14 @@ def _settings(head: File) -> dict[str, Any]:
     """The config of a head: EAGLE's and SpecForge's keys, and those that speculators and ModelOpt nest."""
     if CONFIG not in head.assets:
         raise FormatError(
-            "the draft head has no config", file=head.name, part=CONFIG, code=ErrorCode.CONFIG,
+            "the draft head has no config",
+            file=head.name,
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
             expected=f"a config that states {', '.join(SIZES)}",
             hint=f"Put the head's {CONFIG} beside its weights, and name these (--draft HEAD) or store both "
             "(squish convert MODEL OUT.squizd --to squizd:draft=HEAD).",
-        )  # fmt: skip
+        )
     try:
         settings = json.loads(bytes(head.assets[CONFIG].raw))
     except (ValueError, RecursionError):
@@ -207,16 +222,22 @@ def _checked_by_transformers(head: File) -> Iterator[None]:
         raise
     except Exception as error:  # its checks raise errors of many types
         raise FormatError(
-            f"transformers rejects the draft head's config: {type(error).__name__}: {error}", file=head.name,
-            part=CONFIG, code=ErrorCode.CONFIG,
-        ) from error  # fmt: skip
+            f"transformers rejects the draft head's config: {type(error).__name__}: {error}",
+            file=head.name,
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
+        ) from error
 
 
 def _refused(head: File, key: str, found: Any, expected: str) -> FormatError:
     return FormatError(
-        f"the draft head's config states {key} = {json.dumps(found)}", file=head.name, part=CONFIG,
-        code=ErrorCode.CONFIG, expected=expected, found=found,
-    )  # fmt: skip
+        f"the draft head's config states {key} = {json.dumps(found)}",
+        file=head.name,
+        part=CONFIG,
+        code=ErrorCode.CONFIG,
+        expected=expected,
+        found=found,
+    )
 
 
 class EagleHead(nn.Module):
@@ -253,9 +274,13 @@ class EagleHead(nn.Module):
         outside = [value for value in self.target_ids.tolist() if not 0 <= value < config.llama.vocab_size]
         if outside:
             raise TensorError(
-                "maps a token of the draft head past the model's vocabulary", file=head.name, tensor="d2t",
-                code="draft", expected=f"0 to {config.llama.vocab_size - 1}", found=outside[0],
-            )  # fmt: skip
+                "maps a token of the draft head past the model's vocabulary",
+                file=head.name,
+                tensor="d2t",
+                code="draft",
+                expected=f"0 to {config.llama.vocab_size - 1}",
+                found=outside[0],
+            )
         self._shared = [] if self.embedding is not None else [model.get_input_embeddings()]  # not a submodule
 
     def _norm(self, stored: Any) -> LlamaRMSNorm:

@@ -130,9 +130,13 @@ def load_model(
     for name, tensor in state.items():
         if name in parameters and tensor.shape != parameters[name].shape:
             raise TensorError(
-                "a tensor has another shape than the model's", file=str(filename), tensor=name, code="shape",
-                expected=str(list(parameters[name].shape)), found=str(list(tensor.shape)),
-            )  # fmt: skip
+                "a tensor has another shape than the model's",
+                file=str(filename),
+                tensor=name,
+                code="shape",
+                expected=str(list(parameters[name].shape)),
+                found=str(list(tensor.shape)),
+            )
     missing, unexpected = model.load_state_dict(state, strict=False)
     filled = {id(value) for name, value in parameters.items() if name in state}
     absent = {name for name in missing if id(parameters[name]) not in filled}

@@ -107,9 +107,10 @@ class CompressedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         if self._prompt is not None:
             raise UsageError(
-                "the cache did not see the queries of the prompt", code=ErrorCode.USAGE,
+                "the cache did not see the queries of the prompt",
+                code=ErrorCode.USAGE,
                 hint=f'Call model.set_attn_implementation("{ATTENTION}").',
-            )  # fmt: skip
+            )
         cache, keep = self.array_cache, self._settings["keep"]
         if keep is not None and not len(cache) and key_states.shape[-2] > keep:
             self._prompt = key_states, value_states

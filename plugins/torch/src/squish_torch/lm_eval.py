@@ -53,17 +53,21 @@ class SquishLM(HFLM):
         self.file = named_file(pretrained)
         model = from_pretrained(self.file, backend=backend, device=device or "cpu")
         super().__init__(
-            pretrained=model, tokenizer=tokenizer_of(self.file), batch_size=batch_size or 1,
-            max_batch_size=max_batch_size or 64, **options,
-        )  # fmt: skip
+            pretrained=model,
+            tokenizer=tokenizer_of(self.file),
+            batch_size=batch_size or 1,
+            max_batch_size=max_batch_size or 64,
+            **options,
+        )
 
     def get_model_info(self) -> dict[str, Any]:
         """What was measured: digests of the files, how tensors are stored, and how they ran; nothing is looked up
         online."""
         return {
             "model_num_parameters": sum(tensor.spec.elements for tensor in self.file.values()),
-            "model_dtype": str(self._model.dtype), "squish": description_of(self.file),
-        }  # fmt: skip
+            "model_dtype": str(self._model.dtype),
+            "squish": description_of(self.file),
+        }
 
 
 def description_of(file: File) -> dict[str, Any]:
@@ -74,12 +78,10 @@ def description_of(file: File) -> dict[str, Any]:
         tensors[codec] += 1
         stored[codec] += tensor.bound.encoding.stored
     return {
-        "files": [
-            {"name": ref.name, "sha256": _digest(file, number)} for number, ref in enumerate(file.index.files)
-        ],
+        "files": [{"name": ref.name, "sha256": _digest(file, number)} for number, ref in enumerate(file.index.files)],
         "codecs": [{"codec": codec, "tensors": count, "bytes": stored[codec]} for codec, count in tensors.items()],
         "chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains_of(file)],
-    }  # fmt: skip
+    }
 
 
 def _digest(file: File, number: int) -> str:

@@ -84,9 +84,14 @@ def from_pretrained(
     state = LazyState(file, dtype, copy)
     options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     model, report = model_class.from_pretrained(
-        None, config=config, state_dict=state, dtype=dtype, output_loading_info=True,
-        quantization_config=quantization.attach(state), **options,
-    )  # fmt: skip
+        None,
+        config=config,
+        state_dict=state,
+        dtype=dtype,
+        output_loading_info=True,
+        quantization_config=quantization.attach(state),
+        **options,
+    )
     check_complete(report, file)
     if GENERATION in file.assets:
         model.generation_config = GenerationConfig.from_dict(json.loads(bytes(file.assets[GENERATION].raw)))
@@ -114,9 +119,12 @@ def config_of(path: Any) -> Any:
     file = named_file(path)
     if CONFIG not in file.assets:
         raise FormatError(
-            "has no config", file=file.name, part=CONFIG, code=ErrorCode.CONFIG,
+            "has no config",
+            file=file.name,
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
             hint="Put config.json beside it, or pass config=.",
-        )  # fmt: skip
+        )
     settings = json.loads(bytes(file.assets[CONFIG].raw))
     settings.pop(QUANTIZATION, None)
     kind = settings.get("model_type")
@@ -148,9 +156,12 @@ def tokenizer_of(path: Any) -> Any:
     file = named_file(path)
     if not any(name in file.assets for name in VOCABULARIES):
         raise FormatError(
-            "has no tokenizer", file=file.name, part="tokenizer.json", code="tokenizer",
+            "has no tokenizer",
+            file=file.name,
+            part="tokenizer.json",
+            code="tokenizer",
             hint="Put tokenizer.json beside it.",
-        )  # fmt: skip
+        )
     with tempfile.TemporaryDirectory() as folder:
         for name in TOKENIZER_FILES:
             if name in file.assets:
@@ -171,9 +182,12 @@ def class_of(config: Any, file: File) -> Any:
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     raise FormatError(
-        "transformers has no causal model for its config", file=file.name, part=CONFIG, code=ErrorCode.CONFIG,
+        "transformers has no causal model for its config",
+        file=file.name,
+        part=CONFIG,
+        code=ErrorCode.CONFIG,
         found=config.model_type,
-    )  # fmt: skip
+    )
 
 
 def check_complete(report: Any, file: File) -> None:
@@ -182,6 +196,10 @@ def check_complete(report: Any, file: File) -> None:
         raise TensorError("a tensor of the model is missing", file=file.name, tensor=name, code="missing-tensor")
     for name, found, expected in sorted(report["mismatched_keys"], key=str):
         raise TensorError(
-            "a tensor has another shape than the model's", file=file.name, tensor=str(name), code="shape",
-            expected=str(list(expected)), found=str(list(found)),
-        )  # fmt: skip
+            "a tensor has another shape than the model's",
+            file=file.name,
+            tensor=str(name),
+            code="shape",
+            expected=str(list(expected)),
+            found=str(list(found)),
+        )

@@ -30,11 +30,13 @@ class ClassName(str):
         names = {config.__name__ for config in AUTO_QUANTIZATION_CONFIG_MAPPING.values()}
         if str.__ne__(self, other) and other in names:
             raise UsageError(
-                "config.json declares another quantization", expected="a config without quantization_config",
-                found=str(other), code="quant-method",
+                "config.json declares another quantization",
+                expected="a config without quantization_config",
+                found=str(other),
+                code="quant-method",
                 hint="Call from_pretrained(folder, config=squish_torch.config_of(folder), "
                 "quantization_config=SquishConfig()), or squish_torch.from_pretrained(folder).",
-            )  # fmt: skip
+            )
         return str.__ne__(self, other)
 
     __eq__, __hash__ = str.__eq__, str.__hash__

@@ -51,9 +51,11 @@ class ModuleOptions:
     def _check(self, attribute: Any, value: str) -> None:
         if value not in UNSUPPORTED:
             raise UsageError(
-                "invalid on_unsupported", expected=" or ".join(map(repr, UNSUPPORTED)), found=repr(value),
+                "invalid on_unsupported",
+                expected=" or ".join(map(repr, UNSUPPORTED)),
+                found=repr(value),
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
 
     def runs(self, tensor: StoredTensor, rank: int = 2) -> bool:
         """Whether a tensor stays compressed; SquishError if the backend does not run it and it must not be decoded."""
@@ -138,9 +140,14 @@ def _experts(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype)
 
 
 def _separate_experts(
-    path: str, module: Any, file: File, tensors: list[list[str]], runs: Mapping[str, bool], backend: str,
+    path: str,
+    module: Any,
+    file: File,
+    tensors: list[list[str]],
+    runs: Mapping[str, bool],
+    backend: str,
     dtype: torch.dtype,
-) -> Replacement:  # fmt: skip
+) -> Replacement:
     groups: list[Any] = []
     compressed, dense = dict[str, str](), dict[str, str]()
     for number, names in enumerate(tensors):

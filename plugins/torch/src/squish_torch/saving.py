@@ -51,9 +51,15 @@ def detach(model: Any) -> None:
 
 
 def save_pretrained(
-    model: Any, save_directory: str | os.PathLike[str], *, to: str | None = None, encode: Any = None,
-    state_dict: Any = None, push_to_hub: bool = False, **options: Any,
-) -> None:  # fmt: skip
+    model: Any,
+    save_directory: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    encode: Any = None,
+    state_dict: Any = None,
+    push_to_hub: bool = False,
+    **options: Any,
+) -> None:
     """Write the model, codes kept, with its config and tokenizer.
 
     Parameters
@@ -85,9 +91,11 @@ def save_pretrained(
     if state is None or state_dict is not None or push_to_hub:
         argument = "state_dict" if state_dict is not None else "push_to_hub" if push_to_hub else "a pickled model"
         raise UsageError(
-            "cannot be saved as it was loaded", found=argument, code=ErrorCode.USAGE,
+            "cannot be saved as it was loaded",
+            found=argument,
+            code=ErrorCode.USAGE,
             hint="Save model.dequantize(), or a model that from_pretrained has loaded.",
-        )  # fmt: skip
+        )
     check_unchanged(model, state)
     source = getattr(state.file, "original", state.file)
     target = target_of(Path(save_directory), source, to)
@@ -105,9 +113,12 @@ def check_unchanged(model: Any, state: LazyState) -> None:
             stored = value[...]
             if not torch.equal(current[name].cpu(), stored.to(current[name].dtype)):
                 raise TensorError(
-                    "was changed since the model was loaded", file=state.file.name, tensor=name, code="state",
+                    "was changed since the model was loaded",
+                    file=state.file.name,
+                    tensor=name,
+                    code="state",
                     hint="Save model.dequantize(), which has the new values.",
-                )  # fmt: skip
+                )
 
 
 def target_of(path: Path, source: File, to: str | None) -> Path:

@@ -59,9 +59,12 @@ class Acceptance:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "passes": self.passes, "proposed": self.proposed, "accepted": self.accepted,
-            "acceptance_rate": self.rate, "mean_accepted_length": self.mean_length,
-        }  # fmt: skip
+            "passes": self.passes,
+            "proposed": self.proposed,
+            "accepted": self.accepted,
+            "acceptance_rate": self.rate,
+            "mean_accepted_length": self.mean_length,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from stored counts."""
@@ -145,9 +148,16 @@ class Drafter:
         return ids
 
     def _decode(
-        self, model: Any, input_ids: torch.Tensor, *, logits_processor: Any, stopping_criteria: Any,
-        generation_config: Any, streamer: Any = None, **inputs: Any,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        *,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        streamer: Any = None,
+        **inputs: Any,
+    ) -> torch.Tensor:
         """Decode as transformers' `custom_generate`."""
         _check_call(input_ids, generation_config, inputs)
         choose = partial(_choose, logits_processor, stopping_criteria, generation_config.do_sample, streamer)
@@ -209,8 +219,11 @@ def check_draft(head: File, model: Any) -> HeadConfig:
 def _not_possible(found: str) -> UsageError:
     return UsageError(
         "the model's state cannot be rolled back to an earlier token, so a draft head cannot run with it",
-        found=found, expected="layers of attention", code=ErrorCode.USAGE, hint="Run the model without --draft.",
-    )  # fmt: skip
+        found=found,
+        expected="layers of attention",
+        code=ErrorCode.USAGE,
+        hint="Run the model without --draft.",
+    )
 
 
 def _check_call(ids: torch.Tensor, config: Any, inputs: Mapping[str, Any]) -> None:
@@ -235,9 +248,14 @@ def _not_supported(name: str, found: Any) -> UsageError:
 
 
 def _choose(
-    processor: Any, stopping: Any, sample: bool, streamer: Any, ids: torch.Tensor, logits: torch.Tensor,
+    processor: Any,
+    stopping: Any,
+    sample: bool,
+    streamer: Any,
+    ids: torch.Tensor,
+    logits: torch.Tensor,
     chain: torch.Tensor,
-) -> tuple[torch.Tensor, int, bool]:  # fmt: skip
+) -> tuple[torch.Tensor, int, bool]:
     """Append tokens from the model's logits, up to the first that differs from the chain.
 
     Returns all tokens, how many of the chain were accepted, and whether to stop.

@@ -45,9 +45,12 @@ def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.T
     dtype = dtype or torch.float32
     if dtype not in DECODED:
         raise UsageError(
-            "compressed tensors are not decoded into this dtype", tensor=tensor.name, code="dtype",
-            expected=", ".join(map(str, DECODED)), found=str(dtype),
-        )  # fmt: skip
+            "compressed tensors are not decoded into this dtype",
+            tensor=tensor.name,
+            code="dtype",
+            expected=", ".join(map(str, DECODED)),
+            found=str(dtype),
+        )
     values = torch.empty(tensor.shape, dtype=dtype)
     weight = tensor.load(policy="exact", op="dense")
     for region in tensor.bound.panels():
@@ -65,8 +68,9 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 def array_of(name: str, value: Any) -> np.ndarray:
     """A tensor's values as a NumPy array (of ml_dtypes if NumPy lacks the dtype), without a copy if possible."""
     if not isinstance(value, torch.Tensor) or value.dtype not in NAMES:
-        raise UsageError("not a tensor that can be saved", tensor=name, found=str(getattr(value, "dtype", type(value))),
-                         code="array")  # fmt: skip
+        raise UsageError(
+            "not a tensor that can be saved", tensor=name, found=str(getattr(value, "dtype", type(value))), code="array"
+        )
     stored = value.detach().cpu().contiguous()
     kind = dtypes.to_numpy(NAMES[value.dtype])
     return stored.reshape(-1).view(torch.uint8).numpy().view(kind).reshape(tuple(stored.shape))

@@ -121,11 +121,14 @@ def _prepare(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     products = {dtype: weight.linear_pointers(name) for dtype, name in FLOATS.items() if op == "linear"}
     in_panels = weight.chain.options.get("activations") == "bf16" and multiplies_bf16()
     entry = Entry(
-        weight, spec.shape, tuple(zip(key[0], map(_version, parts), storages)),
-        tuple(part.untyped_storage().data_ptr() for part in parts), threads,
+        weight,
+        spec.shape,
+        tuple(zip(key[0], map(_version, parts), storages)),
+        tuple(part.untyped_storage().data_ptr() for part in parts),
+        threads,
         {dtype: product for dtype, product in products.items() if product is not None},
         PANEL_ROWS if in_panels else None,
-    )  # fmt: skip
+    )
     with _lock:
         _added += 1
         _entries[key] = entry

@@ -68,8 +68,12 @@ def make_broken(name: str, error: Exception, extras: Parts) -> Layer:
     """Build an unreadable layer; its bytes stay accessible as parts."""
     part = next(iter(extras.values()), None)
     spec = TensorSpec(
-        name=name, shape=part.shape if part else (0,), dtype="unknown", extras=extras, problem=str(error).rstrip("."),
-    )  # fmt: skip
+        name=name,
+        shape=part.shape if part else (0,),
+        dtype="unknown",
+        extras=extras,
+        problem=str(error).rstrip("."),
+    )
     code = getattr(error, "code", None) or "layer"
     return Layer(spec, None, (Problem(code=code, severity="error", where=name, message=str(error)),))
 

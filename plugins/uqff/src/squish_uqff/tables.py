@@ -15,9 +15,20 @@ GGML_DENSE = {0: "f32", 1: "f16", 30: "bf16"}
 GGML_BLOCKS = {
     BLOCK_TYPES[name].code: name
     for name in (
-        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "q8_0",
+        "q8_1",
+        "q2_k",
+        "q3_k",
+        "q4_k",
+        "q5_k",
+        "q6_k",
+        "q8_k",
     )
-}  # fmt: skip
+}
 
 AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16", "bf16")
 

@@ -128,7 +128,9 @@ def compression_level(params: Params) -> int:
         level = 99
     if not -7 <= level <= zstandard.MAX_COMPRESSION_LEVEL:
         raise CodecError(
-            "invalid zstd level", expected=f"-7 to {zstandard.MAX_COMPRESSION_LEVEL}",
-            found=repr(params["level"]), code="level",
-        )  # fmt: skip
+            "invalid zstd level",
+            expected=f"-7 to {zstandard.MAX_COMPRESSION_LEVEL}",
+            found=repr(params["level"]),
+            code="level",
+        )
     return level

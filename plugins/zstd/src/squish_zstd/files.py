@@ -56,10 +56,12 @@ class Unpacked(Source):
         largest, allowed = int(table[:, 1].max(initial=0)), max(_SMALL, packed.size * limits.ratio)
         if self.size > allowed:
             raise LimitError(
-                "decompressed size exceeds the limit", expected=f"at most {allowed} bytes",
-                found=f"{self.size} bytes", code="ratio",
+                "decompressed size exceeds the limit",
+                expected=f"at most {allowed} bytes",
+                found=f"{self.size} bytes",
+                code="ratio",
                 limit="ratio",
-            )  # fmt: skip
+            )
         if largest > LARGEST:
             raise _unpack_first(f"with frames of up to {largest} bytes")
 
@@ -208,9 +210,12 @@ def _table(packed: Source, limits: Limits) -> np.ndarray:
         raise _corrupt("corrupt seek table", "a table within the file", f"{count} frames", packed.size)
     if size > limits.header:
         raise LimitError(
-            "seek table too long", expected=f"at most {limits.header} bytes", found=f"{size} bytes",
-            code="header", limit="header",
-        )  # fmt: skip
+            "seek table too long",
+            expected=f"at most {limits.header} bytes",
+            found=f"{size} bytes",
+            code="header",
+            limit="header",
+        )
     header = _HEADER.unpack(packed.read(start, _HEADER.size))
     if header != (_SKIPPABLE, size + _FOOTER.size):
         raise _corrupt("corrupt seek table", f"a frame of {size + _FOOTER.size} bytes", header, start)
@@ -225,10 +230,11 @@ def _scan_frames(packed: Source) -> np.ndarray:
     """Return the sizes like `_table`, from frame and block headers."""
     if packed.is_remote:
         raise FormatError(
-            "compressed file without a seek table: all of it would be downloaded", code="frames",
+            "compressed file without a seek table: all of it would be downloaded",
+            code="frames",
             found=f"{packed.size} bytes",
             hint="Download it; `squish convert X.gguf X.gguf.zst` writes seekable frames with a table.",
-        )  # fmt: skip
+        )
     data = packed.view(0, packed.size)
     rows, position = [], 0
     # Data between two frames is skippable; it is decoded together with the following frame.
@@ -245,9 +251,10 @@ def _scan_frames(packed: Source) -> np.ndarray:
 
 def _unpack_first(how: str) -> FormatError:
     return FormatError(
-        f"compressed file {how}", code="frames",
+        f"compressed file {how}",
+        code="frames",
         hint="Decompress it (`zstd -d`); `squish convert X.gguf X.gguf.zst` writes seekable frames.",
-    )  # fmt: skip
+    )
 
 
 def _corrupt(what: str, expected: str, found: Any, offset: int) -> FormatError:

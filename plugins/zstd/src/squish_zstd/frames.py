@@ -54,9 +54,12 @@ def frames(data: memoryview, size: int) -> Iterator[tuple[int, int]]:
         else:
             what = "trailing bytes after the last zstd frame" if position else "not zstd data"
             raise CodecError(
-                what, offset=position, expected=_FRAME.to_bytes(4, "little").hex(),
-                found=bytes(data[position : position + 4]).hex(), code="zstd",
-            )  # fmt: skip
+                what,
+                offset=position,
+                expected=_FRAME.to_bytes(4, "little").hex(),
+                found=bytes(data[position : position + 4]).hex(),
+                code="zstd",
+            )
         if stop > len(data):
             raise _truncated(stop, len(data))
         position = stop
@@ -71,9 +74,13 @@ def _frame_end(data: memoryview, start: int, expected: int) -> int:
         raise CodecError("needs a zstd dictionary", offset=start, found=f"id {header.dict_id}", code="dictionary")
     if header.window_size > WINDOW:
         raise CodecError(
-            "zstd window too large", offset=start, expected=f"at most {WINDOW} bytes",
-            found=f"{header.window_size} bytes", code="window", hint="Compress again without long mode.",
-        )  # fmt: skip
+            "zstd window too large",
+            offset=start,
+            expected=f"at most {WINDOW} bytes",
+            found=f"{header.window_size} bytes",
+            code="window",
+            hint="Compress again without long mode.",
+        )
     position, decoded, last = start + zstandard.frame_header_size(data[start : start + 18]), 0, False
     while not last:
         block = _uint(data, position, 3)
@@ -102,6 +109,9 @@ def _truncated(min_size: int, size: int) -> CodecError:
 def wrong_size(expected: int, found: str) -> CodecError:
     """Error for frames that decode to another size than declared."""
     return CodecError(
-        "decoded zstd size mismatch", expected=f"{expected} bytes", found=found, code="size",
+        "decoded zstd size mismatch",
+        expected=f"{expected} bytes",
+        found=found,
+        code="size",
         hint="The shape in the header does not match the data.",
-    )  # fmt: skip
+    )

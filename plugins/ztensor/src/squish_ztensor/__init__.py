@@ -57,21 +57,31 @@ def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
         CodecInfo(
-            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True, needs=("zstd",),
+            id="zt.zstd-seekable",
+            title="zstd frames with a seek table",
+            kind="bytes",
+            lossless=True,
+            needs=("zstd",),
             factory="squish_ztensor.codecs.seekable:ZstdSeekable",
         ),
         CodecInfo(
-            id="zt.sparse_csr", title="sparse rows (CSR)", lossless=True, factory="squish_ztensor.codecs.sparse:Csr",
+            id="zt.sparse_csr",
+            title="sparse rows (CSR)",
+            lossless=True,
+            factory="squish_ztensor.codecs.sparse:Csr",
             aliases={"sparse_csr": "zt.sparse_csr"},
         ),
         CodecInfo(
-            id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.codecs.sparse:Coo",
+            id="zt.sparse_coo",
+            title="sparse coordinates",
+            lossless=True,
+            factory="squish_ztensor.codecs.sparse:Coo",
             aliases={"sparse_coo": "zt.sparse_coo"},
         ),
         CodecInfo(
             id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:AxisMx"
         ),
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

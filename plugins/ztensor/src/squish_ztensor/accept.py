@@ -93,8 +93,10 @@ def dropped(specs: Sequence[TensorSpec], storable: Callable[[Mapping[str, Any]],
     """Return the attributes that cannot be stored, for the report."""
     return tuple(
         Dropped("attribute", key, where=spec.name)
-        for spec in specs for key, value in spec.attrs.items() if not storable({key: value})
-    )  # fmt: skip
+        for spec in specs
+        for key, value in spec.attrs.items()
+        if not storable({key: value})
+    )
 
 
 def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> Iterator[Any]:

@@ -55,10 +55,12 @@ def edit(
     edits = bool(add or remove or put or unset)
     if not (edits or recover):
         raise SquishError(
-            "nothing to change", file=file, expected="--add, --remove, --set, --unset or --recover",
+            "nothing to change",
+            file=file,
+            expected="--add, --remove, --set, --unset or --recover",
             code=ErrorCode.USAGE,
             hint="Run `squish edit --help` for examples.",
-        )  # fmt: skip
+        )
     with locked_file(Path(file), recover) as lock, ExitStack() as stack:
         with open_file(file, "ztensor") as old:  # closed before the file is replaced
             removed = _matching(list(old), remove or [], file)
@@ -92,9 +94,12 @@ def _check_format(file: str) -> None:
     if found != "ztensor":
         target = str(Path(file).with_suffix(".zt"))
         raise UsageError(
-            "squish edit changes zTensor files", found=f"{file}, which is {found}", expected="a file such as model.zt",
-            code=ErrorCode.USAGE, hint=f"Run `squish convert {quote(file)} {quote(target)}`, then edit {target}.",
-        )  # fmt: skip
+            "squish edit changes zTensor files",
+            found=f"{file}, which is {found}",
+            expected="a file such as model.zt",
+            code=ErrorCode.USAGE,
+            hint=f"Run `squish convert {quote(file)} {quote(target)}`, then edit {target}.",
+        )
 
 
 def _matching(names: list[str], patterns: list[str], file: str) -> list[str]:

@@ -85,9 +85,14 @@ def part(component: Component, dtype: str, shape: tuple[int, ...]) -> Part:
         raise UnreadableError(f"a component has {length} bytes, but {dtype} {list(shape)} needs {size}")
     segment = Segment(component.get("file", 0), component["offset"], component["length"])
     return Part(
-        dtype=dtype, shape=shape, segments=(segment,), filters=filters[encoding], digest=digest,
-        digest_of=component.get("digest_of", "stored"), byteorder=byteorder,
-    )  # fmt: skip
+        dtype=dtype,
+        shape=shape,
+        segments=(segment,),
+        filters=filters[encoding],
+        digest=digest,
+        digest_of=component.get("digest_of", "stored"),
+        byteorder=byteorder,
+    )
 
 
 def raw_part(component: Component) -> Part:

@@ -116,9 +116,11 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
     if dirty:
         more = f" and {len(dirty) - 1} more places" if len(dirty) > 1 else ""
         yield Problem(
-            code="padding", severity="warning", where=f"byte {dirty[0]}",
+            code="padding",
+            severity="warning",
+            where=f"byte {dirty[0]}",
             message=f"padding between tensors is not zero at byte {dirty[0]}{more}",
-        )  # fmt: skip
+        )
 
 
 def _padding(manifest: Manifest) -> Iterator[tuple[int, int]]:

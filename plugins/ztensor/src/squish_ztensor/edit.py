@@ -110,9 +110,13 @@ def change(
         location = locate(source, limits)
         if location.wire == "0.1":
             raise UnsupportedVersionError(
-                "zTensor 0.1 files cannot be edited", file=source.name, expected="1.0, 1.1, 1.2 or 2",
-                found=location.wire, code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
-            )  # fmt: skip
+                "zTensor 0.1 files cannot be edited",
+                file=source.name,
+                expected="1.0, 1.1, 1.2 or 2",
+                found=location.wire,
+                code="version",
+                hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
+            )
         manifest = read_manifest(source, limits)  # raises if the file is damaged
         write_options = _write_options(manifest)
         root = _root(source, location, limits)
@@ -173,9 +177,13 @@ def _array(name: str, array: np.ndarray, options: WriteOptions) -> OutgoingTenso
 
 
 def _change(
-    root: Root, manifest: Manifest, source: Source, remove: tuple[str, ...], attributes: Mapping[str, Any],
+    root: Root,
+    manifest: Manifest,
+    source: Source,
+    remove: tuple[str, ...],
+    attributes: Mapping[str, Any],
     limits: Limits,
-) -> list[OutgoingTensor]:  # fmt: skip
+) -> list[OutgoingTensor]:
     """Change the decoded manifest in place; returns the new `squish.meta` if the file keeps metadata there."""
     if not v2_writer.storable(attributes):
         raise FormatError("zTensor cannot store an attribute of this type", code="attributes")

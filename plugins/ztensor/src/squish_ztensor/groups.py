@@ -119,10 +119,13 @@ def attributes_v2(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
     word = params.get("word", "u8").replace("i", "u")
     scales = params.get("scale_dtype", "f32")
     return {
-        "bits": bits, "group_size": group, "axis": axis, "zero_point": zero,
+        "bits": bits,
+        "group_size": group,
+        "axis": axis,
+        "zero_point": zero,
         "packing": {"word": word, "order": order, "per_word": per_word},
         "scale_form": "e8m0_exponent" if scales == "f8_e8m0" else "f32_factors",
-    }  # fmt: skip
+    }
 
 
 def _common(shape: Shape, params: Mapping[str, Any]) -> tuple[int, int, int, int, str]:
@@ -136,11 +139,14 @@ def _supported(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
     """Whether zTensor supports these parameters."""
     axis, offset, order = params.get("axis", -1), params.get("offset", "none"), params.get("order", "lsb")
     return (
-        axis in (-1, -2) and params.get("pack_axis", axis) == axis and not params.get("transposed")
-        and not _signed(params) and order in (("padded",) if params["bits"] == 3 else ("lsb", "msb"))
+        axis in (-1, -2)
+        and params.get("pack_axis", axis) == axis
+        and not params.get("transposed")
+        and not _signed(params)
+        and order in (("padded",) if params["bits"] == 3 else ("lsb", "msb"))
         and offset in (("zero_point",) if zeros else ("zero_point", "none"))
         and not (offset == "zero_point" and params.get("zero"))
-    )  # fmt: skip
+    )
 
 
 def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]) -> bool:

@@ -45,9 +45,11 @@ class WriteOptions:
         for key, values in _VALUES.items():
             if options.get(key, values[0]) not in values:
                 raise FormatError(
-                    f"invalid value of the zTensor option {key}", expected=", ".join(values), found=repr(options[key]),
+                    f"invalid value of the zTensor option {key}",
+                    expected=", ".join(values),
+                    found=repr(options[key]),
                     code=ErrorCode.OPTION,
-                )  # fmt: skip
+                )
         result = cls(**options)
         is_v2 = result.wire == "2"
         rules = [
@@ -98,7 +100,8 @@ def zstd_codec() -> tuple[ByteCodec, Any]:
         from squish_zstd.api import Zstd, compression_level
     except ImportError as error:
         raise MissingPluginError(
-            f"encoding=zstd requires the package squish-zstd: {error}", code=ErrorCode.NOT_INSTALLED,
+            f"encoding=zstd requires the package squish-zstd: {error}",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
-        ) from None  # fmt: skip
+        ) from None
     return Zstd(), compression_level

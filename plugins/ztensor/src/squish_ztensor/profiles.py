@@ -102,9 +102,16 @@ def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any
     if "offset" in extra and zero_point.get("packing") not in ("plain", "same_as_data"):
         raise UnreadableError("the packing of zero_point must be 'plain' or 'same_as_data'")
     return _affine(
-        shape, data, components["scales"], components.get("zeros"), attributes, per_word=packing.get("per_word"),
-        order=packing.get("order"), packed=zero_point.get("packing") == "same_as_data", extra=extra,
-    )  # fmt: skip
+        shape,
+        data,
+        components["scales"],
+        components.get("zeros"),
+        attributes,
+        per_word=packing.get("per_word"),
+        order=packing.get("order"),
+        packed=zero_point.get("packing") == "same_as_data",
+        extra=extra,
+    )
 
 
 def _quantized_group(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
@@ -119,9 +126,17 @@ def _quantized_group(shape: Shape, components: Components, attributes: dict[str,
         )
     packed = zeros is not None and zeros.get("dtype") == data.get("dtype") and attributes.get("zero_point") != "plain"
     read = partial(
-        _affine, shape, data, scales, zeros, per_word=int(packing[1]), packed=packed, widths=groups.WIDTHS_V1,
-        order=attributes.get("order", "lsb_first"), extra={} if zeros is None else {"offset": "zero_point"},
-    )  # fmt: skip
+        _affine,
+        shape,
+        data,
+        scales,
+        zeros,
+        per_word=int(packing[1]),
+        packed=packed,
+        widths=groups.WIDTHS_V1,
+        order=attributes.get("order", "lsb_first"),
+        extra={} if zeros is None else {"offset": "zero_point"},
+    )
     try:
         return read({"axis": 0, **attributes})
     except UnreadableError:
@@ -133,9 +148,18 @@ def _quantized_group(shape: Shape, components: Components, attributes: dict[str,
 
 
 def _affine(
-    shape: Shape, data: Component, scales: Component, zeros: Component | None, attributes: dict[str, Any], *,
-    per_word: Any, order: Any, packed: bool, extra: dict[str, Any], widths: tuple[int, ...] = groups.WIDTHS,
-) -> tuple[str, Encoding]:  # fmt: skip
+    shape: Shape,
+    data: Component,
+    scales: Component,
+    zeros: Component | None,
+    attributes: dict[str, Any],
+    *,
+    per_word: Any,
+    order: Any,
+    packed: bool,
+    extra: dict[str, Any],
+    widths: tuple[int, ...] = groups.WIDTHS,
+) -> tuple[str, Encoding]:
     """Return the affine codec over these parts, after checking all sizes."""
     word, bits = element_of(data, "data"), attributes.get("bits")
     if type(bits) is not int or bits not in widths or word not in INTEGERS:

@@ -47,9 +47,12 @@ def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any
         return {}
     if type(attributes) is not dict or not all(type(key) is str for key in attributes):
         raise FormatError(
-            "attributes must be a map with text keys", tensor=name, offset=offset,
-            found="another key" if type(attributes) is dict else type(attributes).__name__, code="schema",
-        )  # fmt: skip
+            "attributes must be a map with text keys",
+            tensor=name,
+            offset=offset,
+            found="another key" if type(attributes) is dict else type(attributes).__name__,
+            code="schema",
+        )
     return {key: cbor.native(value) for key, value in attributes.items()}
 
 

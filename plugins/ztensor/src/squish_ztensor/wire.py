@@ -41,9 +41,12 @@ def locate(source: Source, limits: Limits) -> Location:
     head = source.read(0, min(len(MAGIC), source.size))
     if len(head) < len(MAGIC):
         raise TruncatedError(
-            "truncated: shorter than the magic of zTensor", expected=f"{len(MAGIC)} bytes", found=f"{len(head)} bytes",
-            code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated: shorter than the magic of zTensor",
+            expected=f"{len(MAGIC)} bytes",
+            found=f"{len(head)} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     if head == footer.MAGIC:
         return Location("2", *footer.manifest_range(source, limits))
     if head == MAGIC_0_1:
@@ -52,9 +55,12 @@ def locate(source: Source, limits: Limits) -> Location:
         raise _magic_error(source, head)
     if source.size < len(MAGIC) + FOOTER:
         raise TruncatedError(
-            "truncated after the header: too short for a manifest", expected=f"at least {len(MAGIC) + FOOTER} bytes",
-            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated after the header: too short for a manifest",
+            expected=f"at least {len(MAGIC) + FOOTER} bytes",
+            found=f"{source.size} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     tail = source.read(source.size - FOOTER, FOOTER)
     if tail[8:] != MAGIC:
         length = int.from_bytes(tail[8:], "little")
@@ -74,9 +80,12 @@ def _magic_error(source: Source, head: bytes) -> SquishError:
     if tail in (MAGIC, footer.MAGIC):
         return FormatError(
             f"bad magic at the start, although the file ends like zTensor {'v1.1' if tail == MAGIC else 'v2'}",
-            offset=0, expected=tail, found=head, code="magic",
+            offset=0,
+            expected=tail,
+            found=head,
+            code="magic",
             hint="The start of the file is damaged; download it again.",
-        )  # fmt: skip
+        )
     other = lookalike(source.read(0, min(80, source.size)), text=True)
     if other:
         return UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
@@ -88,9 +97,12 @@ def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Locat
     at = source.size - 8
     if at <= len(MAGIC):
         raise TruncatedError(
-            "truncated: too short for a manifest", expected=f"at least {len(MAGIC) + 9} bytes",
-            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated: too short for a manifest",
+            expected=f"at least {len(MAGIC) + 9} bytes",
+            found=f"{source.size} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     length = int.from_bytes(source.read(at, 8), "little")
     _check_range(source, at - length, length, limits, at, major)
     return Location(wire, at - length, length)
@@ -99,29 +111,42 @@ def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Locat
 def _check_range(source: Source, start: int, length: int, limits: Limits, at: int, major: int) -> None:
     if length > CAP:
         raise LimitError(
-            "the manifest is larger than 1 GiB", offset=at, expected=f"at most {CAP} bytes", found=length,
+            "the manifest is larger than 1 GiB",
+            offset=at,
+            expected=f"at most {CAP} bytes",
+            found=length,
             code="manifest-size",
-        )  # fmt: skip
+        )
     if not length:
         raise FormatError("the manifest is empty", offset=at, expected="at least 1 byte", found=0, code="manifest-size")
     if start < len(MAGIC):
         fault = "is larger than the file" if start < 0 else "overlaps the header"
         raise FormatError(
-            f"the manifest {fault}", offset=at, expected=f"at most {at - len(MAGIC)} bytes", found=length,
+            f"the manifest {fault}",
+            offset=at,
+            expected=f"at most {at - len(MAGIC)} bytes",
+            found=length,
             code="manifest-size",
-        )  # fmt: skip
+        )
     # Check one byte before reading a gigabyte of zeros.
     if (first := source.read(start, 1))[0] >> 5 != major:
         kind = "a map" if major == _MAP else "an array"
         raise FormatError(
-            f"the manifest is not {kind} in CBOR", offset=start, expected=f"{kind}",
-            found=f"byte 0x{first.hex()}", code="manifest",
-        )  # fmt: skip
+            f"the manifest is not {kind} in CBOR",
+            offset=start,
+            expected=f"{kind}",
+            found=f"byte 0x{first.hex()}",
+            code="manifest",
+        )
     if length > limits.header:
         raise LimitError(
-            "the manifest is too large", offset=at, expected=f"at most {limits.header} bytes", found=length,
-            code="manifest-size", limit="header",
-        )  # fmt: skip
+            "the manifest is too large",
+            offset=at,
+            expected=f"at most {limits.header} bytes",
+            found=length,
+            code="manifest-size",
+            limit="header",
+        )
 
 
 def no_footer(source: Source, why: str = "") -> FormatError:
@@ -131,6 +156,9 @@ def no_footer(source: Source, why: str = "") -> FormatError:
     after = f"; {window - at - len(MAGIC)} bytes after a footer" if at >= 0 else ""
     return TruncatedError(
         f"no footer magic: a truncated v1.1 or v1.2 file, or a damaged v1.0 file{after}{why}",
-        offset=source.size - len(MAGIC), expected=MAGIC, found=source.read(source.size - len(MAGIC), len(MAGIC)),
-        code="footer", hint="Remove the trailing bytes." if after else "Download the file again.",
-    )  # fmt: skip
+        offset=source.size - len(MAGIC),
+        expected=MAGIC,
+        found=source.read(source.size - len(MAGIC), len(MAGIC)),
+        code="footer",
+        hint="Remove the trailing bytes." if after else "Download the file again.",
+    )

@@ -48,9 +48,11 @@ class ActivationTable:
         low, high = self.domain
         if self.knots.shape != (KNOTS,) or not low < high:
             raise SquishError(
-                "invalid activation table", expected=f"{KNOTS} knots over an increasing domain",
-                found=f"{list(self.knots.shape)} over {low} to {high}", code="activation",
-            )  # fmt: skip
+                "invalid activation table",
+                expected=f"{KNOTS} knots over an increasing domain",
+                found=f"{list(self.knots.shape)} over {low} to {high}",
+                code="activation",
+            )
 
     @classmethod
     def of(cls, name: str) -> ActivationTable:

@@ -44,15 +44,19 @@ class Ane(Backend):
 
         if "device" not in options:
             raise UsageError(
-                "ane options need a device", code=ErrorCode.BACKEND, found=str(CodecSpec(self.id, options)),
+                "ane options need a device",
+                code=ErrorCode.BACKEND,
+                found=str(CodecSpec(self.id, options)),
                 expected=str(CodecSpec(self.id, {"device": "M1", **options})),
-            )  # fmt: skip
+            )
         device, zeros = str(options["device"]), options.get("zeros", "count")
         if zeros != "count":
             raise UsageError(
-                "invalid ane option", found=f"zeros={zeros}", expected="zeros=count, or no such option",
+                "invalid ane option",
+                found=f"zeros={zeros}",
+                expected="zeros=count, or no such option",
                 code=ErrorCode.BACKEND,
-            )  # fmt: skip
+            )
         consumer = planner.consumer_of({name: options[name] for name in options if name not in ("device", "zeros")})
         return DevicePlan(
             planner.generation_of(device), consumer, planner.cores_of(device), counts_zeros="zeros" in options

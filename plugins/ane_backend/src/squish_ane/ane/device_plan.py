@@ -79,11 +79,14 @@ class DevicePlan(Backend):
             about["summary"] = "; ".join(filter(None, [about["summary"], NOT_COUNTED]))
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold",
+            backend=self.id,
+            encoding=encoding,
+            mode="stream" if verdict.mode == "stream" else "fold",
             ops=("linear" if len(spec.shape) == 2 else "dense",),
             storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {reason}",
-            cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes), facts=about,
-        )  # fmt: skip
+            cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
+            facts=about,
+        )
 
     def examine(self, offer: Offer, bound: BoundEncoding) -> Offer:
         """Count the zeros of a weight without a mask, and plan it under one."""

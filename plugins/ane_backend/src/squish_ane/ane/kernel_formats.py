@@ -106,9 +106,11 @@ class KernelFormat:
     def _check_palette(self) -> None:
         if self.kind != "palette":
             raise SquishError(
-                "not a palette", expected=f"a kernel format of {PALETTES[0]} to {PALETTES[-1]}",
-                found=f"{self.kind}, {self.bits} bits of {self.type}", code="kernel-format",
-            )  # fmt: skip
+                "not a palette",
+                expected=f"a kernel format of {PALETTES[0]} to {PALETTES[-1]}",
+                found=f"{self.kind}, {self.bits} bits of {self.type}",
+                code="kernel-format",
+            )
 
 
 PALETTE_FORMATS = tuple(

@@ -21,7 +21,7 @@ from .structures import (
     group_records,
     implicit_zeros,
     winograd,
-)  # fmt: skip
+)
 
 
 def compiled(
@@ -90,10 +90,13 @@ def _descriptor(weights: Weights, verdict: Verdict, cores: int, consumer: Consum
         pal = Pal(kernel.palette_format, kernel.bit_depth, weights.codebooks, lut_bytes)
     has_records = cores and weights.channels
     return Descriptor(
-        lut=Lut(TYPE_NUMBERS["f16"], 16, BYTES) if consumer.activation else None, pal=pal,
+        lut=Lut(TYPE_NUMBERS["f16"], 16, BYTES) if consumer.activation else None,
+        pal=pal,
         ocgs=group_records(weights.channels, cores, -(-sizes["weights"] // cores)) if has_records else (),
-        scale=sizes["scale"], bias=sizes["bias"], weights=sizes["weights"],
-    )  # fmt: skip
+        scale=sizes["scale"],
+        bias=sizes["bias"],
+        weights=sizes["weights"],
+    )
 
 
 def with_zeros(layout: dict[str, Any], masked: Weights, verdict: Verdict, moved: int) -> dict[str, Any]:
@@ -112,20 +115,24 @@ def _zeros(weights: Weights, verdict: Verdict, why: str, implicit: float) -> dic
     """Return the share of zeros and its costs under a mask; `why`: the reason against a sparse stream."""
     zeros = 1 - weights.nonzero / weights.elements
     return {
-        "zeros": zeros, "moved_of_dense": verdict.nbytes / verdict.dense,
+        "zeros": zeros,
+        "moved_of_dense": verdict.nbytes / verdict.dense,
         "cycles_of_dense": cycles_after_skipping(1.0, zeros, implicit),
         "sparse_stream": f"excluded: {why}" if why else "eligible",
-    }  # fmt: skip
+    }
 
 
 def _winograd(weights: Weights, shape: tuple[int, ...], stride: int) -> str:
     """Return why a weight takes no Winograd path, or "eligible"."""
     is_spatial = len(shape) in (4, 5)
     eligible, why = winograd(
-        kernel=(shape[-2], shape[-1]) if is_spatial else (1, 1), stride=stride, form=weights.form,
-        channels=weights.channels, depth=shape[2] if len(shape) == 5 else 1,
+        kernel=(shape[-2], shape[-1]) if is_spatial else (1, 1),
+        stride=stride,
+        form=weights.form,
+        channels=weights.channels,
+        depth=shape[2] if len(shape) == 5 else 1,
         unit="integer" if weights.form.startswith("int8") else "float",
-    )  # fmt: skip
+    )
     return "eligible" if eligible else f"excluded: {why}"
 
 

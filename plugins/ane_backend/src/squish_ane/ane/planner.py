@@ -121,15 +121,19 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
         legal = value in FUNCTIONS if name == "activation" else type(value) is not int or value >= (default or 0)
         if type(value) is not type(default) or not legal:
             raise UsageError(
-                "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
+                "invalid ane option",
+                found=f"{name}={value}",
+                code=ErrorCode.BACKEND,
                 expected="device, stride and dilation from 1, padding and size from 0, overlapping, mutable and"
                 f" depthwise as true or false, activation as one of {', '.join(FUNCTIONS)}, zeros=count",
-            )  # fmt: skip
+            )
     if values.get("padding") and not values.get("size"):
         raise UsageError(
-            "padding needs the size of the input", found=f"padding={values['padding']}", code=ErrorCode.BACKEND,
+            "padding needs the size of the input",
+            found=f"padding={values['padding']}",
+            code=ErrorCode.BACKEND,
             expected=f"padding={values['padding']},size=N",
-        )  # fmt: skip
+        )
     return Consumer(**values)
 
 
@@ -164,9 +168,14 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
     cap = facts.CAP_STREAMED if mode == "stream" else facts.CAP_DENSE
     note = f"; {cell.note}" if cell.note and mode == cell.mode else ""
     return Verdict(
-        generation=generation, mode=mode, nbytes=nbytes, dense=dense, pieces=max(1, -(-nbytes // cap)),
-        evidence=cell.evidence, why=why + note,
-    )  # fmt: skip
+        generation=generation,
+        mode=mode,
+        nbytes=nbytes,
+        dense=dense,
+        pieces=max(1, -(-nbytes // cap)),
+        evidence=cell.evidence,
+        why=why + note,
+    )
 
 
 def cores_of(device: str) -> int:
@@ -182,33 +191,44 @@ def generation_of(device: str) -> str:
     generation = facts.DEVICES.get(name, name.rstrip("GSCD"))
     if generation not in facts.GENERATIONS:
         raise UsageError(
-            "unknown device", found=repr(device), code=ErrorCode.BACKEND,
+            "unknown device",
+            found=repr(device),
+            code=ErrorCode.BACKEND,
             expected=", ".join([*facts.DEVICES, *facts.GENERATIONS]),
-        )  # fmt: skip
+        )
     return generation
 
 
 def _check(weights: Weights) -> None:
     if weights.form.startswith("palette") and not is_vector_size(weights.vector_size):
         raise SquishError(
-            "unsupported vector length of a codebook", expected="1, 2, 4 or 5", found=weights.vector_size,
-            code="vector-size", hint="Legal lengths are bits of the mask 0x36 [chapter 25, four codecs].",
-        )  # fmt: skip
+            "unsupported vector length of a codebook",
+            expected="1, 2, 4 or 5",
+            found=weights.vector_size,
+            code="vector-size",
+            hint="Legal lengths are bits of the mask 0x36 [chapter 25, four codecs].",
+        )
     if weights.codebook in QUANTIZED and not is_quantized_palette(1 << weights.bits):
         raise SquishError(
-            "a codebook of integers has too many entries", expected="fewer than 256", found=1 << weights.bits,
-            code="codebook", hint="Take 6 bits, or a codebook of f16 [chapter 25, four codecs].",
-        )  # fmt: skip
+            "a codebook of integers has too many entries",
+            expected="fewer than 256",
+            found=1 << weights.bits,
+            code="codebook",
+            hint="Take 6 bits, or a codebook of f16 [chapter 25, four codecs].",
+        )
     if weights.vector_size > 1 and weights.elements % weights.vector_size:
         raise SquishError(
-            "the vectors do not divide the elements", expected=f"a multiple of {weights.vector_size}",
-            found=weights.elements, code="vector-size",
-        )  # fmt: skip
+            "the vectors do not divide the elements",
+            expected=f"a multiple of {weights.vector_size}",
+            found=weights.elements,
+            code="vector-size",
+        )
 
 
 def _illegal(row: facts.Row, generation: str, note: str) -> SquishError:
     why = note if row.rule in note else f"{note} ({row.rule})"
     return SquishError(
-        f"{row.title} cannot be compiled for {generation}: {why}", code="illegal",
+        f"{row.title} cannot be compiled for {generation}: {why}",
+        code="illegal",
         hint=f"See {row.source}; a 4-bit palette with one codebook streams on every generation.",
-    )  # fmt: skip
+    )

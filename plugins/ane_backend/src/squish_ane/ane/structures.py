@@ -59,9 +59,13 @@ class Descriptor:
     def sections(self) -> Mapping[str, int]:
         """Size of each section in bytes, in the order of listing 25.1."""
         return {
-            "lut": self.lut.lut_bytes if self.lut else 0, "pal": self.pal.lut_bytes if self.pal else 0,
-            "ocgs": len(self.ocgs) * RECORD_BYTES, "scale": self.scale, "bias": self.bias, "weights": self.weights,
-        }  # fmt: skip
+            "lut": self.lut.lut_bytes if self.lut else 0,
+            "pal": self.pal.lut_bytes if self.pal else 0,
+            "ocgs": len(self.ocgs) * RECORD_BYTES,
+            "scale": self.scale,
+            "bias": self.bias,
+            "weights": self.weights,
+        }
 
     @property
     def tables(self) -> Mapping[str, Mapping[str, int | str]]:

@@ -273,13 +273,19 @@ def _bitmask_op(spec: TensorSpec, target: str) -> Op:
     if bits := params.get("bits"):
         table = ("codebook", params["dtype"], (*(1,) * rank, 1 << bits, 1))
         indices = ("data", f"u{bits}", (params["count"],))
-        return Op(type="constexpr_lut_to_sparse", dtype=params["dtype"],
-                  params={"indices_mask": mask, "indices_nonzero_data": indices, "lut": table})  # fmt: skip
+        return Op(
+            type="constexpr_lut_to_sparse",
+            dtype=params["dtype"],
+            params={"indices_mask": mask, "indices_nonzero_data": indices, "lut": table},
+        )
     values = ("data", data.dtype, data.shape)
     if data.dtype == "i8":
         scale = ("scale", params["scale"], (*spec.shape[:1], *(1,) * (rank - 1)))
-        return Op(type="constexpr_sparse_blockwise_shift_scale", dtype=params["scale"],
-                  params={"data_mask": mask, "nonzero_data": values, "scale": scale})  # fmt: skip
+        return Op(
+            type="constexpr_sparse_blockwise_shift_scale",
+            dtype=params["scale"],
+            params={"data_mask": mask, "nonzero_data": values, "scale": scale},
+        )
     return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params={"nonzero_data": values, "mask": mask})
 
 

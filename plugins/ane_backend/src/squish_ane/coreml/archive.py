@@ -21,7 +21,7 @@ from squish_core.api import (
     Sink,
     TensorSpec,
     atomic_folder,
-)  # fmt: skip
+)
 
 WHOLE, MANIFEST = "ane.mlpackage", "Manifest.json"
 PIECE = 1 << 20
@@ -84,8 +84,9 @@ def _appendix(file: File) -> Encoding:
 def _entries(archive: zipfile.ZipFile, file: File) -> list[tuple[zipfile.ZipInfo, PurePosixPath]]:
     """Return the files of the package with their relative paths; all names are checked before writing."""
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-    roots = [PurePosixPath(entry.filename).parent for entry in entries
-             if PurePosixPath(entry.filename).name == MANIFEST]  # fmt: skip
+    roots = [
+        PurePosixPath(entry.filename).parent for entry in entries if PurePosixPath(entry.filename).name == MANIFEST
+    ]
     if len(roots) != 1:
         raise FormatError(
             "not an archive of one package", file=file.name, expected=MANIFEST, found=len(roots), code="zip"

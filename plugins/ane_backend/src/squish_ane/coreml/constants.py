@@ -72,9 +72,15 @@ def scales_of(operation: Operation, data: Kind) -> Scales:
 
 
 def in_boxes(
-    operation: Operation, shape: Shape, codes: Value, *, scales: Scales | None = None, mask: Value | None = None,
-    books: Shape | None = None, codebook: Value | None = None,
-) -> Constant:  # fmt: skip
+    operation: Operation,
+    shape: Shape,
+    codes: Value,
+    *,
+    scales: Scales | None = None,
+    mask: Value | None = None,
+    books: Shape | None = None,
+    codebook: Value | None = None,
+) -> Constant:
     """Return codes with scales or codebooks per box, optionally masked, as the codec `boxes`."""
     kind = TYPES[codes.kind.dtype]
     params: dict[str, Any] = {"bits": kind.bits, "signed": codebook is None and codes.kind.dtype[0] == "i"}
@@ -93,9 +99,12 @@ def in_boxes(
         values["mask"] = mask
     spec = TensorSpec(name=operation.name, shape=shape, dtype="f32")
     return Constant(
-        shape=shape, dtype=result_dtype(operation), codec=CodecSpec("boxes", params), values=values,
+        shape=shape,
+        dtype=result_dtype(operation),
+        codec=CodecSpec("boxes", params),
+        values=values,
         shapes=Boxes.from_params(params).parts(spec),
-    )  # fmt: skip
+    )
 
 
 def offset_dtype(offset: Value) -> str:
@@ -140,6 +149,9 @@ def expect(operation: Operation, name: str, actual: Kind, expected: Kind) -> Non
 def mismatch(operation: Operation, name: str, expected: str, actual: Kind) -> FormatError:
     """Return the error for an inconsistent operand."""
     return FormatError(
-        f"{operation.type}: inconsistent {name}", tensor=operation.name, expected=expected,
-        found=f"{actual.dtype} {list(actual.shape)}", code="shape",
-    )  # fmt: skip
+        f"{operation.type}: inconsistent {name}",
+        tensor=operation.name,
+        expected=expected,
+        found=f"{actual.dtype} {list(actual.shape)}",
+        code="shape",
+    )

@@ -23,7 +23,7 @@ from .constants import (
     operand,
     result_dtype,
     scales_of,
-)  # fmt: skip
+)
 from .lookup import lut, sparse_lut
 from .program import Kind, Operation, Value
 
@@ -76,9 +76,12 @@ def _const(operation: Operation) -> Constant | None:
         return None
     kind = value.kind
     return Constant(
-        shape=kind.shape, dtype=kind.dtype, codec=DENSE, values={"data": value},
+        shape=kind.shape,
+        dtype=kind.dtype,
+        codec=DENSE,
+        values={"data": value},
         shapes={"data": (kind.dtype, kind.shape)},
-    )  # fmt: skip
+    )
 
 
 def _affine_dequantize(operation: Operation) -> Constant:
@@ -140,9 +143,12 @@ def _scaled(operation: Operation, data: Value, scales: Scales) -> Constant:
         shapes["offset"] = ("u8", (-(-cells * kind.bits // 8),)) if dtype == "packed" else (dtype, (cells,))
         values["offset"] = offset
     return Constant(
-        shape=data.kind.shape, dtype=result_dtype(operation), codec=CodecSpec("affine", params), values=values,
+        shape=data.kind.shape,
+        dtype=result_dtype(operation),
+        codec=CodecSpec("affine", params),
+        values=values,
         shapes=shapes,
-    )  # fmt: skip
+    )
 
 
 def _sparse(operation: Operation) -> Constant:
@@ -158,9 +164,12 @@ def _sparse(operation: Operation) -> Constant:
     expect(operation, "nonzero_data", values.kind, Kind(dtype, (values.kind.count,)))
     params = {"dtype": dtype, "kept": "run", "count": values.kind.count}
     return Constant(
-        shape=shape, dtype=dtype, codec=CodecSpec("bitmask", params), values={"data": values, "mask": mask},
+        shape=shape,
+        dtype=dtype,
+        codec=CodecSpec("bitmask", params),
+        values={"data": values, "mask": mask},
         shapes={"data": (dtype, values.kind.shape), "mask": ("u8", (-(-dtypes.count(shape) // 8),))},
-    )  # fmt: skip
+    )
 
 
 def _sparse_scaled(operation: Operation) -> Constant:
@@ -176,13 +185,16 @@ def _sparse_scaled(operation: Operation) -> Constant:
     scale = scales.scale
     params = {"dtype": "i8", "kept": "run", "count": values.kind.count, "scale": scale.kind.dtype}
     return Constant(
-        shape=shape, dtype=result_dtype(operation), codec=CodecSpec("bitmask", params),
+        shape=shape,
+        dtype=result_dtype(operation),
+        codec=CodecSpec("bitmask", params),
         values={"data": values, "mask": mask, "scale": scale},
         shapes={
-            "data": ("i8", (values.kind.count,)), "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
+            "data": ("i8", (values.kind.count,)),
+            "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
             "scale": (scale.kind.dtype, (shape[0], 1)),
         },
-    )  # fmt: skip
+    )
 
 
 _SCALABLE: Mapping[str, Callable[[Operation, Scales], Constant]] = {

@@ -46,9 +46,12 @@ class Form:
         books = features.codebooks or (CHANNELS // SHARE if granularity == "per_grouped_channel" else 1)
         bits = features.bits or (self.bits or (16,))[0]
         return Features(
-            bits=bits, zero_points=features.zero_points, granularity=granularity, vector=features.vector,
+            bits=bits,
+            zero_points=features.zero_points,
+            granularity=granularity,
+            vector=features.vector,
             codebooks=books,
-        )  # fmt: skip
+        )
 
     def hindrance(self, features: Features, query: Features) -> str | None:
         """Return why the operation stores no such tensor; `query` are the features as given, `features` completed."""
@@ -63,8 +66,9 @@ class Form:
             (not has_codebooks or (books > 1) == (grain == "per_grouped_channel"), f"{books} codebooks {grain}",
              "several codebooks with per_grouped_channel, one with per_tensor"),
         )  # fmt: skip
-        return next((f"it does not store {what} (expected {expected})" for holds, what, expected in rules if not holds),
-                    None)  # fmt: skip
+        return next(
+            (f"it does not store {what} (expected {expected})" for holds, what, expected in rules if not holds), None
+        )
 
 
 def _any(values: tuple[object, ...]) -> str:
@@ -76,9 +80,12 @@ def encoding_for(operation: str, **features: Any) -> Encoding | Refusal:
     values = {name: single_value(name, value) for name, value in features.items() if value is not None}
     numbers = {name: int(values[name]) for name in ("bits", "vector", "codebooks") if name in values}
     query = Features(
-        bits=numbers.get("bits"), zero_points=values.get("zero_points") == "true",
-        granularity=values.get("granularity"), vector=numbers.get("vector", 1), codebooks=numbers.get("codebooks"),
-    )  # fmt: skip
+        bits=numbers.get("bits"),
+        zero_points=values.get("zero_points") == "true",
+        granularity=values.get("granularity"),
+        vector=numbers.get("vector", 1),
+        codebooks=numbers.get("codebooks"),
+    )
     form = FORMS[operation]
     complete = form.complete(query)
     if why := form.hindrance(complete, query):

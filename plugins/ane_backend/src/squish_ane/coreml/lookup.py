@@ -21,7 +21,7 @@ from .constants import (
     operand,
     result_dtype,
     scales_of,
-)  # fmt: skip
+)
 from .program import Kind, Operation, Value
 
 ENTRIES = (*FLOATS, "i8", "u8")
@@ -52,9 +52,16 @@ def lut(operation: Operation, scales: Scales | None = None) -> Constant:
             raise UnsupportedError("vectors with codebooks or scales along axes other than the first")
         return in_boxes(operation, shape, indices, scales=scales, books=books, codebook=table)
     return _palette(
-        operation, indices, table, shape, bits, books=books[0] if books else 1, vector=vector, axis=axis - rank,
+        operation,
+        indices,
+        table,
+        shape,
+        bits,
+        books=books[0] if books else 1,
+        vector=vector,
+        axis=axis - rank,
         scales=scales,
-    )  # fmt: skip
+    )
 
 
 def sparse_lut(operation: Operation, scales: Scales | None = None) -> Constant:
@@ -73,14 +80,16 @@ def sparse_lut(operation: Operation, scales: Scales | None = None) -> Constant:
         return in_boxes(operation, shape, indices, scales=scales, mask=mask, books=books, codebook=table)
     count = indices.kind.count
     return Constant(
-        shape=shape, dtype=dtype,
+        shape=shape,
+        dtype=dtype,
         codec=CodecSpec("bitmask", {"dtype": dtype, "kept": "run", "count": count, "bits": bits}),
         values={"data": indices, "mask": mask, "codebook": table},
         shapes={
-            "data": ("u8", (-(-count * bits // 8),)), "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
+            "data": ("u8", (-(-count * bits // 8),)),
+            "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
             "codebook": (dtype, (1 << bits,)),
         },
-    )  # fmt: skip
+    )
 
 
 def _table(operation: Operation, scales: Scales | None) -> tuple[Value, Scales | None]:
@@ -111,9 +120,17 @@ def _check_table(operation: Operation, table: Value, indices: Value, shape: Shap
 
 
 def _palette(
-    operation: Operation, indices: Value, table: Value, shape: Shape, bits: int, *, books: int, vector: int, axis: int,
+    operation: Operation,
+    indices: Value,
+    table: Value,
+    shape: Shape,
+    bits: int,
+    *,
+    books: int,
+    vector: int,
+    axis: int,
     scales: Scales | None,
-) -> Constant:  # fmt: skip
+) -> Constant:
     params: dict[str, Any] = {"bits": bits, "axis": "flat", "codebook_dtype": table.kind.dtype}
     count = dtypes.count(shape)
     if books > 1:

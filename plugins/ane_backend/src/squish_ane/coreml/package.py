@@ -24,7 +24,7 @@ from squish_core.api import (
     TensorSpec,
     check_name,
     check_shape,
-)  # fmt: skip
+)
 
 from . import blobs, constexpr
 from .program import WEIGHTS, Operation, Program, Value, read_program
@@ -43,9 +43,13 @@ def read_package(source: Source, limits: Limits) -> Index:
     specification = _member(source, path)
     if specification.size > limits.header:
         raise LimitError(
-            "specification too large", file=specification.name, expected=f"at most {limits.header} bytes",
-            found=specification.size, code="limit", limit="header",
-        )  # fmt: skip
+            "specification too large",
+            file=specification.name,
+            expected=f"at most {limits.header} bytes",
+            found=specification.size,
+            code="limit",
+            limit="header",
+        )
     program = read_program(specification.read(0, specification.size, "the specification"), limits)
     return _Reader(source, path, program, limits).index(specification)
 
@@ -69,10 +73,14 @@ class _Reader:
         if self.weights is not None:
             files.append(FileRef(self.weights.filename, self.weights.size))
         return Index(
-            format="mlpackage", version=str(self.program.version), files=tuple(files), tensors=tensors,
+            format="mlpackage",
+            version=str(self.program.version),
+            files=tuple(files),
+            tensors=tensors,
             meta=self.program.meta,
-            problems=tuple(self.problems), attrs={"mlpackage.opset": self.program.opset},
-        )  # fmt: skip
+            problems=tuple(self.problems),
+            attrs={"mlpackage.opset": self.program.opset},
+        )
 
     def _constants(self) -> Iterator[tuple[Operation, constexpr.Constant]]:
         unused = _zero_biases(self.program)
@@ -106,9 +114,11 @@ class _Reader:
         if value.data is not None:
             if len(value.data) != part.nbytes:
                 raise FormatError(
-                    "constant size mismatch", expected=part.nbytes, found=len(value.data),
+                    "constant size mismatch",
+                    expected=part.nbytes,
+                    found=len(value.data),
                     code="size",
-                )  # fmt: skip
+                )
             return evolve(part, data=value.data)
         if value.at < 0:
             raise FormatError("constant without data", expected=dtype, code="program")
@@ -157,9 +167,11 @@ def _model_path(source: Source) -> PurePosixPath:
         root = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FormatError(
-            "the manifest does not name the model", file=member.name, found=f"{type(error).__name__}: {error}"[:120],
+            "the manifest does not name the model",
+            file=member.name,
+            found=f"{type(error).__name__}: {error}"[:120],
             code="manifest",
-        ) from None  # fmt: skip
+        ) from None
     if not isinstance(root, str) or len(root) > 1024 or PurePosixPath(root).is_absolute():
         raise FormatError("the manifest's path is outside the package", found=repr(root)[:120], code="path")
     return PurePosixPath(DATA) / root

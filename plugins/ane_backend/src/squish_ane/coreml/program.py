@@ -109,9 +109,12 @@ def read_program(data: bytes, limits: Limits) -> Program:
     for item in block.message:
         if len(operations) > limits.tensors:
             raise LimitError(
-                "too many operations", offset=item.offset, expected=f"at most {limits.tensors}", code="count",
+                "too many operations",
+                offset=item.offset,
+                expected=f"at most {limits.tensors}",
+                code="count",
                 limit="tensors",
-            )  # fmt: skip
+            )
         if item.number == 3:
             operations.append(_operation(item))
     return Program(version=version, opset=opset, operations=tuple(operations), meta=meta)

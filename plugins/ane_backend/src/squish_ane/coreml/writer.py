@@ -126,7 +126,7 @@ class _Program:
         named = {"name": program.text(result[0])}
         self.operations.append(
             program.operation("constexpr_sparse_to_dense", result, inputs=operands, attributes=named)
-        )  # fmt: skip
+        )
 
     def _linear(self, weight: program.Feature) -> None:
         """Add `y = x @ W.T + 0`; some targets require a bias, so one of zeros is shared per size."""
@@ -141,10 +141,12 @@ class _Program:
         result = (output, dtype, (1, rows))
         self.operations.append(
             program.operation(
-                "linear", result, inputs={"x": source, "weight": name, "bias": bias},
+                "linear",
+                result,
+                inputs={"x": source, "weight": name, "bias": bias},
                 attributes={"name": program.text(output)},
             )
-        )  # fmt: skip
+        )
         self.outputs.append(result)
 
     def _identifier(self, name: str) -> str:

@@ -96,7 +96,7 @@ def read_affine(
     if scheme.transposed:
         words, scale, offset = read_affine(
             evolve(scheme, transposed=False), parts, scheme.to_stored(region), widened=widened
-        )  # fmt: skip
+        )
         return words.swapaxes(-1, -2), scale.swapaxes(-1, -2), offset if offset is None else offset.swapaxes(-1, -2)
     group, axis = scheme.group_size, scheme.group_axis
     along = region[axis]

@@ -63,9 +63,12 @@ def check_encodable(scheme: Scheme) -> None:
     for holds, name, expected in rules:
         if not holds:
             raise CodecError(
-                f"no encoder for this {name}", expected=" or ".join(expected),
-                found=repr(getattr(scheme, name)), code=ErrorCode.PARAMS, hint="Such tensors can be read.",
-            )  # fmt: skip
+                f"no encoder for this {name}",
+                expected=" or ".join(expected),
+                found=repr(getattr(scheme, name)),
+                code=ErrorCode.PARAMS,
+                hint="Such tensors can be read.",
+            )
 
 
 def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> dict[str, Array]:
@@ -159,10 +162,12 @@ def check_finite(panel: Array, *extremes: Array) -> None:
     """Raise CodecError if a minimum or maximum is not finite."""
     if not all(np.isfinite(extreme).all() for extreme in extremes):
         raise CodecError(
-            "cannot encode non-finite values", expected="finite values",
-            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
+            "cannot encode non-finite values",
+            expected="finite values",
+            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}",
+            code=ErrorCode.RANGE,
             hint="Keep this tensor unquantized, or fix its values first.",
-        )  # fmt: skip
+        )
 
 
 def blocks_of(scheme: Scheme, values: Array) -> tuple[Array, int]:
@@ -284,9 +289,11 @@ def _check_range(scheme: Scheme, scale: Array, offset: Array | None) -> None:
     if bad.any():
         raise CodecError(
             "values too large for the dtype of the scale or offset",
-            expected=f"scale {scheme.scale_dtype}", found=f"{np.count_nonzero(bad)} groups", code=ErrorCode.RANGE,
+            expected=f"scale {scheme.scale_dtype}",
+            found=f"{np.count_nonzero(bad)} groups",
+            code=ErrorCode.RANGE,
             hint="Use scale_dtype=f32 (and offset_dtype=f32).",
-        )  # fmt: skip
+        )
 
 
 def _quantize(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None) -> Array:

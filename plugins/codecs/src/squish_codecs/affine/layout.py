@@ -36,10 +36,16 @@ def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
         scheme = evolve(scheme, offset="none", zero=scheme.middle, symmetric=False)
     offset = f"{'i' if scheme.signed else 'u'}{scheme.bits}" if scheme.packed_zeros else scheme.offset_dtype
     return CodeLayout(
-        bits=scheme.bits, signed=scheme.signed, group=group, run=run, scale_dtype=scheme.scale_dtype,
-        offset_kind=scheme.offset, offset_dtype=None if scheme.offset == "none" else offset, zero=scheme.zero,
+        bits=scheme.bits,
+        signed=scheme.signed,
+        group=group,
+        run=run,
+        scale_dtype=scheme.scale_dtype,
+        offset_kind=scheme.offset,
+        offset_dtype=None if scheme.offset == "none" else offset,
+        zero=scheme.zero,
         word=scheme.word,
-    )  # fmt: skip
+    )
 
 
 def flat_groups(shape: Shape, size: int) -> tuple[Shape, int]:

@@ -33,9 +33,14 @@ def affine_codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> 
         if not _same(total.astype(np.float32), total):
             return None
     return Codes(
-        layout=affine_layout(scheme, shape), shape=sizes, group=group, scale=scale, offset=offset,
-        unpack=packed.values, pack=packed.rows,
-    )  # fmt: skip
+        layout=affine_layout(scheme, shape),
+        shape=sizes,
+        group=group,
+        scale=scale,
+        offset=offset,
+        unpack=packed.values,
+        pack=packed.rows,
+    )
 
 
 @frozen(eq=False)

@@ -47,10 +47,11 @@ class Scheme:
         if unknown or "bits" not in params:
             raise CodecError(
                 f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs bits",
-                expected=", ".join(_NAMES), found=", ".join(unknown or params) or "no parameters",
+                expected=", ".join(_NAMES),
+                found=", ".join(unknown or params) or "no parameters",
                 code=ErrorCode.PARAMS,
                 hint="For example affine:bits=4,group_size=32.",
-            )  # fmt: skip
+            )
         value = {name: _CHECKS[name](name, raw) for name, raw in params.items()}
         for name, default in _DEFAULTS.items():
             value.setdefault(name, default(value))
@@ -123,17 +124,23 @@ class Scheme:
         min_rank = 2 if self.transposed or -2 in axes else 1
         if len(shape) < min_rank:
             raise CodecError(
-                "too few axes for these parameters", expected=f"rank {min_rank} or more", found=f"shape {list(shape)}",
-                code="shape", hint="axis=flat accepts any shape.",
-            )  # fmt: skip
+                "too few axes for these parameters",
+                expected=f"rank {min_rank} or more",
+                found=f"shape {list(shape)}",
+                code="shape",
+                hint="axis=flat accepts any shape.",
+            )
         shape = self.to_stored(shape)
         along = shape[self.group_axis]
         size = self.group_size or max(along, 1)
         if along % size and not self.flat:
             raise CodecError(
-                "the groups do not divide the axis", expected=f"a multiple of {size}", found=along,
-                code="group_size", hint=f"Use a group_size that divides {along}, 0 (one group) or axis=flat.",
-            )  # fmt: skip
+                "the groups do not divide the axis",
+                expected=f"a multiple of {size}",
+                found=along,
+                code="group_size",
+                hint=f"Use a group_size that divides {along}, 0 (one group) or axis=flat.",
+            )
         grid = _replace(shape, self.group_axis, -(-along // size))
         words = _replace(shape, self.pack_axis, self.packing.words(shape[self.pack_axis]))
         parts = {"data": (self.word, words), "scale": (self.scale_dtype, grid)}
@@ -197,8 +204,10 @@ class Scheme:
             if not holds:
                 raise CodecError(
                     f"{name} conflicts with the other parameters",
-                    expected=expected, found=repr(getattr(self, name)), code=ErrorCode.PARAMS,
-                )  # fmt: skip
+                    expected=expected,
+                    found=repr(getattr(self, name)),
+                    code=ErrorCode.PARAMS,
+                )
 
 
 _NAMES = tuple(fields_dict(Scheme))

@@ -25,7 +25,7 @@ from squish_core.api import (
     dtypes,
     full,
     kind_of,
-)  # fmt: skip
+)
 
 from ..affine.codec import Affine
 from ..checks import refuse
@@ -63,9 +63,11 @@ class Mixed(Allocator):
         encodings = {width: codec for width in widths if (codec := _short(short, width)) is not None}
         if not encodings:
             raise CodecError(
-                "the target format does not have this width", found=", ".join(f"int{width}" for width in widths),
-                code=ErrorCode.PARAMS, hint="`squish formats ID` lists its short names.",
-            )  # fmt: skip
+                "the target format does not have this width",
+                found=", ".join(f"int{width}" for width in widths),
+                code=ErrorCode.PARAMS,
+                hint="`squish formats ID` lists its short names.",
+            )
         choices: dict[str, CodecSpec | str] = {}
         matrices = []
         is_tied = "bpw" in settings and not any(kind_of(name) == "head" for name in model.names)
@@ -177,9 +179,12 @@ def _allot(candidates: Mapping[str, list[Option]], elements: int, bpw: float) ->
     budget = bpw * elements - least
     if budget < 0:
         raise CodecError(
-            "bpw is below the narrowest widths", expected=f"{least / elements:.2f} bits per weight or more",
-            found=f"bpw={bpw}", code=ErrorCode.PARAMS, hint="Raise bpw.",
-        )  # fmt: skip
+            "bpw is below the narrowest widths",
+            expected=f"{least / elements:.2f} bits per weight or more",
+            found=f"bpw={bpw}",
+            code=ErrorCode.PARAMS,
+            hint="Raise bpw.",
+        )
     current = dict.fromkeys(candidates, 0)
     queue = [upgrade for name in candidates if (upgrade := _upgrade(name, candidates[name], 0, budget))]
     heapify(queue)

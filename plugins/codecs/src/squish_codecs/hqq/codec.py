@@ -47,9 +47,11 @@ class Form(NamedTuple):
         """Return the shape of the code matrix; CodecError if the groups do not divide the tensor."""
         if elements % self.group_size or not elements:
             raise CodecError(
-                "the groups do not divide the tensor", expected=f"a multiple of {self.group_size} elements",
-                found=elements, code="group_size",
-            )  # fmt: skip
+                "the groups do not divide the tensor",
+                expected=f"a multiple of {self.group_size} elements",
+                found=elements,
+                code="group_size",
+            )
         lines = elements // self.group_size
         return (self.group_size, lines) if self.axis == 0 else (lines, self.group_size)
 
@@ -72,9 +74,11 @@ class Hqq(Codec):
         grid = (1, columns) if self.form.axis == 0 else (rows, 1)
         if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
-                "the rows of codes do not fill whole bytes", code="shape",
-                expected=f"a multiple of {packing.codes}", found=rows,
-            )  # fmt: skip
+                "the rows of codes do not fill whole bytes",
+                code="shape",
+                expected=f"a multiple of {packing.codes}",
+                found=rows,
+            )
         return {
             "data": (packing.word, (-(-rows // packing.codes), columns)),
             "scale": (dtype, grid),
@@ -160,8 +164,11 @@ def _check_params(params: Params) -> Form:
     ):
         if not legal:
             raise CodecError(
-                f"invalid HQQ {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
+                f"invalid HQQ {name}",
+                expected=expected,
+                found=repr(value),
+                code=ErrorCode.PARAMS,
                 hint="For example hqq:bits=4,group_size=64,axis=0.",
-            )  # fmt: skip
+            )
     values: Any = (bits, size, axis, dtype)
     return Form(*values)

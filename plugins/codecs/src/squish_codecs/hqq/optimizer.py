@@ -32,9 +32,10 @@ def _columns(values: np.ndarray, highest: int) -> tuple[np.ndarray, np.ndarray, 
     span = values.max(axis=0) - low
     if not np.isfinite(span).all():
         raise CodecError(
-            "HQQ cannot encode non-finite values or a range beyond float32", code=ErrorCode.RANGE,
+            "HQQ cannot encode non-finite values or a range beyond float32",
+            code=ErrorCode.RANGE,
             hint="Keep this tensor unquantized, or fix its values first.",
-        )  # fmt: skip
+        )
     scale = np.where(span > 0, span / np.float32(highest), np.float32(1))
     scale = np.where(scale > 0, scale, np.float32(1))  # the division underflowed
     steps = values / scale

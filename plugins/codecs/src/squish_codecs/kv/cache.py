@@ -117,10 +117,11 @@ class Cache:
         new = [array.shape[:-2] + array.shape[-1:] for array in (keys, values)]
         if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1] or (old and old != new):
             raise CodecError(
-                "keys and values do not match each other or the cache", code="shape",
+                "keys and values do not match each other or the cache",
+                code="shape",
                 expected=f"{[list(shape) for shape in old] or list(keys.shape)}",
                 found=f"keys {list(keys.shape)}, values {list(values.shape)}",
-            )  # fmt: skip
+            )
         if not old:  # refuse invalid settings at the first token, not at the first full group
             for array, axis in ((keys, KEYS), (values, VALUES)):
                 quantize(array[..., :0, :], axis, self.bits, self.group_size)
@@ -130,9 +131,11 @@ class Cache:
         assert self.keep is not None
         if queries is None:
             raise CodecError(
-                "a prompt longer than `keep` needs its last queries", code="shape",
-                expected="queries=", found=f"{keys.shape[-2]} tokens, keep={self.keep}",
-            )  # fmt: skip
+                "a prompt longer than `keep` needs its last queries",
+                code="shape",
+                expected="queries=",
+                found=f"{keys.shape[-2]} tokens, keep={self.keep}",
+            )
         tokens = select_tokens(queries, keys, self.keep, kernel=self.kernel)[..., None]
         return np.take_along_axis(keys, tokens, axis=-2), np.take_along_axis(values, tokens, axis=-2)
 

@@ -93,14 +93,18 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
     """
     if bits not in BITS or group_size < 1 or values.ndim < 2 or values.shape[axis] % group_size:
         raise CodecError(
-            "keys and values need complete groups of 2-, 4- or 8-bit codes", code="shape",
-            expected=f"a multiple of {group_size} along axis {axis}", found=f"{list(values.shape)}, {bits} bits",
-        )  # fmt: skip
+            "keys and values need complete groups of 2-, 4- or 8-bit codes",
+            code="shape",
+            expected=f"a multiple of {group_size} along axis {axis}",
+            found=f"{list(values.shape)}, {bits} bits",
+        )
     if values.shape[-1] * bits % 8:
         raise CodecError(
-            "the codes of a token do not fill whole bytes", code="shape",
-            expected=f"a multiple of {8 // bits} channels", found=values.shape[-1],
-        )  # fmt: skip
+            "the codes of a token do not fill whole bytes",
+            code="shape",
+            expected=f"a multiple of {8 // bits} channels",
+            found=values.shape[-1],
+        )
     grouped = _split_groups(values.astype(np.float32), values.shape[axis] // group_size, axis)
     low, high = grouped.min(axis=axis, initial=np.inf), grouped.max(axis=axis, initial=-np.inf)
     levels = np.float32(2**bits - 1)
@@ -110,9 +114,10 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
     if not (np.isfinite(scale).all() and np.isfinite(zero).all()):
         raise CodecError(
             "a scale or zero point does not fit f16",
-            code=ErrorCode.RANGE, expected="finite values in the range of f16",
+            code=ErrorCode.RANGE,
+            expected="finite values in the range of f16",
             found=f"{float(low.min(initial=np.inf))}..{float(high.max(initial=-np.inf))}",
-        )  # fmt: skip
+        )
     step = np.where(scale > 0, scale, 1).astype(np.float32)
     codes = np.rint((grouped - np.expand_dims(zero.astype(np.float32), axis)) / np.expand_dims(step, axis))
     packed = Packing(bits, "u8", "lsb").pack(codes.clip(0, levels).astype(np.uint8).reshape(values.shape))

@@ -53,10 +53,11 @@ def select_tokens(queries: Array, keys: Array, keep: int, *, kernel: int = 7) ->
     query_heads, window = queries.shape[-3:-1]
     if not window <= keep or query_heads % heads or queries.shape[-1] != channels or kernel % 2 == 0:
         raise CodecError(
-            "the queries do not match the keys", code="shape",
+            "the queries do not match the keys",
+            code="shape",
             expected=f"a multiple of {heads} heads, at most {keep} tokens of {channels} channels, an odd kernel",
             found=f"queries {list(queries.shape)}, kernel {kernel}",
-        )  # fmt: skip
+        )
     grouped = queries.reshape(*batch, heads, -1, window, channels).astype(np.float32)
     scores = grouped @ keys[..., None, :, :].astype(np.float32).swapaxes(-1, -2) / np.float32(np.sqrt(channels))
     later = np.arange(tokens) > np.arange(tokens - window, tokens)[:, None]

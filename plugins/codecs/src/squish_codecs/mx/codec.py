@@ -71,9 +71,11 @@ class Mx(Codec):
         element, block, scale, factor, _ = self.form
         if not spec.shape or spec.shape[-1] % block:
             raise CodecError(
-                "the blocks do not divide the rows", code="shape",
-                expected=f"a last dimension divisible by {block}", found=f"shape {list(spec.shape)}",
-            )  # fmt: skip
+                "the blocks do not divide the rows",
+                code="shape",
+                expected=f"a last dimension divisible by {block}",
+                found=f"shape {list(spec.shape)}",
+            )
         *lead, last = spec.shape
         parts = {"data": ("u8", (*lead, last // 2)) if element == "f4_e2m1" else (element, spec.shape)}
         parts["scale"] = (scale, (*lead, last // block))

@@ -100,10 +100,13 @@ def is_float4(codes: Codes, group: int, dtype: str) -> bool:
     (True, False)
     """
     return (
-        codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offsets is None
+        codes.table is not None
+        and np.array_equal(codes.table, VALUES)
+        and codes.offsets is None
         and codes.global_scale is None
-        and codes.group == (*(1 for _ in codes.shape[1:]), group) and codes.scale.dtype == dtypes.to_numpy(dtype)
-    )  # fmt: skip
+        and codes.group == (*(1 for _ in codes.shape[1:]), group)
+        and codes.scale.dtype == dtypes.to_numpy(dtype)
+    )
 
 
 def float4_pairs(codes: Codes) -> np.ndarray:

@@ -74,8 +74,10 @@ class Palette(Codec):
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         tables = self._fitting(spec)
         indices = tables.indices.grain(tables.index_shape(spec.shape))
-        wide = [step if axis != tables.place(spec.shape) else step and step * tables.vector
-                for axis, step in enumerate(indices)]  # fmt: skip
+        wide = [
+            step if axis != tables.place(spec.shape) else step and step * tables.vector
+            for axis, step in enumerate(indices)
+        ]
         scales = tables.scheme.grain(spec.shape) if tables.scaled else (1,) * len(wide)
         return tuple(None if a is None or b is None else lcm(a, b) for a, b in zip(wide, scales))
 
@@ -95,9 +97,10 @@ class Palette(Codec):
             raise CodecError(
                 "the encoder supports a constant table with a scale, or float codebooks without one",
                 expected="table=nf4,scale_dtype=f32 or codebook_dtype=f16",
-                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.PARAMS,
+                found=", ".join(f"{key}={value}" for key, value in options.items()),
+                code=ErrorCode.PARAMS,
                 hint="Other palettes can be read.",
-            )  # fmt: skip
+            )
         return tables.params()
 
     @property

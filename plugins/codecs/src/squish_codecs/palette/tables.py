@@ -50,10 +50,12 @@ class Tables:
         shared = {name: value for name, value in params.items() if name not in _CHECKS}
         if unknown := [name for name in shared if name not in _SHARED]:
             raise CodecError(
-                f"palette has no parameter {unknown[0]!r}", expected=", ".join((*_SHARED, *_CHECKS)),
+                f"palette has no parameter {unknown[0]!r}",
+                expected=", ".join((*_SHARED, *_CHECKS)),
                 found=", ".join(unknown),
-                code=ErrorCode.PARAMS, hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
-            )  # fmt: skip
+                code=ErrorCode.PARAMS,
+                hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
+            )
         scaled = own.pop("scale_dtype", "none")
         dtype = {} if scaled == "none" else {"scale_dtype": scaled}
         tables = cls(
@@ -101,14 +103,18 @@ class Tables:
         along = shape[self.vector_axis] if len(shape) >= -self.vector_axis else 0
         if self.vector > 1 and (not along or along % self.vector):
             raise CodecError(
-                "the vectors do not divide the axis", expected=f"a multiple of {self.vector}", found=f"{list(shape)}",
+                "the vectors do not divide the axis",
+                expected=f"a multiple of {self.vector}",
+                found=f"{list(shape)}",
                 code="shape",
-            )  # fmt: skip
+            )
         if self.codebook_size and count % self.codebook_size:
             raise CodecError(
-                "the codebooks do not divide the tensor", expected=f"a multiple of {self.codebook_size}", found=count,
+                "the codebooks do not divide the tensor",
+                expected=f"a multiple of {self.codebook_size}",
+                found=count,
                 code="shape",
-            )  # fmt: skip
+            )
         parts = {"data": self.indices.parts(self.index_shape(shape))["data"]}
         if self.table is None:
             books = (count // self.codebook_size,) if self.codebook_size else ()

@@ -80,7 +80,7 @@ class Packed(Codec):
                 f"{cls.id} accepts group_size (1 or more), {' and '.join(cls.encoder_only_params)}",
                 code=ErrorCode.PARAMS,
                 found=", ".join(f"{key}={value}" for key, value in options.items()),
-            )  # fmt: skip
+            )
         elements = max(spec.elements, 1)
         size = -(-elements // -(-elements // size))  # readers derive the size from the number of pairs
         options = {**options, "group_size": size}
@@ -107,7 +107,7 @@ class Packed(Codec):
                 "non-finite scale or zero point; a scale table only stores finite numbers [P3]",
                 code=ErrorCode.RANGE,
                 hint="The source is damaged, or was quantized from non-finite values.",
-            )  # fmt: skip
+            )
         return {"codes": repacked[0]["data"], "table": table}, repacked[1]
 
 

@@ -87,9 +87,11 @@ class TcaTbe(Codec):
         before = self._counts_before(parts, rows)
         if int(before[-1]) != self.params["n_high"]:
             raise CodecError(
-                "the bitmaps do not match the number of values [P5]", expected=self.params["n_high"],
-                found=int(before[-1]), code="P5",
-            )  # fmt: skip
+                "the bitmaps do not match the number of values [P5]",
+                expected=self.params["n_high"],
+                found=int(before[-1]),
+                code="P5",
+            )
         # Shifted exponents of the seven codes; elements with code 0 are overwritten.
         table = np.arange(8, dtype=np.uint16) + self.params["base_exponent"] << 7
         bits = out.reshape(stop - start, columns).view(np.uint16)

@@ -89,9 +89,11 @@ def scales(weight: Array, activations: Array, params: Mapping[str, Any]) -> Arra
     weight, activations = np.asarray(weight, np.float32), np.asarray(activations, np.float32)
     if weight.ndim != 2 or activations.shape != weight.shape[1:]:
         raise CodecError(
-            "the activations do not match the matrix", expected=f"[{weight.shape[-1]}]",
-            found=list(activations.shape), code="shape",
-        )  # fmt: skip
+            "the activations do not match the matrix",
+            expected=f"[{weight.shape[-1]}]",
+            found=list(activations.shape),
+            code="shape",
+        )
     if not np.isfinite(activations).all() or (activations < 0).any():
         raise CodecError("activations must be finite and non-negative", code="values")
     magnitudes = np.maximum(activations, np.float32(1e-4))

@@ -67,10 +67,12 @@ class LowRank(Corrected):
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if not {"rank"} <= set(options) <= {"rank", "factor_dtype"}:
             raise CodecError(
-                "invalid lowrank parameters", expected="rank, optionally factor_dtype",
+                "invalid lowrank parameters",
+                expected="rank, optionally factor_dtype",
                 found=", ".join(options) or "no parameters",
-                code=ErrorCode.PARAMS, hint="For example lowrank:rank=8(int4).",
-            )  # fmt: skip
+                code=ErrorCode.PARAMS,
+                hint="For example lowrank:rank=8(int4).",
+            )
         most = min(rows_and_columns(spec.shape))
         if not 0 < _RANK("rank", options.get("rank", 0)) <= most:
             raise CodecError("rank out of range", expected=f"1 to {most}", found=options.get("rank"), code="rank")

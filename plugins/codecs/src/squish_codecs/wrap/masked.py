@@ -107,10 +107,14 @@ class Masked(Corrected):
             return np.where(keep, grid[tuple(slice(size) for size in keep.shape)], np.zeros((), grid.dtype))
 
         return Codes(
-            layout=layout, shape=codes.shape, group=(*(1 for _ in lead), cell), scale=masked(codes.scale),
+            layout=layout,
+            shape=codes.shape,
+            group=(*(1 for _ in lead), cell),
+            scale=masked(codes.scale),
             offset=None if codes.offset is None else masked(codes.offset),
-            unpack=lambda: codes.values, pack=lambda: codes.words,
-        )  # fmt: skip
+            unpack=lambda: codes.values,
+            pack=lambda: codes.words,
+        )
 
     def encode(self, panel: np.ndarray, *, activations: np.ndarray | None = None) -> dict[str, np.ndarray]:
         side = self.params["block_size"]
@@ -134,11 +138,12 @@ class Masked(Corrected):
         legal = type(side) is int and side > 0 and type(share) in (int, float) and 0 <= share <= 1
         if not legal or len(options) > 2:
             raise CodecError(
-                "invalid masked parameters", code=ErrorCode.PARAMS,
+                "invalid masked parameters",
+                code=ErrorCode.PARAMS,
                 expected="block_size of 1 or more, optionally sparsity from 0 to 1",
                 found=", ".join(f"{key}={value}" for key, value in options.items()) or "no parameters",
                 hint="For example masked:block_size=16,sparsity=0.5(int4).",
-            )  # fmt: skip
+            )
         return options
 
     def _tiles(self, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -46,7 +46,9 @@ class Reshaped(Wrapper):
         legal = isinstance(shape, (list, tuple)) and all(type(size) is int and size >= 0 for size in shape)
         if not shape or not legal or set(self.params) != {"shape"} or dtypes.count(shape) != spec.elements:
             raise CodecError(
-                "reshaped needs a valid shape", expected=f"a shape of {spec.elements} elements",
-                found=repr(dict(self.params))[:120], code=ErrorCode.PARAMS,
-            )  # fmt: skip
+                "reshaped needs a valid shape",
+                expected=f"a shape of {spec.elements} elements",
+                found=repr(dict(self.params))[:120],
+                code=ErrorCode.PARAMS,
+            )
         return evolve(spec, shape=tuple(shape))

@@ -220,11 +220,13 @@ def diff(
             mapping_note += f"; not compared, since they describe the storage: {', '.join(left_out)}"
         one, other = ({name: name for name in file.assets if () not in paths.get(name, ())} for file in (first, second))
         return Difference(
-            a=first.name, b=second.name, tensors=tuple(differences),
+            a=first.name,
+            b=second.name,
+            tensors=tuple(differences),
             meta=changed(_without(first.index.meta, storage), _without(second.index.meta, storage), equal_meta),
             assets=changed(one, other, lambda name, _: same_asset(first, second, name, paths, mapped)),
             mapped=mapping_note,
-        )  # fmt: skip
+        )
     finally:
         for item, argument in zip(files, (a, b)):
             if item is not argument:

@@ -90,15 +90,14 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
         "arguments": {key: value for key, value in arguments.items() if value},
         "source": {"format": source.format_spec, "files": list(source_pins(source))},
         "target": {"format": plan.format, "options": dict(plan.options), "packing": plan.packing},
-        "rules": [
-            {"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow}
-            for rule in plan.rules
-        ],
+        "rules": [{"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow} for rule in plan.rules],
         "tensors": [_tensor(step) for step in plan.steps],
-        "metadata": list(plan.metadata), "assets": list(plan.assets), "dropped": [str(item) for item in plan.dropped],
+        "metadata": list(plan.metadata),
+        "assets": list(plan.assets),
+        "dropped": [str(item) for item in plan.dropped],
         "image": _image(plan, source),
         "lock": plugin_lock(plan, source),
-    }  # fmt: skip
+    }
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:
@@ -144,9 +143,12 @@ def read_document(path: Path) -> dict[str, Any] | None:
         document = None
     if not isinstance(document, dict) or document.get("squish_plan") != VERSION:
         raise FormatError(
-            "is not a conversion plan", file=str(path), expected=f'a JSON object with "squish_plan": {VERSION}',
-            code="plan", hint="Name a new file to write one, or leave out {option:plan}.",
-        )  # fmt: skip
+            "is not a conversion plan",
+            file=str(path),
+            expected=f'a JSON object with "squish_plan": {VERSION}',
+            code="plan",
+            hint="Name a new file to write one, or leave out {option:plan}.",
+        )
     return document
 
 
@@ -155,9 +157,12 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
     stored = document.get("arguments")
     if not isinstance(stored, dict) or not _are_arguments(stored):
         raise FormatError(
-            "has no usable arguments", file=file, expected="src, dst and other arguments of convert",
-            found=excerpt(stored), code="plan",
-        )  # fmt: skip
+            "has no usable arguments",
+            file=file,
+            expected="src, dst and other arguments of convert",
+            found=excerpt(stored),
+            code="plan",
+        )
     for key, value in arguments.items():
         if value and _as_list(value) != _as_list(stored.get(key)):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
@@ -213,9 +218,12 @@ def _tensor(step: Step) -> dict[str, Any]:
     facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
     return {
         **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},
-        "shape": list(step.spec.shape), "dtype": step.spec.dtype, "codec": str(step.codec),
-        **({"encoder": str(step.encoder)} if step.encoder else {}), "exactness": str(step.exactness),
-    }  # fmt: skip
+        "shape": list(step.spec.shape),
+        "dtype": step.spec.dtype,
+        "codec": str(step.codec),
+        **({"encoder": str(step.encoder)} if step.encoder else {}),
+        "exactness": str(step.exactness),
+    }
 
 
 def _image(plan: ConversionPlan, source: File) -> Any:
@@ -227,6 +235,10 @@ def _image(plan: ConversionPlan, source: File) -> Any:
 
 def _differs(file: str, where: str, stored: Any, now: Any) -> UsageError:
     return UsageError(
-        f"the plan says otherwise: {where}", file=file, expected=excerpt(stored), found=excerpt(now), code="plan",
+        f"the plan says otherwise: {where}",
+        file=file,
+        expected=excerpt(stored),
+        found=excerpt(now),
+        code="plan",
         hint="Carry the plan out as it is, or plan again into a new file.",
-    )  # fmt: skip
+    )

@@ -72,9 +72,13 @@ class Journal:
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job))):
             raise UsageError(
-                f"belongs to another job: {where}", file=str(self.path), expected=excerpt(old), found=excerpt(new),
-                code="journal", hint="Repeat the command that wrote it, or remove it to start anew.",
-            )  # fmt: skip
+                f"belongs to another job: {where}",
+                file=str(self.path),
+                expected=excerpt(old),
+                found=excerpt(new),
+                code="journal",
+                hint="Repeat the command that wrote it, or remove it to start anew.",
+            )
         for number, entry in enumerate(self.entries.values(), 2):
             are_errors = all(_is_error(error) and error[0] in range(steps) for error in entry["errors"])
             if entry["task"] not in range(tasks) or not are_errors:
@@ -152,15 +156,21 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> WriteError:
         return WriteError(
-            "cannot be written", file=str(self.path), found=error.strerror, code="unwritable",
+            "cannot be written",
+            file=str(self.path),
+            found=error.strerror,
+            code="unwritable",
             hint="Name another place with {option:journal=FILE}.",
-        )  # fmt: skip
+        )
 
     def _damage(self, number: int, line: bytes) -> FormatError:
         return FormatError(
-            f"is not a journal of a job: line {number}", file=str(self.path), found=repr(line[:60]), code="journal",
+            f"is not a journal of a job: line {number}",
+            file=str(self.path),
+            found=repr(line[:60]),
+            code="journal",
             hint="Remove it to start anew, or name another one with {option:journal=FILE}.",
-        )  # fmt: skip
+        )
 
 
 def _is_error(error: Any) -> bool:
@@ -171,6 +181,8 @@ def _is_error(error: Any) -> bool:
 def owner() -> dict[str, Any]:
     """This process, for a journal."""
     return {
-        "user": user_name(), "host": socket.gethostname(), "pid": os.getpid(),
+        "user": user_name(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }  # fmt: skip
+    }

@@ -60,9 +60,11 @@ class Job:
     def _check_scheduler(self, attribute: object, value: object) -> None:
         if not isinstance(value, str):
             raise UsageError(
-                "invalid job=", expected="a scheduler such as 'local:8', or squish.Job('local:8', ...)",
-                found=repr(value), code=ErrorCode.USAGE,
-            )  # fmt: skip
+                "invalid job=",
+                expected="a scheduler such as 'local:8', or squish.Job('local:8', ...)",
+                found=repr(value),
+                code=ErrorCode.USAGE,
+            )
 
     @resume.validator
     def _check_resume(self, attribute: object, value: object) -> None:

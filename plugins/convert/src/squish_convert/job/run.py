@@ -102,12 +102,21 @@ def execute_job(
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
         tasks = layout.tasks(job.task_bytes)
     description = JobDescription(
-        id=tag, plan=evolve(plan, image=None), image=image, source=path_of(source),
-        format=source.format_spec, limits=source.limits,
-        assets=assets_of(document), activations=None if activations is None else path_of(activations),
-        pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
-        files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,
-    )  # fmt: skip
+        id=tag,
+        plan=evolve(plan, image=None),
+        image=image,
+        source=path_of(source),
+        format=source.format_spec,
+        limits=source.limits,
+        assets=assets_of(document),
+        activations=None if activations is None else path_of(activations),
+        pins=document["source"]["files"],
+        lock=document["lock"],
+        canaries=canaries(plan, file, statistics),
+        files=tuple(staging.file(output.name) for output in image.files),
+        tasks=tasks,
+        overwrite=overwrite,
+    )
     run = JobRun(description, layout, staging, Journal(journal_path(local, job.journal)), source.registry)
     facts = _facts(document, description.canaries, job.task_bytes, replanned=replanned)
     with run.opened(facts, job.resume, common_mode(paths_of(source)), overwrite=overwrite):
@@ -196,9 +205,13 @@ class JobRun:
     """One run of a job by this client."""
 
     def __init__(
-        self, job: JobDescription, layout: JobLayout, staging: Staging | RemoteStaging, journal: Journal,
+        self,
+        job: JobDescription,
+        layout: JobLayout,
+        staging: Staging | RemoteStaging,
+        journal: Journal,
         registry: Registry,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
         self._registry, self._is_local = registry, isinstance(staging, Staging)
         self._unread = set[int]()
@@ -301,10 +314,12 @@ class JobRun:
             raise _with_hint(error, f"It belongs to {self.journal.owner()}.") from None
         if not resume:
             raise UsageError(
-                "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
+                "a journal of an unfinished job is there",
+                file=str(self.journal.path),
+                code="journal",
                 found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
                 hint="Go on with {option:resume=True}, or remove it to start anew.",
-            )  # fmt: skip
+            )
         self.journal.check(facts, len(self.job.tasks), len(self.job.plan.steps))
         if self._is_published(every=resume == VERIFY):
             self.journal.resume()

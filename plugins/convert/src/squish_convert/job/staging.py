@@ -82,9 +82,12 @@ class RemoteStaging:
             if error.code != ErrorCode.EXISTS:
                 raise
             raise WriteError(
-                "is being written by another job, or one that was killed", file=self._url, found=url, code="locked",
+                "is being written by another job, or one that was killed",
+                file=self._url,
+                found=url,
+                code="locked",
                 hint="Wait for it, go on with {option:resume=True} where its journal is, or remove the object.",
-            ) from None  # fmt: skip
+            ) from None
         self._is_stored = True
         return url
 
@@ -209,9 +212,13 @@ class Staging:
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 raise FormatError(
-                    "has another size than the job gave it", file=str(path), expected=size, found=found,
-                    code=ErrorCode.CHANGED, hint="Remove the journal to start anew.",
-                )  # fmt: skip
+                    "has another size than the job gave it",
+                    file=str(path),
+                    expected=size,
+                    found=found,
+                    code=ErrorCode.CHANGED,
+                    hint="Remove the journal to start anew.",
+                )
 
     def store_job(self, data: bytes) -> str:
         """Write the description of the job, and return where workers read it."""
@@ -263,6 +270,8 @@ class Staging:
 
     def _locked(self) -> WriteError:
         return WriteError(
-            "is being written by another process", file=str(self.target), code="locked",
+            "is being written by another process",
+            file=str(self.target),
+            code="locked",
             hint=f"Wait for it. If none runs, remove {str(self.path)!r}.",
-        )  # fmt: skip
+        )

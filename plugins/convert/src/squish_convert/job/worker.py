@@ -109,9 +109,12 @@ class RangeWriter:
 
     def _size_error(self, piece_range: PieceRange, position: int) -> CodecError:
         return CodecError(
-            "a part has another size than planned", part=piece_range.role, code="size",
-            expected=piece_range.nbytes, found=position,
-        )  # fmt: skip
+            "a part has another size than planned",
+            part=piece_range.role,
+            code="size",
+            expected=piece_range.nbytes,
+            found=position,
+        )
 
 
 def write_literals(path: str, output: OutputFile) -> None:
@@ -147,10 +150,13 @@ def worker_name() -> str:
 def unwritable_by_worker(path: str, error: OSError) -> WriteError:
     """The error for an output file that this process cannot write."""
     return WriteError(
-        f"cannot be written by the worker {worker_name()}", file=path, found=error.strerror, code="unwritable",
+        f"cannot be written by the worker {worker_name()}",
+        file=path,
+        found=error.strerror,
+        code="unwritable",
         hint="Workers write into the folder of the target, which must be shared, writable and large enough, or, if the "
         "target is at a URL, into their temporary folders (TMPDIR).",
-    )  # fmt: skip
+    )
 
 
 BUDGET = 1 << 16
@@ -303,9 +309,13 @@ def opened_job(path: str, digest: str) -> OpenJob:
             data = source.read(0, source.size)
     except SquishError as error:
         raise _refusal(
-            "cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path,
+            "cannot read the job",
+            "readable",
+            error.message,
+            ErrorCode.MISSING,
+            file=path,
             hint="Give all workers the folder of the target, shared and at the same path.",
-        ) from None  # fmt: skip
+        ) from None
     if sha256(data).hexdigest() != digest:
         raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
     with gc_paused():
@@ -378,9 +388,14 @@ class OpenJob:
                     self._release_pages(step)
             writer.sync()
         return Answer(
-            task=task.number, read=sum(map(self._stored_bytes, task.pieces)), nbytes=writer.nbytes,
-            sha256=writer.digest(), errors=tuple(errors), worker=worker_name(), seconds=time.perf_counter() - started,
-        )  # fmt: skip
+            task=task.number,
+            read=sum(map(self._stored_bytes, task.pieces)),
+            nbytes=writer.nbytes,
+            sha256=writer.digest(),
+            errors=tuple(errors),
+            worker=worker_name(),
+            seconds=time.perf_counter() - started,
+        )
 
     def _stored_bytes(self, piece: Piece) -> int:
         """Stored bytes of a piece: those of its tensor, in proportion to what is written."""
@@ -455,6 +470,10 @@ def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelErro
 
 def _refusal(fault: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
     return SquishError(
-        f"the worker {worker_name()} {fault}", file=file, expected=expected, found=found, code=code,
+        f"the worker {worker_name()} {fault}",
+        file=file,
+        expected=expected,
+        found=found,
+        code=code,
         hint=hint or "Give all workers the same files, distributions and versions as the client.",
-    )  # fmt: skip
+    )

@@ -89,9 +89,15 @@ class Matching:
     """
 
     def __init__(
-        self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
-        tied: Collection[str], absent: Collection[str] = (), left_out: Collection[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        family: Family,
+        tensors: Mapping[str, TensorSpec],
+        rules: Templates[Rule],
+        sizes: Sizes,
+        tied: Collection[str],
+        absent: Collection[str] = (),
+        left_out: Collection[str] = (),
+    ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
         self.absent, self.left_out = absent, left_out
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
@@ -145,15 +151,20 @@ class Matching:
         contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
         if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
             return TensorError(
-                "contains a tensor that another one contains, too", tensor=name, code="doubled",
+                "contains a tensor that another one contains, too",
+                tensor=name,
+                code="doubled",
                 expected="each tensor of the family once",
                 found=f"{duplicate} also in {self.origins[duplicate].source}",
-            )  # fmt: skip
+            )
         if error is None and (other := next((member for member in contents if member in self.absent), None)):
             return TensorError(
-                "is in a layer of another kind", tensor=name, code=ErrorCode.CONTRADICTION,
-                expected=f"no {other}", hint=CONTRADICTION,
-            )  # fmt: skip
+                "is in a layer of another kind",
+                tensor=name,
+                code=ErrorCode.CONTRADICTION,
+                expected=f"no {other}",
+                hint=CONTRADICTION,
+            )
         self.origins.update(contents)
         if contents:
             self.sources[name] = origin
@@ -210,18 +221,25 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:
     near = ", ".join(close_matches(name, templates))
     return TensorError(
-        f"is not a tensor of the family {family.id}", tensor=name, code=ErrorCode.UNMAPPED,
-        expected=f"a name such as {near}" if near else None, hint=HINT,
-    )  # fmt: skip
+        f"is not a tensor of the family {family.id}",
+        tensor=name,
+        code=ErrorCode.UNMAPPED,
+        expected=f"a name such as {near}" if near else None,
+        hint=HINT,
+    )
 
 
 def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
-                "has a number outside the range in the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
-                expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
-            )  # fmt: skip
+                "has a number outside the range in the settings",
+                tensor=origin.source,
+                code=ErrorCode.CONTRADICTION,
+                expected=f"{size} 0 to {sizes[size] - 1}",
+                found=origin.numbers[hole],
+                hint=CONTRADICTION,
+            )
     return None
 
 
@@ -229,9 +247,13 @@ def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ..
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
     return TensorError(
-        "has a shape that contradicts the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
-        expected=list(expected), found=list(shape), hint=CONTRADICTION,
-    )  # fmt: skip
+        "has a shape that contradicts the settings",
+        tensor=origin.source,
+        code=ErrorCode.CONTRADICTION,
+        expected=list(expected),
+        found=list(shape),
+        hint=CONTRADICTION,
+    )
 
 
 def _missing(
@@ -250,9 +272,12 @@ def _missing(
                 if name not in origins and name not in absent and place not in named:
                     named.add(place)
                     yield TensorError(
-                        f"is missing; every model of the family {family.id} has it", tensor=place,
-                        code=ErrorCode.UNMAPPED, found=f"{len(origins)} other tensors", hint=HINT,
-                    )  # fmt: skip
+                        f"is missing; every model of the family {family.id} has it",
+                        tensor=place,
+                        code=ErrorCode.UNMAPPED,
+                        found=f"{len(origins)} other tensors",
+                        hint=HINT,
+                    )
 
 
 def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[str], *, sample: bool = False) -> None:
@@ -271,9 +296,11 @@ def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[
             continue
         if not _equal(file, own, other, sample or file.source.is_remote):
             raise TensorError(
-                f"differs from {origin.source}, to which the settings tie it", tensor=name,
-                code=ErrorCode.CONTRADICTION, hint="Set tie_word_embeddings to false in config.json to keep both.",
-            )  # fmt: skip
+                f"differs from {origin.source}, to which the settings tie it",
+                tensor=name,
+                code=ErrorCode.CONTRADICTION,
+                hint="Set tie_word_embeddings to false in config.json to keep both.",
+            )
 
 
 def _equal(file: File, own: TensorSpec, other: TensorSpec, sample: bool) -> bool:

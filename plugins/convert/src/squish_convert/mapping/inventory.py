@@ -87,9 +87,13 @@ def take_inventory(file: File, layout: str) -> Inventory:
     else:
         errors = tuple(islice(matching.errors(), MOST))
     return Inventory(
-        naming=naming, family=family, model=outline.model, settings=outline.settings, coverage=matching.coverage(),
+        naming=naming,
+        family=family,
+        model=outline.model,
+        settings=outline.settings,
+        coverage=matching.coverage(),
         errors=errors,
-    )  # fmt: skip
+    )
 
 
 def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outline:

@@ -172,8 +172,9 @@ class MappedFile(File):
         tensors = self._original.index.tensors
         others = [
             Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
-            for name in self.coverage.other_modalities if tensors[name].encodings
-        ]  # fmt: skip
+            for name in self.coverage.other_modalities
+            if tensors[name].encodings
+        ]
         return (*others, *self.carried.dropped)
 
     def _modality(self, name: str) -> str:
@@ -359,9 +360,14 @@ def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
     if CONFIG_FILE not in file.index.assets:
         return None, None
     model = Model(
-        name=file.name, layout=HF, meta={}, assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}, tensors={},
-        vectors={}, limits=file.limits,
-    )  # fmt: skip
+        name=file.name,
+        layout=HF,
+        meta={},
+        assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)},
+        tensors={},
+        vectors={},
+        limits=file.limits,
+    )
     config = model.config()
     model_type = config.get("model_type")
     if isinstance(model_type, str):
@@ -371,9 +377,12 @@ def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
         first = classes[0] if isinstance(classes, list) and classes else None
         return None, first if isinstance(first, str) else None
     raise FormatError(
-        "is not the name of a model type", part=f"{CONFIG_FILE} model_type", code=ErrorCode.CONFIG,
-        expected="text such as 'llama'", found=f"{type(model_type).__name__} {str(model_type)[:60]}",
-    )  # fmt: skip
+        "is not the name of a model type",
+        part=f"{CONFIG_FILE} model_type",
+        code=ErrorCode.CONFIG,
+        expected="text such as 'llama'",
+        found=f"{type(model_type).__name__} {str(model_type)[:60]}",
+    )
 
 
 def model_of(file: File, family: Family, layout: str) -> Model:
@@ -382,6 +391,11 @@ def model_of(file: File, family: Family, layout: str) -> Model:
     tensors = file.index.tensors
     constants = [name for name in tensors if any(fnmatchcase(name, pattern) for pattern in family.constants)]
     return Model(
-        name=file.name, layout=layout, meta=file.index.meta, assets=assets, tensors=tensors,
-        vectors={name: read_vector(file, tensors[name]) for name in constants}, limits=file.limits,
-    )  # fmt: skip
+        name=file.name,
+        layout=layout,
+        meta=file.index.meta,
+        assets=assets,
+        tensors=tensors,
+        vectors={name: read_vector(file, tensors[name]) for name in constants},
+        limits=file.limits,
+    )

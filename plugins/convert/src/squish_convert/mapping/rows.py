@@ -88,10 +88,13 @@ def member_parts(encodings: Sequence[Encoding]) -> dict[str, Part]:
 def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
     """The error for tensors that cannot become one."""
     return TensorError(
-        "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
-        expected=_storage(first), found=_storage(other),
+        "is encoded differently from the tensors to merge it with",
+        tensor=other.name,
+        code="rows",
+        expected=_storage(first),
+        found=_storage(other),
         hint="Encode all of them alike with {option:encode}, or keep the names ({option:rename=keep}).",
-    )  # fmt: skip
+    )
 
 
 def _are_separated(specs: Sequence[TensorSpec], groups: Groups) -> bool:
@@ -179,9 +182,12 @@ class Rows:
         rows = spec.shape[0] if spec.shape else 0
         if heads < 1 or rows % (2 * heads):
             raise TensorError(
-                "cannot be divided into heads with an even number of rows", tensor=spec.name, code="heads",
-                expected=f"a multiple of {2 * heads} rows", found=f"shape {list(spec.shape)}",
-            )  # fmt: skip
+                "cannot be divided into heads with an even number of rows",
+                tensor=spec.name,
+                code="heads",
+                expected=f"a multiple of {2 * heads} rows",
+                found=f"shape {list(spec.shape)}",
+            )
         order = head_order(rows, heads, inverse)
 
         def move(part: Part) -> Part:
@@ -269,9 +275,12 @@ class Rows:
         return self._merge(specs, (rows, *specs[0].shape[1:]), lambda part: (rows, *part.shape[1:]), 1)
 
     def _merge(
-        self, specs: Sequence[TensorSpec], shape: tuple[int, ...], shape_of: Callable[[Part], tuple[int, ...]],
+        self,
+        specs: Sequence[TensorSpec],
+        shape: tuple[int, ...],
+        shape_of: Callable[[Part], tuple[int, ...]],
         free: int,
-    ) -> TensorSpec:  # fmt: skip
+    ) -> TensorSpec:
         """Merge tensors part by part; their first `free` axes may differ in size."""
         first = specs[0]
         if (other := self._differing(specs, free)) is not None:
@@ -290,9 +299,12 @@ class Rows:
                         first, encodings[0], f"has a part {role} that is in the header for some of the tensors"
                     )
                 parts[role] = evolve(
-                    part, shape=shape_of(part), segments=concatenate(piece.segments for piece in pieces),
-                    data=b"".join(inline) if inline else None, digest=None,
-                )  # fmt: skip
+                    part,
+                    shape=shape_of(part),
+                    segments=concatenate(piece.segments for piece in pieces),
+                    data=b"".join(inline) if inline else None,
+                    digest=None,
+                )
             return self._check_parts(first, shape, evolve(encodings[0], parts=parts))
 
         views = [view(number) for number in range(len(first.encodings))]
@@ -407,6 +419,9 @@ def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
 
 def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
     return TensorError(
-        f"its rows cannot be rearranged: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
-        found=str(encoding.codec), hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep}).",
-    )  # fmt: skip
+        f"its rows cannot be rearranged: {encoding.codec.id} {why}",
+        tensor=spec.name,
+        code="rows",
+        found=str(encoding.codec),
+        hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep}).",
+    )

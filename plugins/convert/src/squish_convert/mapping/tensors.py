@@ -147,11 +147,13 @@ class MappedTensors(Mapping[str, TensorSpec]):
         """Raise TensorError if the target stores a tensor transposed that has the rows of codes, or the reverse."""
         if turns_when_dense(self.targets[name].rule.of) and is_dense(stored) == self.setting.coded:
             raise TensorError(
-                "is transposed only where it is dense, and the target would have it the other way", tensor=name,
-                code="rows", expected="codes" if self.setting.coded else "floats",
+                "is transposed only where it is dense, and the target would have it the other way",
+                tensor=name,
+                code="rows",
+                expected="codes" if self.setting.coded else "floats",
                 found=str(stored.encodings[0].codec),
                 hint="Encode all such tensors alike: as codes with the target's method for them, or as floats without.",
-            )  # fmt: skip
+            )
 
     def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
         """Note the dtype that the target expects, if it can represent every value."""
@@ -318,9 +320,12 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
     if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
-            "must be a dense vector of floats, since its values change", tensor=spec.name, code="values",
-            expected=f"a vector of at most {MAX_SIZE} floats", found=f"{codec}, {spec.dtype} {list(spec.shape)}",
-        )  # fmt: skip
+            "must be a dense vector of floats, since its values change",
+            tensor=spec.name,
+            code="values",
+            expected=f"a vector of at most {MAX_SIZE} floats",
+            found=f"{codec}, {spec.dtype} {list(spec.shape)}",
+        )
     with np.errstate(all="ignore"):
         return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
 

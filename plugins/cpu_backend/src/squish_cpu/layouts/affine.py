@@ -24,7 +24,7 @@ from .base import (
     part,
     scale_type,
     table_kind,
-)  # fmt: skip
+)
 
 Pointer = Callable[[Arrays], Array]
 
@@ -103,9 +103,12 @@ def _column(table: Array, column: int) -> Array:
 def _codes(scheme: Scheme) -> Fields:
     half = 1 << scheme.bits - 1 if scheme.signed else 0
     return {
-        "kind": AFFINE_FIRST + scheme.bits - 1, "flip": half, "zero": scheme.zero + half,
-        "bias": scheme.offset == "bias", "word": scheme.packing.width // 8,
-    }  # fmt: skip
+        "kind": AFFINE_FIRST + scheme.bits - 1,
+        "flip": half,
+        "zero": scheme.zero + half,
+        "bias": scheme.offset == "bias",
+        "word": scheme.packing.width // 8,
+    }
 
 
 def _flat_groups(scheme: Scheme, rows: int, columns: int) -> Fields:

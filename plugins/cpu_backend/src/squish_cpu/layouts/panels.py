@@ -22,7 +22,7 @@ from .base import (
     Layout,
     UncoveredError,
     aligned,
-)  # fmt: skip
+)
 
 ROWS = 16
 MOST_ZERO = 128
@@ -113,9 +113,14 @@ def repack(
         raise UncoveredError("no compiled repack for these codes", code="repack")
     arrays = {"data": codes, "scale": _cells(scale, form.scale)}
     panel_weights = Weights(
-        rows=layout.rows, columns=grid.columns, kind=form.kind, group_rows=1, zero=form.zero,
-        group_columns=SUPER_BLOCK if form.kind == SIX_PANELS else form.group, scale_type=TYPES[form.scale],
-    )  # fmt: skip
+        rows=layout.rows,
+        columns=grid.columns,
+        kind=form.kind,
+        group_rows=1,
+        zero=form.zero,
+        group_columns=SUPER_BLOCK if form.kind == SIX_PANELS else form.group,
+        scale_type=TYPES[form.scale],
+    )
     if offset is not None and form.offset:
         arrays["offset"], panel_weights.offset_type = _cells(offset, form.offset), TYPES[form.offset]
     if form.factors:

@@ -91,9 +91,11 @@ class ActOrder(Wrapper):
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:
             raise CodecError(
-                "its groups are in activation order, which the target cannot store", part=ROLE, code="act-order",
+                "its groups are in activation order, which the target cannot store",
+                part=ROLE,
+                code="act-order",
                 hint="Encode it again with --encode, or write the same method.",
-            )  # fmt: skip
+            )
         return self.inner.codes(parts, spec, region)
 
     def column_permuted(self, spec: TensorSpec) -> CodecSpec | None:
@@ -110,11 +112,13 @@ class ActOrder(Wrapper):
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
-                "compiled kernels do not support groups with different numbers of columns", part=ROLE,
+                "compiled kernels do not support groups with different numbers of columns",
+                part=ROLE,
                 code=ErrorCode.UNCOVERED,
-                expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
+                expected=f"{self.scheme.group_size} each",
+                found=f"{counts.min()} to {counts.max()}",
                 hint="The NumPy backend runs this tensor.",
-            )  # fmt: skip
+            )
         columns = np.argsort(order, kind="stable")
         moved: Any = self._moved(parts["data"][...], columns, spec)
         return self.inner, {**arrays, "data": moved}, columns
@@ -136,7 +140,10 @@ class ActOrder(Wrapper):
         groups = spec.shape[-1] // size
         if order.size and not 0 <= int(order.min()) <= int(order.max()) < groups:
             raise CodecError(
-                "invalid group index of a column", part=ROLE, expected=f"0 to {groups - 1}",
-                found=f"{order.min()} to {order.max()}", code="g_idx",
-            )  # fmt: skip
+                "invalid group index of a column",
+                part=ROLE,
+                expected=f"0 to {groups - 1}",
+                found=f"{order.min()} to {order.max()}",
+                code="g_idx",
+            )
         return None if (order == np.arange(order.size) // size).all() else order

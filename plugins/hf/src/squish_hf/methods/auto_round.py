@@ -68,16 +68,18 @@ class Settings:
         own = evolve(self.declared, fields={**self.declared.fields, **changes})
         if own.get("bits", int, 0) >= UNQUANTIZED:
             raise FormatError(
-                f"quantized, although {key[:80]!r} declares {own.fields['bits']} bits", part=own.where,
+                f"quantized, although {key[:80]!r} declares {own.fields['bits']} bits",
+                part=own.where,
                 code=ErrorCode.CONTRADICTION,
-            )  # fmt: skip
+            )
         return own
 
     def idle(self, layers: Collection[str]) -> list[str]:
         """Return settings without a matching layer, except those of unquantized layers."""
         quantized = (
-            key for key, changes in self.extra.items()
+            key
+            for key, changes in self.extra.items()
             if not (isinstance(changes, dict) and changes.get("bits") == UNQUANTIZED)
-        )  # fmt: skip
+        )
         others = (key for key in quantized if key not in layers)
         return [key for key in others if not any(self.patterns.matches(key, layer) for layer in layers)]

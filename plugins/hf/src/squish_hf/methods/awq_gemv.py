@@ -31,9 +31,10 @@ class AwqGemv(Codec):
             raise CodecError("too few zero points", expected=f"{groups} per row", found=8 * padded, code="shape")
         rows, columns = spec.shape
         return {
-            "data": ("i32", (rows, columns // 8)), "scale": ("f16", (rows, 8 * padded)),
+            "data": ("i32", (rows, columns // 8)),
+            "scale": ("f16", (rows, 8 * padded)),
             "offset": ("i32", (rows, padded)),
-        }  # fmt: skip
+        }
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
         return (1, self.params["group_size"])
@@ -61,8 +62,9 @@ class AwqFast(Codec):
             raise CodecError(
                 "the shape is not a multiple of the kernel's tiles",
                 expected=f"multiples of {ROWS} rows and {TILE} columns",
-                found=f"shape {list(spec.shape)}", code="shape",
-            )  # fmt: skip
+                found=f"shape {list(spec.shape)}",
+                code="shape",
+            )
         grid = ("f16", (8 * padded, rows))
         return {"data": ("i16", (rows // ROWS, columns)), "scale": grid, "offset": grid}
 
@@ -86,9 +88,11 @@ class AwqFast(Codec):
 def _groups(spec: TensorSpec, params: Params) -> int:
     if len(spec.shape) != 2 or spec.shape[1] % params["group_size"] or params["group_size"] % 8:
         raise CodecError(
-            "invalid group size", expected=f"a matrix, with columns divisible by {params['group_size']}",
-            found=f"shape {list(spec.shape)}", code="group_size",
-        )  # fmt: skip
+            "invalid group size",
+            expected=f"a matrix, with columns divisible by {params['group_size']}",
+            found=f"shape {list(spec.shape)}",
+            code="group_size",
+        )
     return spec.shape[1] // params["group_size"]
 
 

@@ -76,9 +76,11 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         return _eight(layer, parts, files)
 
     return Method(
-        dialect="bitsandbytes 4 bit" if both[0] else "bitsandbytes int8", suffixes=SUFFIXES, make=make,
+        dialect="bitsandbytes 4 bit" if both[0] else "bitsandbytes int8",
+        suffixes=SUFFIXES,
+        make=make,
         packed=("u8", "i8"),
-    )  # fmt: skip
+    )
 
 
 def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
@@ -113,9 +115,12 @@ def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str,
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError(
-            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes",
-            found=part.nbytes, code="size",
-        )  # fmt: skip
+            "quantization state too large",
+            part="quant_state",
+            expected=f"at most {MAX_STATE} bytes",
+            found=part.nbytes,
+            code="size",
+        )
     state = load_json(files.read(part, "the quantization state"), "quantization state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
@@ -134,13 +139,15 @@ def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec
         files.read(require_part(parts, ".weight_format", ("u8",), rank=0), "weight_format")
     ):
         raise FormatError(
-            "unsupported GPU-specific order of codes", part="weight_format", expected="0 (rows)",
+            "unsupported GPU-specific order of codes",
+            part="weight_format",
+            expected="0 (rows)",
             code="weight_format",
             hint="Load it with the version of bitsandbytes that wrote it, and save the weights unquantized.",
-        )  # fmt: skip
+        )
     codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".SCB", ("f32",))
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))
     fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
     return build_tensor(
         f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit, fields, other_parts(parts, "weight", "SCB")
-    )  # fmt: skip
+    )

@@ -46,9 +46,11 @@ class ColumnScales(Wrapper):
         dtype = self.params.get("scale_dtype", "f32")
         if dtype not in FLOATS or not spec.shape:
             raise CodecError(
-                "invalid scales of columns", expected=f"{' or '.join(FLOATS)}, and a tensor with columns",
-                found=f"{dtype!r:.40} for shape {list(spec.shape)}", code=ErrorCode.PARAMS,
-            )  # fmt: skip
+                "invalid scales of columns",
+                expected=f"{' or '.join(FLOATS)}, and a tensor with columns",
+                found=f"{dtype!r:.40} for shape {list(spec.shape)}",
+                code=ErrorCode.PARAMS,
+            )
         return {**self.inner.parts(spec), ROLE: (dtype, spec.shape[-1:])}
 
     def value_dtype(self, spec: TensorSpec) -> str:
@@ -85,17 +87,22 @@ def _scaled(make: LayerReader, keys: frozenset[str], layer: str, parts: StoredPa
     fields = [field for field in FIELDS if field in parts]
     if any(field in parts for field in LOW_RANK):
         raise FormatError(
-            "unsupported low-rank residual of a weight (SVDQuant)", part=LOW_RANK[0].lstrip("."), code="layout",
+            "unsupported low-rank residual of a weight (SVDQuant)",
+            part=LOW_RANK[0].lstrip("."),
+            code="layout",
             hint="Quantize the model without SVDQuant, or convert it in full precision.",
-        )  # fmt: skip
+        )
     if not fields:
         return make(layer, parts)
     if len(fields) > 1 or FUSED_FIELD in fields:
         raise FormatError(
-            "unsupported scales of the inputs of fused experts", part=fields[-1].lstrip("."),
-            expected="<layer>.pre_quant_scale", found=", ".join(fields), code="layout",
+            "unsupported scales of the inputs of fused experts",
+            part=fields[-1].lstrip("."),
+            expected="<layer>.pre_quant_scale",
+            found=", ".join(fields),
+            code="layout",
             hint="Export them from a model whose experts are separate modules.",
-        )  # fmt: skip
+        )
     weight = parts.get(".weight")
     if weight is not None and weight.dtype in FLOATS and keys.isdisjoint(parts):
         extras = {suffix.lstrip("."): part for suffix, part in parts.items() if suffix != ".weight"}
@@ -112,9 +119,12 @@ def _wrapped(spec: TensorSpec, name: str, scale: Part) -> TensorSpec:
     fits = bool(columns) and scale.shape[-1:] == columns and dtypes.count(scale.shape) == columns[0]
     if scale.dtype not in FLOATS or not fits:
         raise FormatError(
-            "scales of the inputs do not match the columns of the weight", part=name, code="shape",
-            expected=f"{' or '.join(FLOATS)} {list(columns)}", found=f"{scale.dtype} {list(scale.shape)}",
-        )  # fmt: skip
+            "scales of the inputs do not match the columns of the weight",
+            part=name,
+            code="shape",
+            expected=f"{' or '.join(FLOATS)} {list(columns)}",
+            found=f"{scale.dtype} {list(scale.shape)}",
+        )
     params = {} if scale.dtype == "f32" else {"scale_dtype": scale.dtype}
     (encoding,) = spec.encodings
     parts = {**encoding.parts, ROLE: view_part(scale, scale.dtype, columns)}

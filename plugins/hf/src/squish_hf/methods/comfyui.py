@@ -41,10 +41,11 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             settings = _marker(parts, files)
         if settings is None and not assumed:
             raise FormatError(
-                "codes beside scales without comfy_quant, in a file of ComfyUI", part="weight",
+                "codes beside scales without comfy_quant, in a file of ComfyUI",
+                part="weight",
                 code=ErrorCode.UNDECLARED_SCALES,
                 hint="{option:format=hf:method=comfyui} reads them as float8 or int8 with a scale.",
-            )  # fmt: skip
+            )
         return _layer(layer, parts, settings or {})
 
     return Method(dialect=COMFYUI, suffixes=SUFFIXES, beside=BESIDE, make=make)
@@ -55,11 +56,14 @@ def finish(index: Index) -> Index:
     tensors = {name: spec for name, spec in index.tensors.items() if name.rpartition(".")[2] != SCALED}
     notes = tuple(
         Problem(
-            code="convrot", severity="note", where=name,
+            code="convrot",
+            severity="note",
+            where=name,
             message="comfy_quant states rotated columns (ConvRot); values are rotated back",
-        ) for name, spec in tensors.items()
+        )
+        for name, spec in tensors.items()
         if spec.encodings and "hf.convrot" in _ids(spec.encodings[0].codec)
-    )  # fmt: skip
+    )
     meta = {key: value for key, value in index.meta.items() if key != METADATA}
     return evolve(index, tensors=tensors, meta=meta, problems=(*index.problems, *notes))
 
@@ -88,8 +92,13 @@ def _marker(parts: StoredParts, files: CheckpointFiles) -> Mapping[str, Any]:
     """Return the settings in a marker tensor: JSON as bytes."""
     part = require_part(parts, MARKER, ("u8",), rank=1)
     if part.nbytes > MAX_MARKER:
-        raise FormatError("marker too large", part="comfy_quant", expected=f"at most {MAX_MARKER} bytes",
-                          found=part.nbytes, code="size")  # fmt: skip
+        raise FormatError(
+            "marker too large",
+            part="comfy_quant",
+            expected=f"at most {MAX_MARKER} bytes",
+            found=part.nbytes,
+            code="size",
+        )
     return load_json(files.read(part, "comfy_quant"), "comfy_quant", files.limits)
 
 
@@ -108,10 +117,12 @@ def _layer(layer: str, parts: StoredParts, settings: Any) -> TensorSpec:
     if kind == INT8:
         return _int8(layer, parts, require_part(parts, field, FLOATS), field.lstrip("."), settings)
     raise FormatError(
-        f"unsupported format {str(kind)[:40]!r} of ComfyUI", part="comfy_quant", expected=", ".join((*FP8, INT8)),
+        f"unsupported format {str(kind)[:40]!r} of ComfyUI",
+        part="comfy_quant",
+        expected=", ".join((*FP8, INT8)),
         code=ErrorCode.UNDECLARED_SCALES,
         hint="Convert the model in full precision; {option:format=safetensors} copies the file as it is.",
-    )  # fmt: skip
+    )
 
 
 def _int8(layer: str, parts: StoredParts, scale: Part, field: str, settings: Mapping[str, Any]) -> TensorSpec:

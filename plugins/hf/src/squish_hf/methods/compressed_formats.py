@@ -56,9 +56,12 @@ def dense(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     weight = require_part(parts, ".weight", FLOATS)
     encoding = Encoding(codec=DENSE, parts={"data": weight})
     return TensorSpec(
-        name=f"{layer}.weight", shape=weight.shape, dtype=weight.dtype, encodings=(encoding,),
+        name=f"{layer}.weight",
+        shape=weight.shape,
+        dtype=weight.dtype,
+        encodings=(encoding,),
         extras=other_parts(parts, "weight"),
-    )  # fmt: skip
+    )
 
 
 def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:

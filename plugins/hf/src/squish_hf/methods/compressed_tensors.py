@@ -64,9 +64,10 @@ class Targets:
         """Return target names and patterns without a matching layer."""
         names = (name for name, group in self.names.items() if "." in name and group.weights and name not in layers)
         patterns = (
-            f"{PATTERN}{pattern}" for pattern, group in self.patterns.items()
+            f"{PATTERN}{pattern}"
+            for pattern, group in self.patterns.items()
             if group.weights and not any(self.matched.matches(pattern, layer) for layer in layers)
-        )  # fmt: skip
+        )
         return [*names, *patterns]
 
 
@@ -86,8 +87,10 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         if (location := _transformed(layer, transforms, targets, matched)) is not None:
             raise FormatError(
                 f"unsupported transform of the {location} at run time: its codes are those of a rotated weight",
-                part="transform_config", code=ErrorCode.UNDECLARED_SCALES, hint=TRANSFORM_HINT,
-            )  # fmt: skip
+                part="transform_config",
+                code=ErrorCode.UNDECLARED_SCALES,
+                hint=TRANSFORM_HINT,
+            )
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
             raise FormatError(
                 "quantized, although `ignore` excludes it", part=declared.where, code=ErrorCode.CONTRADICTION
@@ -102,12 +105,16 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
                 mismatch = mismatch or error
         raise mismatch or FormatError(
             "quantized, but not in any configuration group", part=declared.where, code=ErrorCode.CONTRADICTION
-        )  # fmt: skip
+        )
 
     return Method(
-        dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
-        make=make, packed=FLOAT8_DTYPES, idle=targets.idle,
-    )  # fmt: skip
+        dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(),
+        suffixes=SUFFIXES,
+        beside=BESIDE,
+        make=make,
+        packed=FLOAT8_DTYPES,
+        idle=targets.idle,
+    )
 
 
 def _online_transforms(declared: Declared) -> list[tuple[str, list[str], list[str]]]:
@@ -125,8 +132,9 @@ def _online_transforms(declared: Declared) -> list[tuple[str, list[str], list[st
             raise refuse(f"transform {name[:40]!r}", "an object with a list `apply`", scheme, part=declared.where)
         transforms += [
             (argument["location"], _names(argument.get("targets")), _names(argument.get("ignore")))
-            for argument in arguments if argument.get("location") in ("input", "output")
-        ]  # fmt: skip
+            for argument in arguments
+            if argument.get("location") in ("input", "output")
+        ]
     return transforms
 
 

@@ -27,9 +27,11 @@ class ConvRot(Wrapper):
         group = self.group
         if not spec.shape or spec.shape[-1] % group:
             raise CodecError(
-                "the rotation does not divide the columns", expected=f"a multiple of {group}",
-                found=f"shape {list(spec.shape)}", code="shape",
-            )  # fmt: skip
+                "the rotation does not divide the columns",
+                expected=f"a multiple of {group}",
+                found=f"shape {list(spec.shape)}",
+                code="shape",
+            )
         return self.inner.parts(spec)
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
@@ -64,7 +66,9 @@ def _group(params: Params) -> int:
     group = params.get("group_size")
     if type(group) is not int or not 4 <= group <= LARGEST or group & (group - 1) or group.bit_length() % 2 == 0:
         raise CodecError(
-            "invalid group size of a rotation", expected=f"a power of 4 up to {LARGEST}", found=repr(group)[:40],
+            "invalid group size of a rotation",
+            expected=f"a power of 4 up to {LARGEST}",
+            found=repr(group)[:40],
             code=ErrorCode.PARAMS,
-        )  # fmt: skip
+        )
     return group

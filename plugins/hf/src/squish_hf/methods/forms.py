@@ -18,7 +18,7 @@ from squish_core.api import (
     Refusal,
     TensorSpec,
     kind_of,
-)  # fmt: skip
+)
 from squish_hf.methods.column_scales import FIELD, ROLE
 from squish_hf.methods.column_scales import ID as SCALED
 
@@ -185,15 +185,16 @@ def stored_fields(
     ]
 
 
-def declaration(
-    codecs: Mapping[str, CodecSpec], specs: Sequence[TensorSpec], method: str
-) -> dict[str, Any]:  # fmt: skip
+def declaration(codecs: Mapping[str, CodecSpec], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
     """Declare the layers of FP8, FBGEMM or ModelOpt; FormatError if one declaration cannot describe them all."""
     dense = [
-        spec.name.removesuffix(WEIGHT) for spec in specs
-        if spec.name.endswith(WEIGHT) and len(spec.shape) == 2 and spec.encodings[0].codec.id == "dense"
+        spec.name.removesuffix(WEIGHT)
+        for spec in specs
+        if spec.name.endswith(WEIGHT)
+        and len(spec.shape) == 2
+        and spec.encodings[0].codec.id == "dense"
         and kind_of(spec.name) != "embedding"
-    ]  # fmt: skip
+    ]
     if method == MODELOPT:
         scaled = any(spec.encodings[0].codec.id == SCALED for spec in specs)
         return {"quant_method": MODELOPT, **_algorithms(codecs, scaled), "ignore": dense}
@@ -202,16 +203,22 @@ def declaration(
     blocks = {tuple(codec.params.get("block") or ()) for codec in codecs.values()}
     if len(blocks) > 1:
         raise FormatError(
-            "fp8 states one block for all layers", expected="one", code="mixed", hint="Take compressed-tensors.",
+            "fp8 states one block for all layers",
+            expected="one",
+            code="mixed",
+            hint="Take compressed-tensors.",
             found=", ".join(str(list(block)) if block else "one scale" for block in sorted(blocks)),
-        )  # fmt: skip
+        )
     (block,) = blocks
     exponents = all(codec.params.get("scale_dtype") == "f8_e8m0" for codec in codecs.values())
     return {
-        "quant_method": FP8, "activation_scheme": "dynamic", "fmt": "e4m3",
-        **({"weight_block_size": list(block)} if block else {}), **({"scale_fmt": "ue8m0"} if exponents else {}),
+        "quant_method": FP8,
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        **({"weight_block_size": list(block)} if block else {}),
+        **({"scale_fmt": "ue8m0"} if exponents else {}),
         "modules_to_not_convert": dense,
-    }  # fmt: skip
+    }
 
 
 def _algorithms(codecs: Mapping[str, CodecSpec], scaled: bool) -> dict[str, Any]:
@@ -219,8 +226,9 @@ def _algorithms(codecs: Mapping[str, CodecSpec], scaled: bool) -> dict[str, Any]
     forms = {layer: form_of(codec, MODELOPT) for layer, codec in codecs.items()}
     settings = {
         layer: {"quant_algo": form.algorithm, **({"group_size": form.setting.group} if form.setting.group else {})}
-        for layer, form in forms.items() if form
-    }  # fmt: skip
+        for layer, form in forms.items()
+        if form
+    }
     if scaled:  # the other layers' scales are in the norms before them, so all are of one algorithm
         settings = {layer: AWQ if own["quant_algo"] == FLOAT4 else own for layer, own in settings.items()}
     first = next(iter(settings.values()))

@@ -93,9 +93,13 @@ def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _microscaled(
-    name: str, parts: StoredParts, stored: tuple[Part, Part], suffixes: tuple[str, str], shape: tuple[int, ...],
+    name: str,
+    parts: StoredParts,
+    stored: tuple[Part, Part],
+    suffixes: tuple[str, str],
+    shape: tuple[int, ...],
     element: str,
-) -> TensorSpec:  # fmt: skip
+) -> TensorSpec:
     """Read power-of-two scales per 32 elements: MXFP8, and DeepSeek-V4's experts with two float4 per byte."""
     fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), suffixes, stored)}
     params = Mx.from_params({"element": element}).canonical

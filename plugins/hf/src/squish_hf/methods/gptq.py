@@ -45,9 +45,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         return build_layer(layer, parts, settings.of(layer), subtracted, legal, dialect == "gptq_p")
 
-    return Method(
-        dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle, problems=problems
-    )  # fmt: skip
+    return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle, problems=problems)
 
 
 def _first_zeros_are_the_middle(declared: Declared, files: CheckpointFiles) -> bool:
@@ -143,9 +141,11 @@ def layout(declared: Declared, default: str, *names: str) -> str:
     layouts = {value.lower() for name in names if (value := declared.get(name, str))}
     if len(layouts) > 1:
         raise FormatError(
-            f"{' and '.join(names)} contradict each other", part=declared.where,
-            found=" and ".join(sorted(layouts))[:80], code=ErrorCode.CONTRADICTION,
-        )  # fmt: skip
+            f"{' and '.join(names)} contradict each other",
+            part=declared.where,
+            found=" and ".join(sorted(layouts))[:80],
+            code=ErrorCode.CONTRADICTION,
+        )
     return layouts.pop() if layouts else default
 
 

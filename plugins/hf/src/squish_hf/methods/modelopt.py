@@ -46,9 +46,14 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         return ALGORITHMS[algorithm_of_layer.upper()](layer, parts)
 
     return Method(
-        dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make,
-        packed=FLOAT8_DTYPES, idle=lambda names: layers.keys() - names,
-    )  # fmt: skip
+        dialect=f"modelopt {algorithm}".strip(),
+        suffixes=SUFFIXES,
+        bases=(WEIGHT, FUSED),
+        beside=BESIDE,
+        make=make,
+        packed=FLOAT8_DTYPES,
+        idle=lambda names: layers.keys() - names,
+    )
 
 
 def _layers(declared: Declared, files: CheckpointFiles) -> Mapping[str, Any]:
@@ -59,9 +64,12 @@ def _layers(declared: Declared, files: CheckpointFiles) -> Mapping[str, Any]:
         layers = own["quantized_layers"]
     groups = [group for group in declared.get("config_groups", dict, {}).values() if isinstance(group, dict)]
     by_group = {
-        target: {"quant_algo": algorithm} for group in groups if (algorithm := _group_algorithm(group.get("weights")))
-        for target in group.get("targets") or () if isinstance(target, str) and "." in target
-    }  # fmt: skip
+        target: {"quant_algo": algorithm}
+        for group in groups
+        if (algorithm := _group_algorithm(group.get("weights")))
+        for target in group.get("targets") or ()
+        if isinstance(target, str) and "." in target
+    }
     return {**by_group, **layers}
 
 
@@ -125,9 +133,13 @@ def _experts(layer: str, parts: StoredParts, algorithm: str) -> TensorSpec:
     """Read fused experts (`gate_up_proj` and `gate_up_proj_weight_scale`) with one scale in total or per expert."""
     if algorithm.upper() != "FP8":
         raise FormatError(
-            "unsupported transposed order of fused experts", part="_weight_scale", expected="FP8", found=algorithm,
-            code="layout", hint="Export them from a model whose experts are separate modules.",
-        )  # fmt: skip
+            "unsupported transposed order of fused experts",
+            part="_weight_scale",
+            expected="FP8",
+            found=algorithm,
+            code="layout",
+            hint="Export them from a model whose experts are separate modules.",
+        )
     weight, scale = require_part(parts, FUSED, FLOAT8_DTYPES), require_part(parts, "_weight_scale", FLOATS)
     return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "_weight_scale", FUSED)
 

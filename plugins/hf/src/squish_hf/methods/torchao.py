@@ -28,9 +28,12 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         kind = fields.get("_type")
         if not isinstance(kind, str) or kind not in BUILDERS:
             raise FormatError(
-                f"unsupported tensor class {str(kind)[:40]!r} of torchao", part=CODES, code="torchao",
-                expected=" or ".join(BUILDERS), hint=SAVE.format("torchao"),
-            )  # fmt: skip
+                f"unsupported tensor class {str(kind)[:40]!r} of torchao",
+                part=CODES,
+                code="torchao",
+                expected=" or ".join(BUILDERS),
+                hint=SAVE.format("torchao"),
+            )
         return BUILDERS[kind](layer, parts, fields.get("_data"))
 
     return Method(dialect="torchao", suffixes=SUFFIXES, make=make)
@@ -79,9 +82,13 @@ def _float8(layer: str, parts: StoredParts, data: Any) -> TensorSpec:
 
 
 def _built(
-    layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: type[Codec], fields: dict[str, tuple[str, Part]],
+    layer: str,
+    shape: tuple[int, ...],
+    spec: CodecSpec,
+    codec: type[Codec],
+    fields: dict[str, tuple[str, Part]],
     parts: StoredParts,
-) -> TensorSpec:  # fmt: skip
+) -> TensorSpec:
     extras = other_parts(parts, *(name for name, _ in fields.values()))
     return build_tensor(f"{layer}.weight", shape, spec, codec, fields, extras)
 

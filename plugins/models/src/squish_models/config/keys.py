@@ -87,9 +87,12 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
             raise FormatError(
-                "contradicts another key", part=name, expected=settings[key.hf], found=value,
+                "contradicts another key",
+                part=name,
+                expected=settings[key.hf],
+                found=value,
                 code=ErrorCode.CONTRADICTION,
-            )  # fmt: skip
+            )
     return settings
 
 

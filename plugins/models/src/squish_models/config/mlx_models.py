@@ -64,9 +64,10 @@ def _linear_attention(part: Config, config: Config) -> dict[str, Any]:
     return {
         "kda_layers": [number for number, kind in kinds.items() if kind == "linear_attention"],
         "full_attn_layers": [number for number, kind in kinds.items() if kind != "linear_attention"],
-        "num_heads": part["linear_num_heads"], "head_dim": part["linear_head_dim"],
+        "num_heads": part["linear_num_heads"],
+        "head_dim": part["linear_head_dim"],
         "short_conv_kernel_size": part["linear_conv_kernel_dim"],
-    }  # fmt: skip
+    }
 
 
 def _plain_longrope(part: Config, config: Config) -> dict[str, Any]:

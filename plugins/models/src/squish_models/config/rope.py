@@ -63,18 +63,24 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         low, high = (_number(scaling, name) for name in ("low_freq_factor", "high_freq_factor"))
         if low >= high:
             raise FormatError(
-                "has a rope_scaling without frequencies between its factors", part="config.json", code=ErrorCode.ROPE,
-                expected=f"a high_freq_factor above {low}", found=high,
-            )  # fmt: skip
+                "has a rope_scaling without frequencies between its factors",
+                part="config.json",
+                code=ErrorCode.ROPE,
+                expected=f"a high_freq_factor above {low}",
+                found=high,
+            )
         return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
     key = f"{prefix}.rope.scaling."
     if kind in ("longrope", "su"):
         return _longrope(settings, scaling, key)
     if kind not in ("linear", "yarn"):
         raise FormatError(
-            "has a rope_scaling that GGUF cannot store", part="config.json", code=ErrorCode.ROPE,
-            expected="linear, yarn, llama3, longrope or dynamic", found=kind,
-        )  # fmt: skip
+            "has a rope_scaling that GGUF cannot store",
+            part="config.json",
+            code=ErrorCode.ROPE,
+            expected="linear, yarn, llama3, longrope or dynamic",
+            found=kind,
+        )
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
     if kind == "yarn":
         name = "original_max_position_embeddings"
@@ -107,10 +113,12 @@ def _scaling_keys(keys: LoadedKeys) -> dict[str, Any]:
         if not (isinstance(value, str) if name == "type" else is_number):
             is_old = name == "factor" and not keys.states(f"{SCALING}{name}")
             raise FormatError(
-                "is not a valid setting of a scaling", found=repr(value)[:60], code=ErrorCode.ROPE,
+                "is not a valid setting of a scaling",
+                found=repr(value)[:60],
+                code=ErrorCode.ROPE,
                 part=f"{keys.architecture}.{OLD_FACTOR if is_old else SCALING + name}",
                 expected="text" if name == "type" else "a finite number",
-            )  # fmt: skip
+            )
     return stored
 
 
@@ -148,9 +156,12 @@ def _scaling_settings(
 def _refuse_factor(factor: float, key: str, beside: str) -> None:
     if factor != 1:
         raise FormatError(
-            f"is beside {beside}, and config.json has one kind of scaling", part=f"{key}factor", code=ErrorCode.ROPE,
-            expected="none, or 1", found=factor,
-        )  # fmt: skip
+            f"is beside {beside}, and config.json has one kind of scaling",
+            part=f"{key}factor",
+            code=ErrorCode.ROPE,
+            expected="none, or 1",
+            found=factor,
+        )
 
 
 def _longrope_settings(
@@ -189,8 +200,13 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
     Llama's own numbers if they fit, else the solution of the equations for a `low_freq_factor` of 1.
     """
     if factors.shape != (head_dim // 2,) or not np.all(np.isfinite(factors)):
-        raise FormatError("needs one finite factor for each pair of a head", tensor=FACTORS, code=ErrorCode.ROPE,
-                          expected=head_dim // 2, found=list(factors.shape))  # fmt: skip
+        raise FormatError(
+            "needs one finite factor for each pair of a head",
+            tensor=FACTORS,
+            code=ErrorCode.ROPE,
+            expected=head_dim // 2,
+            found=list(factors.shape),
+        )
     factor = shortest(float(factors.max()))
     for candidate in (*USUAL, *_solved(factors, factor, theta, head_dim)):
         scaling = {"factor": factor, **candidate, "rope_type": "llama3"}
@@ -198,10 +214,12 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
             if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=CLOSE, atol=0):
                 return scaling
     raise FormatError(
-        "contains factors that no llama3 scaling produces", tensor=FACTORS, code=ErrorCode.ROPE,
+        "contains factors that no llama3 scaling produces",
+        tensor=FACTORS,
+        code=ErrorCode.ROPE,
         found=f"a largest factor of {factor}",
         hint="Keep the names with {option:rename=keep}; leaving them out would change the model's output.",
-    )  # fmt: skip
+    )
 
 
 def _solved(factors: np.ndarray, factor: float, theta: float, head_dim: int) -> list[dict[str, Any]]:
@@ -239,8 +257,13 @@ def _longrope(
     for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
         values = scaling.get(name)
         if not isinstance(values, list) or len(values) != size:
-            raise FormatError(f"has a {name} of the wrong size", part="config.json", code=ErrorCode.ROPE, expected=size,
-                              found=len(values) if isinstance(values, list) else type(values).__name__)  # fmt: skip
+            raise FormatError(
+                f"has a {name} of the wrong size",
+                part="config.json",
+                code=ErrorCode.ROPE,
+                expected=size,
+                found=len(values) if isinstance(values, list) else type(values).__name__,
+            )
         tensors[tensor] = np.array(values, np.float32)
     factor = scaling.get("attention_factor") or attention_factor(most, original)
     keys = {

@@ -60,8 +60,10 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
 
 def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an unknown model with the keys of older engines besides its own, in each of its parts."""
-    own = {key: both_spellings(value) if key == "text_config" and isinstance(value, dict) else value
-           for key, value in config.items()}  # fmt: skip
+    own = {
+        key: both_spellings(value) if key == "text_config" and isinstance(value, dict) else value
+        for key, value in config.items()
+    }
     counts = [own[name] for name in EXPERT_COUNTS if name in own]
     try:
         spelled = old_spelling(own, None)
@@ -102,7 +104,9 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
     expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
     if kinds != expected:
         raise FormatError(
-            "has layer_types that no sliding_window_pattern can express", part="config.json", code=ErrorCode.CONFIG,
+            "has layer_types that no sliding_window_pattern can express",
+            part="config.json",
+            code=ErrorCode.CONFIG,
             expected=f"every layer number {pattern} with full attention",
-        )  # fmt: skip
+        )
     spelled["sliding_window_pattern"] = pattern

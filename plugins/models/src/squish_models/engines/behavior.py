@@ -31,20 +31,26 @@ def setting_problems(engine: Engine, inventory: Inventory, *, gguf: bool) -> Ite
     kind, scalings = rope_kind(scaling), engine.key_scalings if gguf else engine.scalings
     if kind and kind not in scalings.get(name, scalings.get(ANY, (kind,))):
         yield Problem(
-            code="engine-key", severity="error", where=place,
+            code="engine-key",
+            severity="error",
+            where=place,
             message=f"is {kind}, which {engine.title} does not know for {name}",
-        )  # fmt: skip
+        )
     elif kind and not gguf and kind not in engine.unscaled.get(name, (kind,)):
         yield Problem(
-            code="engine-result", severity="warning", where=place,
+            code="engine-result",
+            severity="warning",
+            where=place,
             message=f"is {kind}, which {engine.title} ignores for {name}",
-        )  # fmt: skip
+        )
     for key in () if gguf else engine.scaling_keys.get(kind, ()):
         if key not in scaling:
             yield Problem(
-                code="engine-key", severity="error", where=f"{place}.{key}",
+                code="engine-key",
+                severity="error",
+                where=f"{place}.{key}",
                 message=f"is missing; {engine.title} needs it for {kind}",
-            )  # fmt: skip
+            )
     if engine.ignores and isinstance(inventory.family, TextSettings):
         for note in inventory.family.ignored(settings, engine.ignores):
             where = "general.architecture" if gguf else "config.json"

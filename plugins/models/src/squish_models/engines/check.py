@@ -134,9 +134,11 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     inventory = take_inventory(model, reading.layout)
     if inventory.naming.adapter:
         raise FormatError(
-            "is an adapter, which has no settings to check", file=model.name, code="adapter",
+            "is an adapter, which has no settings to check",
+            file=model.name,
+            code="adapter",
             hint="Check its base model; `squish convert --assets FOLDER` checks the adapter against it.",
-        )  # fmt: skip
+        )
     if reading.layout == "gguf" and engine in GGUF_LOADERS and not _is_foreign(model, inventory):
         return _check_gguf(model, requirements, inventory)
     if engine == "mistralrs" and reading.layout == "hf" and not _is_foreign(model, inventory):
@@ -151,9 +153,11 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
         raise FormatError(
-            f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
+            f"cannot be checked: {inventory.naming.reason}",
+            file=model.name,
+            code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
-        )  # fmt: skip
+        )
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -218,9 +222,11 @@ def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
     verdict = GGUF_LOADERS[engine.id](file)
     if verdict.unknown and not verdict.refuses:
         raise FormatError(
-            f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
+            f"cannot be checked: {verdict.unknown}",
+            file=file.name,
+            code="names",
             hint=f"docs/models.md lists the families whose files can be checked; {engine.title} itself knows more.",
-        )  # fmt: skip
+        )
     notes = () if verdict.refuses else tuple(_gguf_notes(file, engine, inventory))
     family = inventory.naming.family or ""
     return ModelCheck(
@@ -249,9 +255,11 @@ def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelChec
     verdict = load_folder(file)
     if verdict.unknown and not verdict.refuses:
         raise FormatError(
-            f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
+            f"cannot be checked: {verdict.unknown}",
+            file=file.name,
+            code="names",
             hint="docs/models.md lists the families whose folders can be checked; mistral.rs itself knows more.",
-        )  # fmt: skip
+        )
     notes = () if verdict.refuses else tuple(setting_problems(engine, inventory, gguf=False))
     notes = tuple(each for each in notes if each.severity != "error")
     family = inventory.naming.family or ""
@@ -333,9 +341,11 @@ def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine 
         is_absent = code == ErrorCode.CONFIG and first.found is None
         defaulted = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
         yield Problem(
-            code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
+            code=code,
+            severity="warning" if defaulted else "error",
+            where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
-        )  # fmt: skip
+        )
 
 
 def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]) -> Iterator[Problem]:
@@ -347,10 +357,12 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
         key = f"{inventory.naming.model_type}.{name}"
         if key not in meta:
             yield Problem(
-                code="engine-key", severity="error", where=key,
+                code="engine-key",
+                severity="error",
+                where=key,
                 message=f"is missing; {engine.title} takes the hidden size by the number of heads, and heads have "
                 f"{settings['head_dim']}",
-            )  # fmt: skip
+            )
 
 
 def _folder_problems(
@@ -383,9 +395,11 @@ def _folder_problems(
         value = (inventory.settings or {}).get(name, default)
         if name not in config and value != default:
             yield Problem(
-                code="engine-default", severity="warning", where=f"{CONFIG_FILE} {name}",
+                code="engine-default",
+                severity="warning",
+                where=f"{CONFIG_FILE} {name}",
                 message=f"is not there; {engine.title} takes {default!r}, and the model has {str(value)[:60]}",
-            )  # fmt: skip
+            )
 
 
 def _absent(
@@ -394,9 +408,11 @@ def _absent(
     for name in required.get(kind, required.get(ANY, ())):
         if name not in present:
             yield Problem(
-                code="engine-key", severity="error", where=f"{prefix}{name}",
+                code="engine-key",
+                severity="error",
+                where=f"{prefix}{name}",
                 message=f"is missing, and {engine.title} does not load without it",
-            )  # fmt: skip
+            )
 
 
 def _no_family(file: File, naming: Naming) -> Problem:
@@ -411,6 +427,8 @@ def _no_family(file: File, naming: Naming) -> Problem:
 def _wrong_format(file: File, engine: Engine) -> Problem:
     formats, target = ", ".join(engine.formats), next(iter(engine.formats.values())).layout
     return Problem(
-        code="engine-format", severity="error", where=file.name,
+        code="engine-format",
+        severity="error",
+        where=file.name,
         message=f"is of the format {file.format}; {engine.title} reads {formats} (`squish convert --to {target}`)",
-    )  # fmt: skip
+    )

@@ -151,8 +151,9 @@ MLX = Engine(
         "mlx": Reading(layout="mlx", codecs=(ANY,)),
         "safetensors": Reading(layout="mlx"),
         "hf": Reading(
-            layout="mlx", codecs=(ANY,), methods=("gptq", "awq", "compressed-tensors", "mxfp4", "mxfp8", "fp8",
-                                                  "modelopt", "modelopt_fp4"),
+            layout="mlx",
+            codecs=(ANY,),
+            methods=("gptq", "awq", "compressed-tensors", "mxfp4", "mxfp8", "fp8", "modelopt", "modelopt_fp4"),
         ),
     },
     fields={
@@ -165,19 +166,47 @@ MLX = Engine(
         "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
         **dict.fromkeys(("deepseek_v2", "deepseek_v3", "gpt_oss"), ("model_type",)),
         "lfm2": (
-            "model_type", *LFM, "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
-            "block_dim", "conv_L_cache", "conv_bias", "max_position_embeddings", "norm_eps",
+            "model_type",
+            *LFM,
+            "block_multiple_of",
+            "block_ffn_dim_multiplier",
+            "block_auto_adjust_ff_dim",
+            "block_dim",
+            "conv_L_cache",
+            "conv_bias",
+            "max_position_embeddings",
+            "norm_eps",
         ),
         "starcoder2": tuple(name for name in (*MLX_ALL, *HEADS) if name != "rms_norm_eps"),
         "gpt2": (
-            "model_type", "n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon", "vocab_size",
+            "model_type",
+            "n_ctx",
+            "n_embd",
+            "n_head",
+            "n_layer",
+            "n_positions",
+            "layer_norm_epsilon",
+            "vocab_size",
         ),
         "glm4": (
-            *MLX_ALL, *HEADS, "head_dim", "attention_bias", "partial_rotary_factor", "rope_theta",
+            *MLX_ALL,
+            *HEADS,
+            "head_dim",
+            "attention_bias",
+            "partial_rotary_factor",
+            "rope_theta",
         ),
         "granite": (
-            *MLX_ALL, *HEADS, "max_position_embeddings", "attention_bias", "mlp_bias", "rope_theta", "logits_scaling",
-            "attention_multiplier", "embedding_multiplier", "residual_multiplier",
+            *MLX_ALL,
+            *HEADS,
+            "max_position_embeddings",
+            "attention_bias",
+            "mlp_bias",
+            "rope_theta",
+            "logits_scaling",
+            "attention_multiplier",
+            "embedding_multiplier",
+            "residual_multiplier",
         ),
     },
     defaults={
@@ -197,8 +226,18 @@ MLX = Engine(
     },
     scalings={
         **dict.fromkeys(
-            ("llama", "mistral", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "gemma3_text", "olmo2", "granite",
-             "deepseek_v3"),
+            (
+                "llama",
+                "mistral",
+                "qwen2",
+                "qwen2_vl",
+                "qwen2_5_vl",
+                "qwen3",
+                "gemma3_text",
+                "olmo2",
+                "granite",
+                "deepseek_v3",
+            ),
             MLX_SCALINGS,
         ),
         "gpt_oss": tuple(kind for kind in MLX_SCALINGS if kind != "dynamic"),
@@ -211,7 +250,7 @@ MLX = Engine(
     },
     differences=differences.MLX,
     ignores="mlx",
-)  # fmt: skip
+)
 TRANSFORMERS = Engine(
     id="transformers",
     title="Transformers",
@@ -254,7 +293,7 @@ MISTRAL_RS = Engine(
     keys={
         ANY: ("tokenizer.ggml.eos_token_id",),
         "phi3": ("tokenizer.ggml.eos_token_id", "phi3.rope.dimension_count"),
-    },  # fmt: skip
+    },
     tokenizer_keys={"gpt2": ("tokenizer.ggml.pre", "tokenizer.ggml.merges"), "llama": ("tokenizer.ggml.scores",)},
     fields={
         ANY: MISTRAL_ALL,

@@ -41,9 +41,11 @@ def type_problems(file: File, engine: Engine, reading: Reading, inventory: Inven
         listed = ", ".join(names[1:LISTED])
         more = f"; so are {listed}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}" if listed else ""
         yield Problem(
-            code="engine-type", severity=severity, where=names[0],
+            code="engine-type",
+            severity=severity,
+            where=names[0],
             message=f"is stored as {stored}, which {engine.title} {text}{more}",
-        )  # fmt: skip
+        )
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:

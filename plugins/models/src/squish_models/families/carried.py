@@ -32,16 +32,19 @@ class MlxCarried(Family):
         mlx = mlx_config(config)
         if reason := refusal(mlx, model.tensors):
             raise UsageError(
-                f"mlx-lm would not run {config['model_type']} as it is: {reason}", file=model.name, code="engine",
+                f"mlx-lm would not run {config['model_type']} as it is: {reason}",
+                file=model.name,
+                code="engine",
                 hint="Convert the checkpoint in the layout and spelling in which it was published; or keep names and"
                 " settings as they are: {option:rename=keep}.",
-            )  # fmt: skip
+            )
         spelled = {key: value for key, value in mlx.items() if key not in QUANTIZATION}
         if spelled != config:
             assets[CONFIG] = (json.dumps(spelled, ensure_ascii=False, indent=2) + "\n").encode()
         return Carried(
-            meta=model.meta, assets=assets,
+            meta=model.meta,
+            assets=assets,
             dense_only=() if config["model_type"] in STACKING_CODES else (EXPERTS_APART,),
             notes=ignored_tensors(config, model.tensors),
             missing=("tokenizer",) if VOCABULARIES.isdisjoint(assets) else (),
-        )  # fmt: skip
+        )

@@ -137,26 +137,37 @@ class Deepseek(TextModel):
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
         rotated, unrotated, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
         return {
-            **super().sizes(settings), "q_lora_rank": settings.get("q_lora_rank") or 0, "kv_lora_rank": latent,
-            "q_rows": heads * (unrotated + rotated), "kv_a_rows": latent + rotated, "v_rows": heads * values,
-            "qk_nope_head_dim": unrotated, "v_head_dim": values,
+            **super().sizes(settings),
+            "q_lora_rank": settings.get("q_lora_rank") or 0,
+            "kv_lora_rank": latent,
+            "q_rows": heads * (unrotated + rotated),
+            "kv_a_rows": latent + rotated,
+            "v_rows": heads * values,
+            "qk_nope_head_dim": unrotated,
+            "v_head_dim": values,
             "shared_size": settings["moe_intermediate_size"] * settings["n_shared_experts"],
-        }  # fmt: skip
+        }
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
         for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank"):
             if type(settings.get(name)) is not int or settings[name] < 1:
                 raise FormatError(
-                    f"has no {name}, and the model cannot be run without it", part=CONFIG, code=ErrorCode.CONFIG,
-                    expected="a size", found=repr(settings.get(name))[:60],
-                )  # fmt: skip
+                    f"has no {name}, and the model cannot be run without it",
+                    part=CONFIG,
+                    code=ErrorCode.CONFIG,
+                    expected="a size",
+                    found=repr(settings.get(name))[:60],
+                )
         predicting = settings.get("num_nextn_predict_layers") or 0
         if type(predicting) is not int or not 0 <= predicting <= MOST_BLOCKS:
             raise FormatError(
-                "is not a number of layers", part=f"{CONFIG} num_nextn_predict_layers", code=ErrorCode.CONFIG,
-                expected=f"0 to {MOST_BLOCKS}", found=repr(predicting)[:60],
-            )  # fmt: skip
+                "is not a number of layers",
+                part=f"{CONFIG} num_nextn_predict_layers",
+                code=ErrorCode.CONFIG,
+                expected=f"0 to {MOST_BLOCKS}",
+                found=repr(predicting)[:60],
+            )
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
             "latent_heads": 1, "latent_key_size": latent + rotated, "latent_value_size": latent,
@@ -179,9 +190,11 @@ class Deepseek(TextModel):
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a scaling with which llama.cpp scales attention by a factor that no other engine applies",
-                part=f"{self.architecture}.rope.scaling.yarn_log_multiplier", code=ErrorCode.ROPE,
-                expected="yarn with this multiplier", found=repr(settings["rope_scaling"])[:120],
-            )  # fmt: skip
+                part=f"{self.architecture}.rope.scaling.yarn_log_multiplier",
+                code=ErrorCode.ROPE,
+                expected="yarn with this multiplier",
+                found=repr(settings["rope_scaling"])[:120],
+            )
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
@@ -189,19 +202,28 @@ class Deepseek(TextModel):
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a rope_scaling without mscale_all_dim, under which llama.cpp scales attention otherwise",
-                part=CONFIG, code=ErrorCode.ROPE, expected="yarn with a mscale_all_dim", found=repr(scaling)[:120],
-            )  # fmt: skip
+                part=CONFIG,
+                code=ErrorCode.ROPE,
+                expected="yarn with a mscale_all_dim",
+                found=repr(scaling)[:120],
+            )
         if _scale(settings, "mscale") != _scale(settings, "mscale_all_dim"):
             raise FormatError(
-                "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG,
-                code=ErrorCode.ROPE, expected=_scale(settings, "mscale_all_dim"), found=_scale(settings, "mscale"),
-            )  # fmt: skip
+                "has a mscale that differs from mscale_all_dim, for which GGUF has no key",
+                part=CONFIG,
+                code=ErrorCode.ROPE,
+                expected=_scale(settings, "mscale_all_dim"),
+                found=_scale(settings, "mscale"),
+            )
         score = settings.get("scoring_func", SCORES[settings["gating_function"]])
         if score != SCORES[settings["gating_function"]]:
             raise FormatError(
-                "has a scoring_func of another model type", part=CONFIG, code=ErrorCode.CONFIG,
-                expected=SCORES[settings["gating_function"]], found=repr(score)[:60],
-            )  # fmt: skip
+                "has a scoring_func of another model type",
+                part=CONFIG,
+                code=ErrorCode.CONFIG,
+                expected=SCORES[settings["gating_function"]],
+                found=repr(score)[:60],
+            )
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         notes = super().ignored(settings, layout)
@@ -224,19 +246,23 @@ class Deepseek(TextModel):
         gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
         if whole <= rotated or gating not in SCORES:
             raise FormatError(
-                "does not fit the other keys", part=f"{self.architecture}.attention.key_length_mla",
-                code=ErrorCode.CONTRADICTION, expected=f"more than {rotated} rotated rows, and a known gating function",
+                "does not fit the other keys",
+                part=f"{self.architecture}.attention.key_length_mla",
+                code=ErrorCode.CONTRADICTION,
+                expected=f"more than {rotated} rotated rows, and a known gating function",
                 found=f"{whole}, gating function {gating}",
-            )  # fmt: skip
+            )
         for name, default in ABSENT.items():
             settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
         # ik_llama.cpp keeps the whole matrix beside the two that are made of it
         settings["repeated"] = [
-            name for name in model.tensors if name.endswith(".attn_kv_b.weight")
+            name
+            for name in model.tensors
+            if name.endswith(".attn_kv_b.weight")
             and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
-        ]  # fmt: skip
+        ]
         version = 3 if gating == SIGMOID else 2
         grouped = (settings.get("n_group") or 1) > 1
         settings |= {

@@ -34,8 +34,9 @@ def _mlx(row: Row) -> tuple[Rule, ...]:
     names = {suffix: row.module(suffix) for suffix in suffixes}
     return tuple(
         Rule(f"{ENGINE}{name.removeprefix(MODEL)}", row.expression(suffix))
-        for suffix, name in names.items() if name.startswith(MODEL)
-    )  # fmt: skip
+        for suffix, name in names.items()
+        if name.startswith(MODEL)
+    )
 
 
 class Gpt2(TextModel):

@@ -83,9 +83,12 @@ class Lfm2(TextModel):
             or not all(kind in (ATTENTION, CONVOLUTION) for kind in kinds)
         ):
             raise FormatError(
-                "does not give a kind for each layer", part=f"{CONFIG} layer_types", code=ErrorCode.CONFIG,
-                expected=f"{layers} of {ATTENTION} and {CONVOLUTION}", found=str(kinds)[:60],
-            )  # fmt: skip
+                "does not give a kind for each layer",
+                part=f"{CONFIG} layer_types",
+                code=ErrorCode.CONFIG,
+                expected=f"{layers} of {ATTENTION} and {CONVOLUTION}",
+                found=str(kinds)[:60],
+            )
         settings["kv_heads"] = [groups if kind == ATTENTION else 0 for kind in kinds]
         settings.setdefault("intermediate_size", settings.get("block_ff_dim"))
         settings.setdefault("block_dim", settings.get("hidden_size"))
@@ -98,9 +101,12 @@ class Lfm2(TextModel):
         groups = {each for each in heads if each}
         if len(heads) != settings["num_hidden_layers"] or len(groups) != 1:
             raise FormatError(
-                "has different numbers of heads in the layers with attention", part="lfm2.attention.head_count_kv",
-                code=ErrorCode.CONFIG, expected="0 or one other number for each layer", found=str(heads)[:60],
-            )  # fmt: skip
+                "has different numbers of heads in the layers with attention",
+                part="lfm2.attention.head_count_kv",
+                code=ErrorCode.CONFIG,
+                expected="0 or one other number for each layer",
+                found=str(heads)[:60],
+            )
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
         written = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
         return {**DEFAULTS, **settings, "kv_heads": heads, **written, "block_auto_adjust_ff_dim": False}

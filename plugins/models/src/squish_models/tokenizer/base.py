@@ -206,9 +206,11 @@ def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> 
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
             raise tokenizer_error(
-                f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
-                f"{left!r:.40} {right!r:.40}", MERGES,
-            )  # fmt: skip
+                f"merge {rank} joins or makes a text that is not a token",
+                "tokens of the vocabulary",
+                f"{left!r:.40} {right!r:.40}",
+                MERGES,
+            )
 
 
 def _check_duplicates(vocabulary: Vocabulary) -> None:
@@ -228,9 +230,12 @@ def _check_templates(templates: Mapping[str, str]) -> None:
             raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__, TEMPLATE)
         if len(text) > MOST_TEMPLATE:
             raise LimitError(
-                "a chat template is too long", part=TEMPLATE, code="size",
-                expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
-            )  # fmt: skip
+                "a chat template is too long",
+                part=TEMPLATE,
+                code="size",
+                expected=f"at most {MOST_TEMPLATE} characters",
+                found=len(text),
+            )
     _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
 
 
@@ -240,9 +245,12 @@ def _check_text(what: str, encode: Callable[[], object], part: str) -> None:
         encode()
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"a {what} contains half a character (a surrogate)", part=part, expected="text that UTF-8 can hold",
-            found=repr(error.object[error.start : error.end]), code="encoding",
-        ) from None  # fmt: skip
+            f"a {what} contains half a character (a surrogate)",
+            part=part,
+            expected="text that UTF-8 can hold",
+            found=repr(error.object[error.start : error.end]),
+            code="encoding",
+        ) from None
 
 
 def check_count(what: str, values: Sized, limit: int) -> None:

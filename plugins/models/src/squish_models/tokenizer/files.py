@@ -130,16 +130,24 @@ def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
     pre_tokenizer = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
     if spelled:
         return _whole(
-            tokenizer, model, tokenizer.tokens, None,
+            tokenizer,
+            model,
+            tokenizer.tokens,
+            None,
             normalizer=spelled[0] if len(spelled) == 1 else {"type": "Sequence", "normalizers": spelled},
-            pre_tokenizer=pre_tokenizer, decoder={"type": "Sequence", "decoders": SPELLED_DECODERS},
-        )  # fmt: skip
+            pre_tokenizer=pre_tokenizer,
+            decoder={"type": "Sequence", "decoders": SPELLED_DECODERS},
+        )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return _whole(
-        tokenizer, model, tokenizer.tokens, byte_level,
+        tokenizer,
+        model,
+        tokenizer.tokens,
+        byte_level,
         normalizer={"type": pretokenizer.normalizer} if pretokenizer.normalizer else None,
-        pre_tokenizer=pre_tokenizer, decoder=byte_level,
-    )  # fmt: skip
+        pre_tokenizer=pre_tokenizer,
+        decoder=byte_level,
+    )
 
 
 def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
@@ -194,15 +202,28 @@ def _whole(
     """The root of tokenizer.json."""
     marked = np.flatnonzero(np.isin(tokenizer.kinds, (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)))
     added = [
-        {"id": int(number), "content": texts[number], "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False, "special": bool(tokenizer.kinds[number] != Kind.USER_DEFINED)}
+        {
+            "id": int(number),
+            "content": texts[number],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": bool(tokenizer.kinds[number] != Kind.USER_DEFINED),
+        }
         for number in marked
-    ]  # fmt: skip
+    ]
     return {
-        **VERSION, "truncation": None, "padding": None, "added_tokens": added, "normalizer": steps["normalizer"],
-        "pre_tokenizer": steps["pre_tokenizer"], "post_processor": _processor(tokenizer) or processor,
-        "decoder": steps["decoder"], "model": model,
-    }  # fmt: skip
+        **VERSION,
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": steps["normalizer"],
+        "pre_tokenizer": steps["pre_tokenizer"],
+        "post_processor": _processor(tokenizer) or processor,
+        "decoder": steps["decoder"],
+        "model": model,
+    }
 
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
@@ -223,8 +244,11 @@ def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
     tokens = {texts[role]: {"id": texts[role], "ids": [present[role]], "tokens": [texts[role]]} for role in present}
     pair = [*template("A", 0, "bos"), *template("B", 1, "sep" if "sep" in texts else "bos")]
     return {
-        "type": "TemplateProcessing", "single": template("A", 0, "bos"), "pair": pair, "special_tokens": tokens,
-    }  # fmt: skip
+        "type": "TemplateProcessing",
+        "single": template("A", 0, "bos"),
+        "pair": pair,
+        "special_tokens": tokens,
+    }
 
 
 def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
@@ -237,8 +261,9 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     options |= {f"add_{role}_token": flag for role, flag in tokenizer.add.items()}
     if tokenizer.space_prefix is not None:
         options["add_prefix_space"] = tokenizer.space_prefix
-    options |= {key: tokenizer.tokens[tokenizer.special[role]] for role, key in TOKEN_KEYS.items()
-                if role in tokenizer.special}  # fmt: skip
+    options |= {
+        key: tokenizer.tokens[tokenizer.special[role]] for role, key in TOKEN_KEYS.items() if role in tokenizer.special
+    }
     templates = tokenizer.chat_templates
     if [*templates] == [""]:
         options["chat_template"] = templates[""]

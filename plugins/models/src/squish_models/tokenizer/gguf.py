@@ -95,11 +95,16 @@ def read_gguf(
         added = {role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values}
         separates = {"sep": True} if pre in BY_NAME and BY_NAME[pre].add_sep else {}
         return Tokenizer(
-            model=model, vocabulary=vocabulary, special=special, chat_templates=templates, pre=pre,
+            model=model,
+            vocabulary=vocabulary,
+            special=special,
+            chat_templates=templates,
+            pre=pre,
             add=separates | added,
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
-            end_ids=_end_ids(vocabulary.tokens, kinds, special), sampling=sampling_of(metadata),
-        )  # fmt: skip
+            end_ids=_end_ids(vocabulary.tokens, kinds, special),
+            sampling=sampling_of(metadata),
+        )
 
 
 def _pretokenizer(values: Mapping[str, Any]) -> str:
@@ -112,9 +117,11 @@ def _check_texts(texts: Sequence[str], part: str) -> None:
     if bytes in set(map(type, texts)):
         number = next(number for number, text in enumerate(texts) if isinstance(text, bytes))
         error = tokenizer_error(
-            "the tokenizer has a text that is not UTF-8, which no file of a folder can store", "UTF-8",
-            f"{texts[number]!r:.60} at {number}", part,
-        )  # fmt: skip
+            "the tokenizer has a text that is not UTF-8, which no file of a folder can store",
+            "UTF-8",
+            f"{texts[number]!r:.60} at {number}",
+            part,
+        )
         raise error.within(hint="Write the tensors alone, under their names: {option:rename=keep}.")
 
 
@@ -125,10 +132,12 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
     if model == "bpe" and ranked and (texts := values.get(f"{PREFIX}merges")):
         merges = merges_of_texts(texts, values[f"{PREFIX}tokens"]) or _pairs(texts)
     return Vocabulary(
-        tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
+        tokens=tokens,
+        kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
         scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
-        merges=merges, checked=checked,
-    )  # fmt: skip
+        merges=merges,
+        checked=checked,
+    )
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:
@@ -251,8 +260,9 @@ def ignored_ids(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     keys = {f"{PREFIX}{key}": values.get(f"{PREFIX}{key}") for key in IDS.values()}
     return tuple(
         f"{key} is {number}, beyond the {len(tokens)} tokens: ignored, as llama.cpp does"
-        for key, number in keys.items() if type(number) is int and len(tokens) <= number != NONE
-    )  # fmt: skip
+        for key, number in keys.items()
+        if type(number) is int and len(tokens) <= number != NONE
+    )
 
 
 def _pairs(texts: Sequence[str]) -> Sequence[Sequence[str]]:
@@ -313,8 +323,10 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
     if tokenizer.space_prefix is not None:
         keys["add_space_prefix"] = Typed("bool", tokenizer.space_prefix)
-    templates = {f"{TEMPLATE}.{name}" if name else TEMPLATE: Typed("str", text)
-                 for name, text in tokenizer.chat_templates.items()}  # fmt: skip
+    templates = {
+        f"{TEMPLATE}.{name}" if name else TEMPLATE: Typed("str", text)
+        for name, text in tokenizer.chat_templates.items()
+    }
     if named := [name for name in tokenizer.chat_templates if name]:
         templates[TEMPLATES] = Typed("array:str", named)
     return sampling_keys(tokenizer.sampling) | {PREFIX + key: value for key, value in keys.items()} | templates

@@ -131,11 +131,16 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
     affixes = affixes_of(stored) if stored is not None else None
     end_ids = _end_ids(table, special, config, end)
     return Tokenizer(
-        vocabulary=vocabulary, special=_roles(special, end_ids, affixes, table), **rules,
-        add=_added(affixes, options, special, table), end_ids=end_ids, chat_templates=_templates(content),
-        left_out=tuple(table.beyond.values()), lost=affixes.lost if affixes is not None else (),
+        vocabulary=vocabulary,
+        special=_roles(special, end_ids, affixes, table),
+        **rules,
+        add=_added(affixes, options, special, table),
+        end_ids=end_ids,
+        chat_templates=_templates(content),
+        left_out=tuple(table.beyond.values()),
+        lost=affixes.lost if affixes is not None else (),
         sampling=stated_sampling(end),
-    )  # fmt: skip
+    )
 
 
 def _is_other_kind(content: Content) -> bool:
@@ -187,8 +192,9 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     stored = settings.get("tokenizer.json", {})
     texts, ids, added = (
         vocabulary_texts(stored, stored.get("model") or {}, _declared(settings.get("tokenizer_config.json", {})))
-        if stored else ([], {}, _added_tokens(settings))
-    )  # fmt: skip
+        if stored
+        else ([], {}, _added_tokens(settings))
+    )
     prefix = _prepends_space(stored)
     merges = _merges(stored["model"]) if stored else ()
     if merges:
@@ -241,9 +247,11 @@ def _prepends_space(stored: Mapping[str, Any]) -> bool:
 
 
 def _special(
-    table: TokenTable, by_text: Iterable[Mapping[str, Any]], by_id: Iterable[Mapping[str, Any]],
+    table: TokenTable,
+    by_text: Iterable[Mapping[str, Any]],
+    by_id: Iterable[Mapping[str, Any]],
     stored: Mapping[str, Any],
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
     special: dict[str, int] = {}
     for role, key in TOKEN_KEYS.items():

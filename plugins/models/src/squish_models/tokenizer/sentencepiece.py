@@ -92,9 +92,12 @@ def _piece(field: protobuf.Field) -> tuple[tuple[int, int], bytes, int]:
             kind = part.integer & 0xFFFFFFFF
     if len(score) != 4:
         raise FormatError(
-            "a score of tokenizer.model is not a float", offset=field.offset, expected="4 bytes", found=len(score),
+            "a score of tokenizer.model is not a float",
+            offset=field.offset,
+            expected="4 bytes",
+            found=len(score),
             code="protobuf",
-        )  # fmt: skip
+        )
     return text, score, kind
 
 

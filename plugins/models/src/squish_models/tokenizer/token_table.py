@@ -41,8 +41,11 @@ class TokenTable:
         """Set the tokens; ids without a text are padding. Added tokens without an embedding are left out."""
         if self.size is not None and len(texts) > self.size:
             self.beyond = {each["id"]: each["content"] for each in added if each["id"] >= self.size}
-            others = [number for number in range(self.size, len(texts))
-                      if texts[number] is not None and number not in self.beyond]  # fmt: skip
+            others = [
+                number
+                for number in range(self.size, len(texts))
+                if texts[number] is not None and number not in self.beyond
+            ]
             if others:
                 raise tokenizer_error(
                     "the tokenizer has more tokens than the config", f"vocab_size {self.size}", others[-1] + 1
@@ -86,8 +89,10 @@ def vocabulary_texts(
         raise tokenizer_error(
             "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
         )
-    if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
-               for each in (*added, *declared)):  # fmt: skip
+    if not all(
+        isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
+        for each in (*added, *declared)
+    ):
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
     added = _with_declared(added, declared, vocabulary)
     in_order = len(vocabulary) <= MOST_TOKENS and (is_ordered or all(map(eq, vocabulary.values(), count())))

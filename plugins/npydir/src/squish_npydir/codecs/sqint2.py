@@ -70,19 +70,27 @@ def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -
     version, columns, rows, group, start, _, left, right, rank = (int(number) for number in meta[:9])
     if version != 1 or (rows, columns) != shape:
         raise TensorError(
-            "the description in __sqint2_meta does not match the tensor", expected=f"version 1, {list(shape)}",
-            found=f"version {version}, {[rows, columns]}", code="meta",
-        )  # fmt: skip
+            "the description in __sqint2_meta does not match the tensor",
+            expected=f"version 1, {list(shape)}",
+            found=f"version {version}, {[rows, columns]}",
+            code="meta",
+        )
     for flag, size in ((left, rows), (right, columns)):
         if flag and size & (size - 1):
             raise TensorError(
-                "unsupported rotation, whose matrix depends on the writer", expected="a size of a power of 2",
-                found=size, code="rotation", hint="Decode it with the software that wrote it.",
-            )  # fmt: skip
+                "unsupported rotation, whose matrix depends on the writer",
+                expected="a size of a power of 2",
+                found=size,
+                code="rotation",
+                hint="Decode it with the software that wrote it.",
+            )
     return {
-        "group_size": group, "rank": rank, "nonzero": nonzero, "left_start": start if left else -1,
+        "group_size": group,
+        "rank": rank,
+        "nonzero": nonzero,
+        "left_start": start if left else -1,
         "right_start": start + 1 if right else -1,
-    }  # fmt: skip
+    }
 
 
 def _matrix(spec: TensorSpec) -> tuple[int, int]:
@@ -93,9 +101,13 @@ def _matrix(spec: TensorSpec) -> tuple[int, int]:
 
 def _palette(params: Params) -> dict[str, object]:
     return {
-        "bits": 2, "table": "nf2", "group_size": params["group_size"], "scale_dtype": "f32", "offset": "zero_point",
+        "bits": 2,
+        "table": "nf2",
+        "group_size": params["group_size"],
+        "scale_dtype": "f32",
+        "offset": "zero_point",
         "offset_dtype": "f32",
-    }  # fmt: skip
+    }
 
 
 def _signs(start: int, size: int) -> np.ndarray:

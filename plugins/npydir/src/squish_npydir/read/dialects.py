@@ -102,9 +102,11 @@ def _group(shape: Shape, scale: Stored) -> int:
         return 0
     if columns % grid[-1]:
         raise TensorError(
-            f"the groups of {scale.path} do not divide the rows", expected=f"a divisor of {columns}",
-            found=grid[-1], code="group_size",
-        )  # fmt: skip
+            f"the groups of {scale.path} do not divide the rows",
+            expected=f"a divisor of {columns}",
+            found=grid[-1],
+            code="group_size",
+        )
     return columns // grid[-1]
 
 
@@ -150,8 +152,10 @@ def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     if not groups or columns % groups:
         raise TensorError(
             f"the groups of {files['scale'].path} do not divide the rows",
-            expected=f"[panels, a divisor of {columns}, 16]", found=list(grid), code="group_size",
-        )  # fmt: skip
+            expected=f"[panels, a divisor of {columns}, 16]",
+            found=list(grid),
+            code="group_size",
+        )
     return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
 
 
@@ -191,8 +195,9 @@ DIALECTS = (
     Dialect(label="int8", files=_pair("q", "s"), codec=_rows(bits=8, word="i8")),
 )  # fmt: skip
 
-PANELS = Dialect(label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0,
-                 optional=("offset",))  # fmt: skip
+PANELS = Dialect(
+    label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0, optional=("offset",)
+)
 """The dialect of a tier (`tiers.panels`); its files are not among the arrays."""
 
 SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})

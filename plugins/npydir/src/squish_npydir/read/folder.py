@@ -60,14 +60,19 @@ class Stored:
         """Return the array as a codec's part; TensorError unless dtype and matrix shape match."""
         if self.npy.dtype != dtype or not _shapes_match(self.npy.shape, shape):
             raise TensorError(
-                f"{self.path} does not match the tensor", expected=f"{dtype} {list(shape)}",
-                found=f"{self.npy.dtype} {list(self.npy.shape)}", code="shape",
-            )  # fmt: skip
+                f"{self.path} does not match the tensor",
+                expected=f"{dtype} {list(shape)}",
+                found=f"{self.npy.dtype} {list(self.npy.shape)}",
+                code="shape",
+            )
         start, length = (0, self.size) if self.filters else (self.npy.offset, self.npy.nbytes)
         return Part(
-            dtype=dtype, shape=shape, segments=(Segment(self.file, start, length),), filters=self.filters,
+            dtype=dtype,
+            shape=shape,
+            segments=(Segment(self.file, start, length),),
+            filters=self.filters,
             byteorder=self.npy.byteorder,
-        )  # fmt: skip
+        )
 
     def raw(self) -> Part:
         """Return the array as a part."""
@@ -115,11 +120,13 @@ class Folder:
     def _listed_names(self, folder: str) -> list[str]:
         if self.listed is None:
             raise FormatError(
-                "cannot list the files of this folder, which a npy directory needs", file=self.source.name,
-                expected=f"a {LISTING}, or a store that lists its files (s3, hf)", found="neither",
+                "cannot list the files of this folder, which a npy directory needs",
+                file=self.source.name,
+                expected=f"a {LISTING}, or a store that lists its files (s3, hf)",
+                found="neither",
                 code=ErrorCode.FOLDER,
                 hint="Download it, or convert it again, which writes the list: `squish convert DIR NEW --to npydir`.",
-            )  # fmt: skip
+            )
         places = (path.rpartition("/") for path in self.listed)
         return [name for place, _, name in places if place == folder]
 
@@ -147,9 +154,13 @@ class Folder:
         number = self._numbers[path]
         if self.refs[number].size != size:
             raise FormatError(
-                "changed: its size differs from when the folder was opened", file=path, expected=self.refs[number].size,
-                found=size, code=ErrorCode.CHANGED, hint="Open the folder again once it is complete.",
-            )  # fmt: skip
+                "changed: its size differs from when the folder was opened",
+                file=path,
+                expected=self.refs[number].size,
+                found=size,
+                code=ErrorCode.CHANGED,
+                hint="Open the folder again once it is complete.",
+            )
         return number
 
     def find(self, path: str) -> Stored | None:
@@ -162,9 +173,10 @@ class Folder:
                     raise error.within(file=f"{self.source.name}/{path}{suffix}") from None
         if self.has(path + ".npy.br"):
             raise TensorError(
-                f"unsupported brotli compression of {path}.npy.br", code="brotli",
+                f"unsupported brotli compression of {path}.npy.br",
+                code="brotli",
                 hint="Decompress it with `brotli -d`.",
-            )  # fmt: skip
+            )
         return None
 
     def metadata(self) -> dict[str, Any]:
@@ -172,9 +184,13 @@ class Folder:
         source = self.open(META)
         if source.size > self.limits.header:
             raise LimitError(
-                "the metadata is too large", file=source.name, expected=f"at most {self.limits.header} bytes",
-                found=source.size, code="meta", limit="header",
-            )  # fmt: skip
+                "the metadata is too large",
+                file=source.name,
+                expected=f"at most {self.limits.header} bytes",
+                found=source.size,
+                code="meta",
+                limit="header",
+            )
         return load_meta(source.read(0, source.size, "metadata"), self.limits)[0]
 
     def json(self, path: str, label: str) -> dict[str, Any]:
@@ -183,9 +199,12 @@ class Folder:
         most = min(self.limits.header, MAX_JSON)
         if source.size > most:
             raise LimitError(
-                f"the {label} is too large", file=source.name, expected=f"at most {most} bytes", found=source.size,
+                f"the {label} is too large",
+                file=source.name,
+                expected=f"at most {most} bytes",
+                found=source.size,
                 code="json",
-            )  # fmt: skip
+            )
         try:
             return load_json(memoryview(source.read(0, source.size).strip()), label, self.limits)
         except SquishError as error:
@@ -196,9 +215,12 @@ class Folder:
         npy = stored.npy
         if npy.dtype != dtype or len(npy.shape) != 1 or npy.shape[0] > limit:
             raise FormatError(
-                "invalid array", file=stored.path, expected=f"{dtype} with at most {limit} elements",
-                found=f"{npy.dtype} {list(npy.shape)}", code="shape",
-            )  # fmt: skip
+                "invalid array",
+                file=stored.path,
+                expected=f"{dtype} with at most {limit} elements",
+                found=f"{npy.dtype} {list(npy.shape)}",
+                code="shape",
+            )
         end = npy.offset + npy.nbytes
         raw = stored.head if len(stored.head) >= end else self.open(stored.path).read(0, end)
         kind = {"i64": "q", "f64": "d"}[dtype]

@@ -54,9 +54,11 @@ def parse(root: Mapping[str, Any]) -> dict[str, Listed]:
         for piece in path.split("/"):
             check_file_name(piece, LISTING)
         if not (
-            isinstance(item, list) and len(item) == 2 and all(type(number) is int and number >= 0 for number in item)
+            isinstance(item, list)
+            and len(item) == 2
+            and all(type(number) is int and number >= 0 for number in item)
             and item[1] < len(decoded)
-        ):  # fmt: skip
+        ):
             raise _invalid("[size, number of its head] for each file", repr(item))
         listed[path] = Listed(item[0], decoded[item[1]])
     return listed
@@ -90,6 +92,10 @@ def contradictions(files: Mapping[str, Listed], source: Source, present: frozens
 
 def _invalid(expected: str, found: str) -> FormatError:
     return FormatError(
-        "invalid list of files", file=LISTING, expected=expected, found=found[:80], code="files",
+        "invalid list of files",
+        file=LISTING,
+        expected=expected,
+        found=found[:80],
+        code="files",
         hint="Remove it, or convert the directory again.",
-    )  # fmt: skip
+    )

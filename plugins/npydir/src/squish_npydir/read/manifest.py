@@ -58,10 +58,13 @@ def _absent(folder: Folder) -> SquishError:
     """Return the error for a missing manifest, with a folder to open instead if there is one."""
     tier = next((name for file, name in ALONE.items() if folder.has(file)), None)
     return FormatError(
-        "missing, so the npy directory is incomplete", file=f"{folder.source.name}/{MANIFEST}", code=ErrorCode.MISSING,
-        hint=f"Open {folder.source.name}/{tier}, which can be read alone." if tier
+        "missing, so the npy directory is incomplete",
+        file=f"{folder.source.name}/{MANIFEST}",
+        code=ErrorCode.MISSING,
+        hint=f"Open {folder.source.name}/{tier}, which can be read alone."
+        if tier
         else "The conversion of the model was not finished; convert it again.",
-    )  # fmt: skip
+    )
 
 
 def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
@@ -86,8 +89,11 @@ def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
         other = holders.setdefault(key.casefold(), name)
         if other != name:
             raise FormatError(
-                f"the same files as those of {other!r}", tensor=name, expected="a unique key", found=repr(key),
+                f"the same files as those of {other!r}",
+                tensor=name,
+                expected="a unique key",
+                found=repr(key),
                 code="safe-key",
                 hint="Dots and double underscores in names give the same key; convert the model again.",
-            )  # fmt: skip
+            )
     return entries

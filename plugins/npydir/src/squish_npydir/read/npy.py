@@ -69,9 +69,12 @@ def _parsed(head: bytes, limits: Limits) -> Npy:
     shape = _shape(fields["shape"], limits)
     if fields["fortran_order"] == "True" and sum(length > 1 for length in shape) > 1:
         raise FormatError(
-            "unsupported Fortran order", expected="C order", found=f"shape {list(shape)}", code="order",
+            "unsupported Fortran order",
+            expected="C order",
+            found=f"shape {list(shape)}",
+            code="order",
             hint="Save numpy.ascontiguousarray(array) instead.",
-        )  # fmt: skip
+        )
     return Npy(dtype, shape, byteorder, len(MAGIC) + 2 + _LENGTHS[head[6:8]] + len(text))
 
 
@@ -109,9 +112,12 @@ def _lengths(head: bytes) -> tuple[int, int]:
     """Return the size of the length field, and the header length."""
     if not head.startswith(MAGIC):
         raise FormatError(
-            "not a .npy file (bad magic)", offset=0, expected=repr(MAGIC),
-            found=repr(head[:6]) if head else "an empty file", code="magic",
-        )  # fmt: skip
+            "not a .npy file (bad magic)",
+            offset=0,
+            expected=repr(MAGIC),
+            found=repr(head[:6]) if head else "an empty file",
+            code="magic",
+        )
     width = _LENGTHS.get(head[6:8], 0)
     if len(head) >= 8 and not width:
         raise FormatError(
@@ -142,10 +148,12 @@ def _fields(text: str) -> dict[str, str]:
     if body[place:] != "}" or len(fields) != len(_KINDS):
         content = "an array of objects, stored as a pickle" if "'O'" in body or "|O" in body else None
         raise FormatError(
-            "unsupported header", expected="descr, fortran_order and shape",
-            found=content or repr(body[:80]), code="npy-header",
+            "unsupported header",
+            expected="descr, fortran_order and shape",
+            found=content or repr(body[:80]),
+            code="npy-header",
             hint="Only arrays of numbers are supported, not structured or text arrays.",
-        )  # fmt: skip
+        )
     return fields
 
 

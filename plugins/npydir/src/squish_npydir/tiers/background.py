@@ -48,8 +48,9 @@ class Build:
         names = " and ".join(self.tiers)
         print(
             f"squish: finishing the tiers {names} of {self.folder}; if interrupted, the next load goes on",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def start(folder: Path) -> Build | None:

@@ -65,9 +65,14 @@ class Built:
 
 
 def build(
-    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
-    gate: Gate | None = None, job: Job | str | None = None,
-) -> Built:  # fmt: skip
+    path: str | Path,
+    tier: str,
+    progress: Progress | None = None,
+    *,
+    delete_source: bool = False,
+    gate: Gate | None = None,
+    job: Job | str | None = None,
+) -> Built:
     """Build a cache tier of a npy directory.
 
     An existing tier is not built again, an interrupted build is completed. The directory's own files do not change,
@@ -113,14 +118,18 @@ def build(
     unknown = [name for name in params if tier not in IN_PLACE or name not in ("group_size", "scales")]
     if unknown or spec.inner is not None:
         raise FormatError(
-            f"unknown option of the tier {tier}", found=", ".join(unknown), code=ErrorCode.OPTION,
+            f"unknown option of the tier {tier}",
+            found=", ".join(unknown),
+            code=ErrorCode.OPTION,
             expected="group_size and scales" if tier in IN_PLACE else "no options",
-        )  # fmt: skip
+        )
     if delete_source and tier not in IN_PLACE:
         raise FormatError(
-            f"--delete-source is not possible for the tier {tier}, which is a cache", file=str(path), code="delete",
+            f"--delete-source is not possible for the tier {tier}, which is a cache",
+            file=str(path),
+            code="delete",
             hint="Only int4 and int4a replace arrays. For another directory, use `squish convert --delete-source`.",
-        )  # fmt: skip
+        )
     job = Job(job) if isinstance(job, str) else job
     workspace = Workspace(Path(path) / f"{TEMPORARY}{tier}", job)
     make = partial(_int4, params=params, symmetric=tier == "int4") if params else BUILDERS[tier][2]
@@ -151,9 +160,11 @@ def _only_build(folder: Path) -> Iterator[None]:
             stack.enter_context(locked_file(index.resolve(), seconds=0))
         except WriteError:
             raise WriteError(
-                "another build of a cache tier is running in this directory", file=str(folder), code="locked",
+                "another build of a cache tier is running in this directory",
+                file=str(folder),
+                code="locked",
                 hint="Try again when it is done.",
-            ) from None  # fmt: skip
+            ) from None
         yield
 
 
@@ -191,11 +202,13 @@ def _check_family(file: File) -> None:
     family = family_of(file.index, file.source, file.limits)
     if not (family or "").startswith(INT3_FAMILIES):
         raise FormatError(
-            "the tier 3bit is for families that tolerate three bits", file=file.name, code="gate",
+            "the tier 3bit is for families that tolerate three bits",
+            file=file.name,
+            code="gate",
             expected=f"a model_type of {', '.join(INT3_FAMILIES)} in config.json",
             found=repr(family) if family else "no model_type",
             hint="Build 4bit, or measure it on a text of yours: --gate TEXT.",
-        )  # fmt: skip
+        )
 
 
 def _own(file: File) -> File:
@@ -204,9 +217,12 @@ def _own(file: File) -> File:
     lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
         raise FormatError(
-            "unreadable tensors: their own files are missing or damaged", file=file.name,
-            found=", ".join(lost[:3]), code="partial", hint="Tiers can only be built from complete directories.",
-        )  # fmt: skip
+            "unreadable tensors: their own files are missing or damaged",
+            file=file.name,
+            found=", ".join(lost[:3]),
+            code="partial",
+            hint="Tiers can only be built from complete directories.",
+        )
     return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
 
@@ -216,8 +232,9 @@ def _finalized(own: File, folder: Path, progress: Progress | None, workspace: Wo
     targets = {name: place / f"{panels.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
     rules = {
         name: F16 if _is_float(own.index.tensors[name]) else "keep"
-        for name, target in targets.items() if not target.exists()
-    }  # fmt: skip
+        for name, target in targets.items()
+        if not target.exists()
+    }
     for name, arrays in converted(own, rules, progress, workspace):
         os.replace(arrays["pt"], targets[name])
     size = sum(target.stat().st_size for target in targets.values())
@@ -235,15 +252,19 @@ def _int4(
 ) -> Built:
     """Build 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
-        name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
+        name: encoding
+        for name, spec in own.index.tensors.items()
+        for encoding in spec.encodings[:1]
         if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
-    }  # fmt: skip
+    }
     fours = sum(spec.encodings[0].label in IN_PLACE.values() for spec in own.index.tensors.values())
     if not eights and not fours:
         raise FormatError(
-            "no INT8 tensors to convert", file=own.name, code="tier",
+            "no INT8 tensors to convert",
+            file=own.name,
+            code="tier",
             hint="Convert the model with `squish convert ... --encode int8`.",
-        )  # fmt: skip
+        )
     create_folder(folder / PLACE)
     rules, size, before, after = {}, 0, 0, 0
     for name, encoding in eights.items():
@@ -272,9 +293,11 @@ def _panels(own: File, folder: Path, progress: Progress | None, workspace: Works
     fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
     if not fitting:
         raise FormatError(
-            "no 4-bit tensors with a group size that is a multiple of 32", file=own.name, code="tier",
+            "no 4-bit tensors with a group size that is a multiple of 32",
+            file=own.name,
+            code="tier",
             hint="Convert the model with `squish convert ... --encode int4`.",
-        )  # fmt: skip
+        )
     place = create_folder(folder / PANELS.label)
     stems = {spec.name: place / panels.key(own, spec) for spec in fitting}
     left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
@@ -308,9 +331,11 @@ def _mlx(bits: int) -> Builder:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
         if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
             raise FormatError(
-                "no quantized tensors for this tier", file=own.name, code="tier",
+                "no quantized tensors for this tier",
+                file=own.name,
+                code="tier",
                 hint=f"Convert the model with `squish convert ... --encode int{bits}`.",
-            )  # fmt: skip
+            )
         place = folder / f"squish_{bits}bit"
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)  # from an interrupted build

@@ -23,7 +23,7 @@ from squish_core.api import (
     TensorError,
     TensorSpec,
     check_file_name,
-)  # fmt: skip
+)
 
 from ..read.folder import Folder
 
@@ -126,9 +126,10 @@ def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRec
     bits, group = own.get("bits"), own.get("group_size")
     if f"{base}.biases" not in records or type(bits) is not int or not bits or type(group) is not int:
         raise TensorError(
-            f"scales without biases, bits or group_size (in config.json) in the tier {label}", tensor=name,
+            f"scales without biases, bits or group_size (in config.json) in the tier {label}",
+            tensor=name,
             code="tier",
-        )  # fmt: skip
+        )
     parts = {
         role: _part(stored, records)
         for role, stored in (("data", name), ("scale", f"{base}.scales"), ("offset", f"{base}.biases"))

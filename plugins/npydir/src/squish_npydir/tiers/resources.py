@@ -16,15 +16,23 @@ def check_resources(folder: Path, disk: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < disk:
         raise LimitError(
-            "not enough disk space for this tier", file=str(folder), expected=f"{disk} bytes", found=f"{free} bytes",
-            code="disk", hint="Free disk space, or build a smaller tier.",
-        )  # fmt: skip
+            "not enough disk space for this tier",
+            file=str(folder),
+            expected=f"{disk} bytes",
+            found=f"{free} bytes",
+            code="disk",
+            hint="Free disk space, or build a smaller tier.",
+        )
     memory = available()
     if memory is not None and memory < MEMORY:
         raise LimitError(
-            "not enough memory available", file=str(folder), expected=f"{MEMORY} bytes", found=f"{memory} bytes",
-            code=ErrorCode.MEMORY, hint="Close other programs and build again; finished tensors are kept.",
-        )  # fmt: skip
+            "not enough memory available",
+            file=str(folder),
+            expected=f"{MEMORY} bytes",
+            found=f"{memory} bytes",
+            code=ErrorCode.MEMORY,
+            hint="Close other programs and build again; finished tensors are kept.",
+        )
 
 
 def available() -> int | None:

@@ -121,9 +121,12 @@ def is_valid(folder: Folder, label: str, file: str) -> bool:
 def changed(spec: TensorSpec) -> FormatError:
     """Return the error for files that contradict their seal."""
     return FormatError(
-        "the directory's files contradict its sealed tier", tensor=spec.name, found=spec.problem,
-        code=ErrorCode.CHANGED, hint=f"Remove {SEALS} and open the directory again.",
-    )  # fmt: skip
+        "the directory's files contradict its sealed tier",
+        tensor=spec.name,
+        found=spec.problem,
+        code=ErrorCode.CHANGED,
+        hint=f"Remove {SEALS} and open the directory again.",
+    )
 
 
 def _state(folder: Folder, file: str) -> str:

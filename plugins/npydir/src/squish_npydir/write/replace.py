@@ -75,9 +75,12 @@ def _check(own: File, name: str, fours: str, encodings: Mapping[str, Encoding]) 
         gap = np.abs(four[region] - values).reshape(*half.shape, -1).max(axis=-1)
         if not (gap <= half * (1 + ROUNDING) + ROUNDING * np.abs(values).max()).all():
             raise FormatError(
-                "no INT8 array was deleted: the 4-bit arrays of this tensor differ", file=own.name, tensor=name,
-                code="delete", hint="Delete its 4-bit arrays and build the tier again.",
-            )  # fmt: skip
+                "no INT8 array was deleted: the 4-bit arrays of this tensor differ",
+                file=own.name,
+                tensor=name,
+                code="delete",
+                hint="Delete its 4-bit arrays and build the tier again.",
+            )
 
 
 def delete_tier(folder: Path, label: str, needs: str) -> None:
@@ -87,9 +90,12 @@ def delete_tier(folder: Path, label: str, needs: str) -> None:
             index = file.index
             arrays = [
                 folder / index.files[part.segments[0].file].name
-                for spec in index.tensors.values() if any(encoding.label == "int8" for encoding in spec.encodings)
-                for encoding in spec.encodings if encoding.label == label for part in encoding.parts.values()
-            ]  # fmt: skip
+                for spec in index.tensors.values()
+                if any(encoding.label == "int8" for encoding in spec.encodings)
+                for encoding in spec.encodings
+                if encoding.label == label
+                for part in encoding.parts.values()
+            ]
         for path in arrays:
             path.unlink(missing_ok=True)
         return

@@ -145,9 +145,13 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
     family = text.get("model_type", "")
     if family not in FAMILIES:
         raise FormatError(
-            "no graph for this family", part="config.json", expected=", ".join(FAMILIES), found=repr(family),
-            code="graph-family", hint="Name a model with a graph, --graph MODEL.onnx, or write another format.",
-        )  # fmt: skip
+            "no graph for this family",
+            part="config.json",
+            expected=", ".join(FAMILIES),
+            found=repr(family),
+            code="graph-family",
+            hint="Name a model with a graph, --graph MODEL.onnx, or write another format.",
+        )
     heads, hidden = _integer(text, "num_attention_heads"), _integer(text, "hidden_size")
     layers = _integer(text, "num_hidden_layers")
     head_size = _integer({"head_dim": text.get("head_dim") or hidden // heads}, "head_dim")
@@ -158,23 +162,35 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
         raise unsupported("hidden_act", ", ".join(ACTIVATIONS), activation)
     windows = _windows(text, family, layers)
     return Decoder(
-        family=family, layers=layers, hidden=hidden, heads=heads, head_size=head_size,
-        kv_heads=kv_heads, vocabulary=_integer(text, "vocab_size"),
-        epsilon=float(next((text[key] for key in EPSILONS if key in text), 1e-6)), activation=ACTIVATIONS[activation],
+        family=family,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        head_size=head_size,
+        kv_heads=kv_heads,
+        vocabulary=_integer(text, "vocab_size"),
+        epsilon=float(next((text[key] for key in EPSILONS if key in text), 1e-6)),
+        activation=ACTIVATIONS[activation],
         scale=text.get("attention_multiplier") or text.get("query_pre_attn_scalar", head_size) ** -0.5,
-        tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family in TIED))), windows=windows,
+        tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family in TIED))),
+        windows=windows,
         ropes=tuple(read_rope(text, head_size, family == "gemma3_text" and window > 0) for window in windows),
-        norm_offset=1.0 if gemma else 0.0, names=NAMES.get(family, Names()), layer_norm=family == "starcoder2",
-        interleaved=family == "glm4", kinds=_kinds(text, family, layers), taps=int(text.get("conv_L_cache") or 0),
+        norm_offset=1.0 if gemma else 0.0,
+        names=NAMES.get(family, Names()),
+        layer_norm=family == "starcoder2",
+        interleaved=family == "glm4",
+        kinds=_kinds(text, family, layers),
+        taps=int(text.get("conv_L_cache") or 0),
         experts_per_token=int(text.get("num_experts_per_tok") or 0),
         normalized_routing=family != "qwen3_moe" or bool(text.get("norm_topk_prob", False)),
         residual_factor=text.get("residual_multiplier") or 1.0,
         logits_factor=1 / (text.get("logits_scaling") or 1.0),
-        attention_cap=text.get("attn_logit_softcapping") or 0.0, logits_cap=text.get("final_logit_softcapping") or 0.0,
+        attention_cap=text.get("attn_logit_softcapping") or 0.0,
+        logits_cap=text.get("final_logit_softcapping") or 0.0,
         embedding_factor=float(np.float32(math.sqrt(hidden))) if gemma else text.get("embedding_multiplier") or 1.0,
         context=int(text.get("max_position_embeddings") or 2048),
         tokens={key: text.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
-    )  # fmt: skip
+    )
 
 
 def _kinds(text: Mapping[str, Any], family: str, layers: int) -> tuple[str, ...]:

@@ -153,10 +153,13 @@ def _check(
     """FormatError for a model that cannot take weights, and for a tensor without an initializer."""
     if model.ir_version < LOWEST_IR or model.opsets.get("", 0) < LOWEST_OPSET:
         raise FormatError(
-            "the graph is of an older version", file=model.source.name, code="version",
+            "the graph is of an older version",
+            file=model.source.name,
+            code="version",
             expected=f"IR version {LOWEST_IR} and opset {LOWEST_OPSET}, or later",
-            found=f"IR version {model.ir_version}, opset {model.opsets.get('', 0)}", hint="Export it again.",
-        )  # fmt: skip
+            found=f"IR version {model.ir_version}, opset {model.opsets.get('', 0)}",
+            hint="Export it again.",
+        )
     if len(tensors) < len(specs):
         raise FormatError("two tensors are mapped to one initializer", file=model.source.name, code="names")
     initializers = {*model.initializers, *model.nested, *model.weights}
@@ -164,12 +167,16 @@ def _check(
         if spec.name not in initializers:
             mapped = spec.name in names.values()
             raise FormatError(
-                "the graph has no initializer for a tensor", file=model.source.name, tensor=tensors[spec.name],
-                expected=f"an initializer {spec.name!r}", code="tensor-unused",
-                hint="Check the names in the JSON file." if mapped else
-                "Map its name with names=FILE, a JSON object of tensors and initializers, or leave it out with "
+                "the graph has no initializer for a tensor",
+                file=model.source.name,
+                tensor=tensors[spec.name],
+                expected=f"an initializer {spec.name!r}",
+                code="tensor-unused",
+                hint="Check the names in the JSON file."
+                if mapped
+                else "Map its name with names=FILE, a JSON object of tensors and initializers, or leave it out with "
                 "{option:only}.",
-            )  # fmt: skip
+            )
 
 
 def _put(result: RewrittenGraph, spec: TensorSpec) -> None:
@@ -237,9 +244,12 @@ def _put_codes(result: RewrittenGraph, spec: TensorSpec) -> None:
     if not uses:
         raise FormatError(
             "no node of the graph computes with this weight, so none can compute with its codes",
-            file=model.source.name, tensor=spec.name, expected=initializer.dtype, found=str(spec.encodings[0].codec),
+            file=model.source.name,
+            tensor=spec.name,
+            expected=initializer.dtype,
+            found=str(spec.encodings[0].codec),
             code="graph-use",
-        )  # fmt: skip
+        )
     as_in_graph = stored is spec and initializer.shape == spec.shape
     if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
         raise _blocks_across(result, spec)
@@ -340,24 +350,37 @@ def _compute(result: RewrittenGraph, name: str, use: CodeUse, dtype: str) -> Non
 
 def _blocks_across(result: RewrittenGraph, spec: TensorSpec) -> FormatError:
     return FormatError(
-        "the graph has a weight of [K, N], and its codes are in blocks along N", file=result.model.source.name,
-        tensor=spec.name, expected="blocks along K", found=str(spec.encodings[0].codec), code="graph-use",
+        "the graph has a weight of [K, N], and its codes are in blocks along N",
+        file=result.model.source.name,
+        tensor=spec.name,
+        expected="blocks along K",
+        found=str(spec.encodings[0].codec),
+        code="graph-use",
         hint=f"Encode it: --encode '{result.tensors[spec.name]}=int4:transposed=true'.",
-    )  # fmt: skip
+    )
 
 
 def _wrong_shape(model: ExistingModel, spec: TensorSpec, shape: Sequence[int]) -> FormatError:
     return FormatError(
-        "the initializer has another shape", file=model.source.name, tensor=spec.name, code="shape",
-        expected=json.dumps(list(spec.shape)), found=json.dumps(list(shape)),
-    )  # fmt: skip
+        "the initializer has another shape",
+        file=model.source.name,
+        tensor=spec.name,
+        code="shape",
+        expected=json.dumps(list(spec.shape)),
+        found=json.dumps(list(shape)),
+    )
 
 
 def _wrong_dtype(result: RewrittenGraph, spec: TensorSpec, dtype: str) -> FormatError:
     return FormatError(
-        "the graph computes with other values", file=result.model.source.name, tensor=spec.name, expected=dtype,
-        found=dense_dtype(spec), code="dtype", hint=f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'.",
-    )  # fmt: skip
+        "the graph computes with other values",
+        file=result.model.source.name,
+        tensor=spec.name,
+        expected=dtype,
+        found=dense_dtype(spec),
+        code="dtype",
+        hint=f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'.",
+    )
 
 
 def new_opsets(result: RewrittenGraph) -> dict[str, int]:

@@ -130,9 +130,19 @@ class Graph:
         zeros = [self._zeros(spec)] if offset == "zero_point" else []
         last = output if offset != "bias" else ""
         y = self.op(
-            "MatMulNBits", x, data, scales, *zeros, output=last, domain=MICROSOFT, K=columns, N=rows, bits=bits,
-            block_size=block, accuracy_level=1,
-        )  # fmt: skip
+            "MatMulNBits",
+            x,
+            data,
+            scales,
+            *zeros,
+            output=last,
+            domain=MICROSOFT,
+            K=columns,
+            N=rows,
+            bits=bits,
+            block_size=block,
+            accuracy_level=1,
+        )
         if offset != "bias":
             return y
         biases = self.part(spec.name, "offset", "_biases")

@@ -40,6 +40,8 @@ def require(graph: Graph, name: str) -> None:
     """FormatError if the model lacks a tensor."""
     if name not in graph:
         raise FormatError(
-            "the model has no such tensor, which the graph of its family needs", tensor=name, code="tensor-missing",
+            "the model has no such tensor, which the graph of its family needs",
+            tensor=name,
+            code="tensor-missing",
             hint="Convert the complete model.",
-        )  # fmt: skip
+        )

@@ -66,8 +66,9 @@ def read_rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
     base = float(
         (nested or {}).get("rope_theta")
         or (text.get("rope_local_base_freq", 10000.0) if local else None)
-        or parameters.get("rope_theta") or text.get("rope_theta", 10000.0)
-    )  # fmt: skip
+        or parameters.get("rope_theta")
+        or text.get("rope_theta", 10000.0)
+    )
     partial = scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor")
     rotated = int(head_size * float(partial or (0.5 if text.get("model_type") == "glm4" else 1)))
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -160,9 +161,11 @@ def _longrope(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> R
 def _dynamic(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
     """Dynamic NTK: the base grows with the text beyond the context."""
     return Rope(
-        frequencies=_inverse(powers), base=base, stretch=float(settings["factor"]),
+        frequencies=_inverse(powers),
+        base=base,
+        stretch=float(settings["factor"]),
         limit=int(settings["max_position_embeddings"]),
-    )  # fmt: skip
+    )
 
 
 _FUNCTIONS = dict(zip(KINDS, (_default, _linear, _llama3, _yarn, _longrope, _dynamic), strict=True))

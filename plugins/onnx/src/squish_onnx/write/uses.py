@@ -71,9 +71,13 @@ def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: b
 def unsupported_use(model: ExistingModel, name: str, use: str) -> FormatError:
     """The error for a use that has no operator on codes."""
     return FormatError(
-        "the graph uses a weight for something that has no operator on codes", file=model.source.name, tensor=name,
-        expected="MatMul, Gemm or Gather", found=use, code="graph-use",
-    )  # fmt: skip
+        "the graph uses a weight for something that has no operator on codes",
+        file=model.source.name,
+        tensor=name,
+        expected="MatMul, Gemm or Gather",
+        found=use,
+        code="graph-use",
+    )
 
 
 def columns_first(model: ExistingModel, specs: Sequence[TensorSpec]) -> set[str]:

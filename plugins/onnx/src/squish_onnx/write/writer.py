@@ -43,10 +43,12 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
     """The decoder that the model's config.json describes."""
     if CONFIG not in assets:
         raise FormatError(
-            "the graph needs the model's configuration", part=CONFIG, code=ErrorCode.CONFIG,
+            "the graph needs the model's configuration",
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
             hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or name a model with "
             "a graph: --graph MODEL.onnx.",
-        )  # fmt: skip
+        )
     return read_decoder(_config(assets))
 
 
@@ -91,9 +93,12 @@ def plan_file(
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
     options: Options,
-) -> None:  # fmt: skip
+) -> None:
     """Write weights, files beside the model, and the model last."""
     specs = [tensor.spec for tensor in tensors]
     weights = Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")

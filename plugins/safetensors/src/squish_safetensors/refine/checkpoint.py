@@ -52,9 +52,13 @@ class Checkpoint(Refinement, WritableContainer):
         return WritePlan(dropped=(*writer.dropped_non_text(meta), *dropped, *undeclared))
 
     def write(
-        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        self,
+        sink: Sink,
+        tensors: Sequence[OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
         options: Options,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the shards, the assets and the index."""
         stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]

@@ -43,18 +43,20 @@ def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[s
         yield from level
         level = [
             ((*path, name), part)
-            for path, settings in level for name, part in settings.items()
+            for path, settings in level
+            for name, part in settings.items()
             if name.endswith(PART) and name not in QUANTIZATION_KEYS and isinstance(part, dict)
-        ]  # fmt: skip
+        ]
 
 
 def declaration_paths(config: Mapping[str, Any]) -> tuple[KeyPath, ...]:
     """Return the paths of all declarations in a configuration."""
     return tuple(
         (*path, key)
-        for path, part in config_parts(config) for key in (*QUANTIZATION_KEYS, MLX)
+        for path, part in config_parts(config)
+        for key in (*QUANTIZATION_KEYS, MLX)
         if isinstance(part.get(key), dict) or (key != MLX and part.get(key))
-    )  # fmt: skip
+    )
 
 
 def without_declarations(config: Mapping[str, Any]) -> dict[str, Any]:

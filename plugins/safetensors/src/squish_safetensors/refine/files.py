@@ -87,6 +87,11 @@ def read_config(raw: bytes) -> dict[str, Any]:
         return load_json(raw, CONFIG_FILE, Limits(), piece=MAX_ENTRY, constants=True)
     except SquishError as error:
         raise FormatError(
-            f"cannot read the source's {CONFIG_FILE}: {error.message}", part=CONFIG_FILE, offset=error.offset,
-            expected=error.expected, found=error.found, code="json", hint="Correct it, or download it again.",
-        ) from None  # fmt: skip
+            f"cannot read the source's {CONFIG_FILE}: {error.message}",
+            part=CONFIG_FILE,
+            offset=error.offset,
+            expected=error.expected,
+            found=error.found,
+            code="json",
+            hint="Correct it, or download it again.",
+        ) from None

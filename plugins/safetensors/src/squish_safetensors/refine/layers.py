@@ -38,9 +38,13 @@ LayerReader = Callable[[str, StoredParts], TensorSpec]
 
 
 def collect_layers(
-    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, bases: Sequence[str] = (".weight",),
-    beside: Iterable[str] = (), packed: Iterable[str] = (),
-) -> dict[str, dict[str, Part]]:  # fmt: skip
+    tensors: Mapping[str, TensorSpec],
+    suffixes: Iterable[str],
+    *,
+    bases: Sequence[str] = (".weight",),
+    beside: Iterable[str] = (),
+    packed: Iterable[str] = (),
+) -> dict[str, dict[str, Part]]:
     """Return layers by name, with their parts by suffix.
 
     `<layer><base>` without any of `suffixes` is a dense tensor, unless its dtype is one of `packed`, whose values are
@@ -86,14 +90,19 @@ def collect_layers(
         layer: parts
         for layer, parts in layers.items()
         if key.intersection(parts) or any(base in parts and parts[base].dtype in packed for base in bases)
-    }  # fmt: skip
+    }
 
 
 def refine_layers(
-    files: CheckpointFiles, name: str, version: str, layers: Mapping[str, StoredParts], make: LayerReader,
-    problems: Iterable[Problem], *,
+    files: CheckpointFiles,
+    name: str,
+    version: str,
+    layers: Mapping[str, StoredParts],
+    make: LayerReader,
+    problems: Iterable[Problem],
+    *,
     bases: Sequence[str] = (".weight",),
-) -> Index:  # fmt: skip
+) -> Index:
     """Return the Index with each layer's tensors replaced by one tensor, in the place of the first of them.
 
     A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding (by default with the first base):
@@ -151,7 +160,7 @@ def refine_layers(
 
 def _layer_tensor(
     make: LayerReader, layer: str, parts: StoredParts, name: str, problems: list[Problem], limits: Limits
-) -> TensorSpec:  # fmt: skip
+) -> TensorSpec:
     try:
         spec = make(layer, parts)
         check_shape(spec.shape, limits, tensor=spec.name)
@@ -165,15 +174,24 @@ def _layer_tensor(
         first = next(iter(parts.values()))
         extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}
         return TensorSpec(
-            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=reason.rstrip("."),
+            name=name,
+            shape=first.shape,
+            dtype="unknown",
+            extras=extras,
+            problem=reason.rstrip("."),
             undeclared=problem if code == ErrorCode.UNDECLARED_SCALES else None,
-        )  # fmt: skip
+        )
 
 
 def build_tensor(
-    name: str, shape: Iterable[int], spec: CodecSpec, codec: type[Codec] | tuple[type[Codec], ...],
-    parts: Mapping[str, tuple[str, Part]], extras: StoredParts | None = None, dtype: str = "f32",
-) -> TensorSpec:  # fmt: skip
+    name: str,
+    shape: Iterable[int],
+    spec: CodecSpec,
+    codec: type[Codec] | tuple[type[Codec], ...],
+    parts: Mapping[str, tuple[str, Part]],
+    extras: StoredParts | None = None,
+    dtype: str = "f32",
+) -> TensorSpec:
     """Return a tensor with one encoding, after a check of its parts.
 
     Parameters
@@ -216,17 +234,24 @@ def build_tensor(
         declared = _bound(spec, *(codec if isinstance(codec, tuple) else (codec,))).parts(tensor)
     except CodecError as error:
         raise FormatError(
-            f"does not match the declared quantization: {error.message}", tensor=name, expected=error.expected,
-            found=error.found, code=error.code,
-        ) from None  # fmt: skip
+            f"does not match the declared quantization: {error.message}",
+            tensor=name,
+            expected=error.expected,
+            found=error.found,
+            code=error.code,
+        ) from None
     for role, (kind, dims) in declared.items():
         field, part = parts[role]
         if (part.dtype, part.shape) != (kind, tuple(dims)):
             raise FormatError(
-                "does not match the declared quantization", tensor=name, part=field, expected=f"{kind} {list(dims)}",
-                found=f"{part.dtype} {list(part.shape)}", code="shape",
+                "does not match the declared quantization",
+                tensor=name,
+                part=field,
+                expected=f"{kind} {list(dims)}",
+                found=f"{part.dtype} {list(part.shape)}",
+                code="shape",
                 hint="The configuration and the tensors belong to different models, or a file is damaged.",
-            )  # fmt: skip
+            )
     stored = {role: parts[role][1] for role in declared}
     encodings = (Encoding(codec=spec, parts=stored),)
     return TensorSpec(name=name, shape=logical, dtype=dtype, encodings=encodings, extras=extras or {})

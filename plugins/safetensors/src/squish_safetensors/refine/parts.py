@@ -92,16 +92,22 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
     field = suffix.lstrip(".")
     if part is None:
         raise FormatError(
-            "missing tensor of a layer", part=field, expected=field,
-            found=", ".join(name.lstrip(".") for name in parts), code=ErrorCode.MISSING,
+            "missing tensor of a layer",
+            part=field,
+            expected=field,
+            found=", ".join(name.lstrip(".") for name in parts),
+            code=ErrorCode.MISSING,
             hint="A shard of the model may be missing.",
-        )  # fmt: skip
+        )
     if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
         axes = "" if rank is None else f" with {rank} dimensions"
         raise FormatError(
-            "wrong dtype or shape", part=field, expected=" or ".join(allowed) + axes,
-            found=f"{part.dtype} {list(part.shape)}", code="dtype",
-        )  # fmt: skip
+            "wrong dtype or shape",
+            part=field,
+            expected=" or ".join(allowed) + axes,
+            found=f"{part.dtype} {list(part.shape)}",
+            code="dtype",
+        )
     return part
 
 
@@ -137,7 +143,9 @@ def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     view = evolve(part, dtype=dtype, shape=tuple(shape))
     if dtypes.bits(dtype) * dtypes.count(view.shape) != 8 * part.nbytes:
         raise FormatError(
-            "the size does not match the declaration", expected=f"{dtype} {list(view.shape)}",
-            found=f"{part.dtype} {list(part.shape)}", code="size",
-        )  # fmt: skip
+            "the size does not match the declaration",
+            expected=f"{dtype} {list(view.shape)}",
+            found=f"{part.dtype} {list(part.shape)}",
+            code="size",
+        )
     return view

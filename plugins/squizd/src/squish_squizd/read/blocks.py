@@ -24,10 +24,22 @@ NPCL_RANK = 8
 FOOTPRINTS = {
     x << 4 | y: (x, y)
     for x, y in (
-        (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10),
-        (12, 10), (12, 12),
+        (4, 4),
+        (5, 4),
+        (5, 5),
+        (6, 5),
+        (6, 6),
+        (8, 5),
+        (8, 6),
+        (8, 8),
+        (10, 5),
+        (10, 6),
+        (10, 8),
+        (10, 10),
+        (12, 10),
+        (12, 12),
     )
-} | {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)}  # fmt: skip
+} | {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)}
 """ASTC footprint codes: every footprint as `x << 4 | y`, and six short codes, which are written where they exist."""
 FOOTPRINT_CODES = {footprint: code for code, footprint in FOOTPRINTS.items()}
 
@@ -71,9 +83,14 @@ class _At(NamedTuple):
         """Read u32 words after the magic; None, with a finding, if the section ends before them."""
         if self.start + offset + 4 * count > self.end:
             self.findings.error(
-                "P2", self.where, "a block header extends past the end of its section", kind="truncated",
-                offset=self.start, expected=f"{offset + 4 * count} bytes", found=f"{self.end - self.start} bytes",
-            )  # fmt: skip
+                "P2",
+                self.where,
+                "a block header extends past the end of its section",
+                kind="truncated",
+                offset=self.start,
+                expected=f"{offset + 4 * count} bytes",
+                found=f"{self.end - self.start} bytes",
+            )
             return None
         return struct.unpack(f"<{count}I", self.source.read(self.start + offset, 4 * count))
 
@@ -121,9 +138,14 @@ def _npcl(at: _At) -> Block | None:
     if dtype is None:
         # The size of an unknown type is unknown: the block is assumed to fill the rest of its section.
         return Block(
-            kind="NPCL", start=at.start, data=data, length=at.end - data, shape=shape, facts={"dtype_code": code},
+            kind="NPCL",
+            start=at.start,
+            data=data,
+            length=at.end - data,
+            shape=shape,
+            facts={"dtype_code": code},
             problem=f"unknown dtype_code {code} (expected 0 for f32, 1 for f16, 2 for bf16) [P4]",
-        )  # fmt: skip
+        )
     return Block(kind="NPCL", start=at.start, data=data, length=length, shape=shape, facts={"dtype_code": code})
 
 
@@ -146,14 +168,22 @@ def _astw(at: _At) -> Block | None:
         return None
     if code != FOOTPRINT_CODES[footprint]:
         at.findings.note(
-            "P5", at.where, "an ASTC footprint by its sizes instead of its code", offset=at.start + 12,
-            expected=f"{FOOTPRINT_CODES[footprint]:#04x} for {footprint[0]}x{footprint[1]}", found=f"{code:#04x}",
-        )  # fmt: skip
+            "P5",
+            at.where,
+            "an ASTC footprint by its sizes instead of its code",
+            offset=at.start + 12,
+            expected=f"{FOOTPRINT_CODES[footprint]:#04x} for {footprint[0]}x{footprint[1]}",
+            found=f"{code:#04x}",
+        )
     length = -(-width // footprint[0]) * -(-height // footprint[1]) * 16
     return Block(
-        kind="ASTW", start=at.start, data=at.start + 16, length=length, shape=(height, width),
+        kind="ASTW",
+        start=at.start,
+        data=at.start + 16,
+        length=length,
+        shape=(height, width),
         facts={"x": footprint[0], "y": footprint[1]},
-    )  # fmt: skip
+    )
 
 
 def _tcaw(at: _At) -> Block | None:
@@ -179,19 +209,32 @@ def _tcaw(at: _At) -> Block | None:
         return None
     if high + full != rows * columns:
         at.findings.error(
-            "P5", at.where, "the numbers of short and full values do not add up to the shape", offset=at.start + 20,
-            expected=rows * columns, found=high + full,
-        )  # fmt: skip
+            "P5",
+            at.where,
+            "the numbers of short and full values do not add up to the shape",
+            offset=at.start + 20,
+            expected=rows * columns,
+            found=high + full,
+        )
         return None
     if zero:
         at.findings.warn("P5", at.where, "a reserved byte is not zero", offset=at.start + 19, expected=0, found=zero)
     return Block(
-        kind="TCAW", start=at.start, data=planes_at, length=full_at + 2 * full - planes_at, shape=(rows, columns),
+        kind="TCAW",
+        start=at.start,
+        data=planes_at,
+        length=full_at + 2 * full - planes_at,
+        shape=(rows, columns),
         facts={
-            "base_exponent": base, "plane": plane, "high_at": high_at, "high": high, "full_at": full_at, "full": full,
+            "base_exponent": base,
+            "plane": plane,
+            "high_at": high_at,
+            "high": high,
+            "full_at": full_at,
+            "full": full,
         },
         problem=problem,
-    )  # fmt: skip
+    )
 
 
 KINDS: dict[bytes, Callable[[_At], Block | None]] = {
@@ -229,16 +272,25 @@ def parse_run(
             return blocks, end
         if block.end > end:
             findings.error(
-                "P2", where, f"a block of kind {block.kind} extends past the end of its section", kind="truncated",
-                offset=block.start, expected=f"{block.end - block.start} bytes", found=f"{end - block.start} bytes",
-            )  # fmt: skip
+                "P2",
+                where,
+                f"a block of kind {block.kind} extends past the end of its section",
+                kind="truncated",
+                offset=block.start,
+                expected=f"{block.end - block.start} bytes",
+                found=f"{end - block.start} bytes",
+            )
             return blocks, end
         flag = FLAG_OF[block.kind]
         if flag and flag not in flags:
             findings.error(
-                "P2", where, f"a block of kind {block.kind}, but the flag {flag} is not set", offset=block.start,
-                expected=f"flag {flag}", found=", ".join(sorted(flags)) or "no flags",
-            )  # fmt: skip
+                "P2",
+                where,
+                f"a block of kind {block.kind}, but the flag {flag} is not set",
+                offset=block.start,
+                expected=f"flag {flag}",
+                found=", ".join(sorted(flags)) or "no flags",
+            )
         _check_spare(source, block, findings, where)
         blocks.append(block)
         position = block.end

@@ -70,9 +70,13 @@ def read_appendix(
     stop = at + 12 + length
     if not stop <= source.size <= stop + 63 or skip_zeros(source, stop, source.size) < source.size:
         findings.error(
-            "P8", "CoreML appendix", "its length does not match the end of the file", offset=at + 4,
-            expected=f"{source.size - at - 12} bytes, and at most 63 zero bytes after them", found=length,
-        )  # fmt: skip
+            "P8",
+            "CoreML appendix",
+            "its length does not match the end of the file",
+            offset=at + 4,
+            expected=f"{source.size - at - 12} bytes, and at most 63 zero bytes after them",
+            found=length,
+        )
         return None
     try:
         _check_directory(source, at + 12, length)
@@ -147,15 +151,22 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, findings: Findings, a
         total += entry.file_size
         kind = entry.external_attr >> 28
         fault = (
-            "unsafe path" if not _is_relative(name)
-            else "duplicate name" if name.rstrip("/").casefold() in names
-            else "encrypted" if entry.flag_bits & 0x41
-            else "link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
-            else "unknown compression method" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-            else f"compression ratio over {MAX_RATIO}" if entry.file_size > MAX_RATIO * max(entry.compress_size, 1)
-            else "two sizes, but no compression" if not entry.compress_type and entry.file_size != entry.compress_size
+            "unsafe path"
+            if not _is_relative(name)
+            else "duplicate name"
+            if name.rstrip("/").casefold() in names
+            else "encrypted"
+            if entry.flag_bits & 0x41
+            else "link or device"
+            if entry.create_system == 3 and kind not in (0, 4, 8)
+            else "unknown compression method"
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            else f"compression ratio over {MAX_RATIO}"
+            if entry.file_size > MAX_RATIO * max(entry.compress_size, 1)
+            else "two sizes, but no compression"
+            if not entry.compress_type and entry.file_size != entry.compress_size
             else None
-        )  # fmt: skip
+        )
         names.add(name.rstrip("/").casefold())
         if fault:
             findings.error("P8", f"{where}/{name[:80]}", fault, offset=at + 12 + entry.header_offset)
@@ -174,9 +185,12 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, findings: Findings, a
 def _is_relative(name: str) -> bool:
     parts = name.removesuffix("/").split("/")
     return (
-        "\\" not in name and "\0" not in name and ":" not in name and len(name) <= 1024
+        "\\" not in name
+        and "\0" not in name
+        and ":" not in name
+        and len(name) <= 1024
         and all(part not in ("", ".", "..") for part in parts)
-    )  # fmt: skip
+    )
 
 
 def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo, findings: Findings) -> None:

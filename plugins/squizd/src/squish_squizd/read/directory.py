@@ -189,9 +189,13 @@ def parse(names: Names, header: Header, at: int, stop: int) -> Directory | None:
         raise ValueError("tables must be at most two lists [offset, entries]")
     starts = {DRAFT_KEY: header.eagle[0]} if header.eagle else {}
     return Directory(
-        names=names, at=at, stop=stop, masks=masks, tables=[Table(*table) for table in tables],
+        names=names,
+        at=at,
+        stop=stop,
+        masks=masks,
+        tables=[Table(*table) for table in tables],
         blocks={key: [_entry(item, starts.get(key, 0)) for item in items] for key, items in blocks.items()},
-    )  # fmt: skip
+    )
 
 
 def blocks_of(

@@ -37,26 +37,37 @@ def _draft_blocks(
     where = "draft head"
     if offset < end or length < 8 or offset + length > source.size or not vocab:
         findings.error(
-            "P7", where, "invalid section in its metadata", offset=160,
+            "P7",
+            where,
+            "invalid section in its metadata",
+            offset=160,
             expected=f"an offset in {end}..{source.size}, at least 8 bytes, a vocabulary of at least 1",
             found=f"offset {offset}, {length} bytes, vocabulary {vocab}",
-        )  # fmt: skip
+        )
         return None
     magic, stored = source.read(offset, 4), int.from_bytes(source.read(offset + 4, 4), "little")
     if magic != MAGIC or stored != layers:
         findings.error(
-            "P7", where, "its section differs from its metadata in the header", offset=offset,
-            expected=f"EGDH, {counted(layers, 'layer')}", found=f"{magic!r}, {counted(stored, 'layer')}",
-        )  # fmt: skip
+            "P7",
+            where,
+            "its section differs from its metadata in the header",
+            offset=offset,
+            expected=f"EGDH, {counted(layers, 'layer')}",
+            found=f"{magic!r}, {counted(stored, 'layer')}",
+        )
         return None
     blocks, position = parse_run(source, offset + 8, offset + length, flags, findings, where, limits.tensors)
     if position < offset + length:
         findings.error("P7", where, "unexpected data between its tensor blocks", offset=position)
     if len(blocks) % layers if layers else blocks:
         findings.error(
-            "P7", where, "its number of blocks is not a multiple of its number of layers", offset=offset + 4,
-            expected=f"a multiple of {layers}", found=len(blocks),
-        )  # fmt: skip
+            "P7",
+            where,
+            "its number of blocks is not a multiple of its number of layers",
+            offset=offset + 4,
+            expected=f"a multiple of {layers}",
+            found=len(blocks),
+        )
     if findings.first:
         return None
     return by_layer(blocks, layers)

@@ -58,9 +58,13 @@ def parse_header(data: bytes, findings: Findings) -> Header | None:
     """Parse the first 256 bytes of a file; None if nothing after them can be read."""
     if len(data) < SIZE:
         findings.error(
-            "P1", "header", "truncated", kind="truncated",
-            expected=f"{SIZE} bytes", found=f"{len(data)} bytes",
-        )  # fmt: skip
+            "P1",
+            "header",
+            "truncated",
+            kind="truncated",
+            expected=f"{SIZE} bytes",
+            found=f"{len(data)} bytes",
+        )
         return None
     magic, version, flags, layers, arch, crc, digest = _FIXED.unpack_from(data)
     if magic != MAGIC:
@@ -69,25 +73,39 @@ def parse_header(data: bytes, findings: Findings) -> Header | None:
     if version != VERSION:
         hint = "The byte order is swapped: SQUIZD files are little-endian." if version == VERSION << 8 else None
         findings.error(
-            "P1", "version", "unsupported version of SQUIZD", kind="version", offset=4, expected=VERSION,
-            found=version, hint=hint,
-        )  # fmt: skip
+            "P1",
+            "version",
+            "unsupported version of SQUIZD",
+            kind="version",
+            offset=4,
+            expected=VERSION,
+            found=version,
+            hint=hint,
+        )
         return None
     if flags >> len(FLAGS):
         bits = [bit for bit in range(len(FLAGS), 32) if flags >> bit & 1]
         findings.error(
-            "P1", "flags", f"reserved flag bits {bits} are set", offset=6, expected="bits 7..31 zero",
+            "P1",
+            "flags",
+            f"reserved flag bits {bits} are set",
+            offset=6,
+            expected="bits 7..31 zero",
             found=f"{flags:#010x}",
-        )  # fmt: skip
+        )
         return None
     names = frozenset(name for bit, name in enumerate(FLAGS) if flags >> bit & 1)
     legacy = _legacy(data, findings)
     _reserved(data, findings, skip=bool(legacy))
     return Header(
-        version=version, flags=names, layer_count=layers, arch_id=arch, legacy=legacy,
+        version=version,
+        flags=names,
+        layer_count=layers,
+        arch_id=arch,
+        legacy=legacy,
         sparsity=_sparsity(data, crc, "SPARSE" in names, findings),
         eagle=_eagle(data, digest, "EAGLE" in names, findings),
-    )  # fmt: skip
+    )
 
 
 def _sparsity(data: bytes, crc: int, flagged: bool, findings: Findings) -> tuple[int, int, float] | None:
@@ -96,24 +114,37 @@ def _sparsity(data: bytes, crc: int, flagged: bool, findings: Findings) -> tuple
         if crc:
             report = findings.note if crc == _PRINTED_CRC else findings.warn
             report(
-                "P1", "sparsity_crc32", "set, although the flag SPARSE is not", offset=14, expected=0,
+                "P1",
+                "sparsity_crc32",
+                "set, although the flag SPARSE is not",
+                offset=14,
+                expected=0,
                 found=f"{crc:#010x}",
-            )  # fmt: skip
+            )
         if any(block):
             findings.warn("P1", "sparsity_meta", "not zero, although the flag SPARSE is not set", offset=128)
         return None
     actual = zlib.crc32(block)
     if crc != actual:
         findings.error(
-            "P1", "sparsity_crc32", "checksum mismatch: the sparsity metadata is damaged", offset=14,
-            expected=f"{actual:#010x}", found=f"{crc:#010x}",
-        )  # fmt: skip
+            "P1",
+            "sparsity_crc32",
+            "checksum mismatch: the sparsity metadata is damaged",
+            offset=14,
+            expected=f"{actual:#010x}",
+            found=f"{crc:#010x}",
+        )
     version, block_size, layers, mean = _SPARSITY.unpack(block)
     if version != 1:
         findings.error(
-            "P6", "sparsity_version", "unsupported version of the sparsity metadata", kind="version", offset=128,
-            expected=1, found=version,
-        )  # fmt: skip
+            "P6",
+            "sparsity_version",
+            "unsupported version of the sparsity metadata",
+            kind="version",
+            offset=128,
+            expected=1,
+            found=version,
+        )
     if block_size == 0:
         findings.error("P6", "block_size", "invalid tile size", offset=132, expected="1 or more", found=0)
     return block_size, layers, mean
@@ -137,9 +168,13 @@ def _eagle(data: bytes, digest: int, flagged: bool, findings: Findings) -> tuple
     actual = fnv1a64(block)
     if digest != actual:
         findings.error(
-            "P1", "eagle_hash", "checksum mismatch: the metadata of the draft head is damaged", offset=18,
-            expected=f"{actual:#018x}", found=f"{digest:#018x}",
-        )  # fmt: skip
+            "P1",
+            "eagle_hash",
+            "checksum mismatch: the metadata of the draft head is damaged",
+            offset=18,
+            expected=f"{actual:#018x}",
+            found=f"{digest:#018x}",
+        )
     offset, length, layers, vocab = _EAGLE.unpack(block)
     return offset, length, layers, vocab
 
@@ -193,16 +228,25 @@ def parse_index(data: bytes, layers: int, size: int, findings: Findings) -> list
         if length and (offset < floor or offset + length > size):
             fault = "overlaps the header or index" if offset < floor else "extends past the end of the file"
             findings.error(
-                "P2", where, f"its weight block {fault}", kind="format" if offset < floor else "truncated",
-                offset=at + 4, expected=f"{floor}..{size}", found=f"{offset}..{offset + length}",
-            )  # fmt: skip
+                "P2",
+                where,
+                f"its weight block {fault}",
+                kind="format" if offset < floor else "truncated",
+                offset=at + 4,
+                expected=f"{floor}..{size}",
+                found=f"{offset}..{offset + length}",
+            )
         previous = max(previous, index)
         entries.append(entry)
     by_offset = sorted((entry for entry in entries if entry.length), key=lambda entry: entry.offset)
     for before, after in zip(by_offset, by_offset[1:]):
         if before.offset + before.length > after.offset:
             findings.error(
-                "P2", f"layer {after.number}", f"its weight block overlaps that of layer {before.number}",
-                offset=after.at + 4, expected=f"{before.offset + before.length} or more", found=after.offset,
-            )  # fmt: skip
+                "P2",
+                f"layer {after.number}",
+                f"its weight block overlaps that of layer {before.number}",
+                offset=after.at + 4,
+                expected=f"{before.offset + before.length} or more",
+                found=after.offset,
+            )
     return entries

@@ -23,9 +23,14 @@ def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Sour
         length = -(-tiles // 8)
         if position + length > end:
             findings.error(
-                "P6", where, "a mask extends past the end of the weight block", kind="truncated", offset=position,
-                expected=f"{length} bytes for {tiles} tiles", found=f"{end - position} bytes",
-            )  # fmt: skip
+                "P6",
+                where,
+                "a mask extends past the end of the weight block",
+                kind="truncated",
+                offset=position,
+                expected=f"{length} bytes for {tiles} tiles",
+                found=f"{end - position} bytes",
+            )
             return
         kept = 0
         for start in range(position, position + length, 1 << 16):
@@ -50,11 +55,19 @@ def check_sparsity(anatomy: Anatomy, findings: Findings) -> None:
     actual = (tiles - kept) / tiles if tiles else 0.0
     if layers != len(anatomy.masks):
         findings.warn(
-            "P6", "n_sparse_layers", "differs from the number of layers with masks",
-            offset=136, expected=len(anatomy.masks), found=layers,
-        )  # fmt: skip
+            "P6",
+            "n_sparse_layers",
+            "differs from the number of layers with masks",
+            offset=136,
+            expected=len(anatomy.masks),
+            found=layers,
+        )
     if not abs(mean - actual) <= 1e-6:
         findings.warn(
-            "P6", "mean_sparsity", "differs from the share of zeroed tiles",
-            offset=140, expected=f"{actual:.7g}", found=f"{mean:.7g}",
-        )  # fmt: skip
+            "P6",
+            "mean_sparsity",
+            "differs from the share of zeroed tiles",
+            offset=140,
+            expected=f"{actual:.7g}",
+            found=f"{mean:.7g}",
+        )

@@ -47,9 +47,14 @@ def read_names(source: Source, at: int, end: int, limits: Limits, findings: Find
     if at + 8 + length > end:
         # Other sections are found from the end of this one, so it cannot be skipped.
         findings.error(
-            "P9", "SQXT", "extends past the end of the file", kind="truncated", offset=at + 4,
-            expected=f"at most {end - at - 8} bytes", found=f"{length} bytes",
-        )  # fmt: skip
+            "P9",
+            "SQXT",
+            "extends past the end of the file",
+            kind="truncated",
+            offset=at + 4,
+            expected=f"at most {end - at - 8} bytes",
+            found=f"{length} bytes",
+        )
         return None, end
     stop = at + 8 + length
     try:
@@ -89,10 +94,12 @@ def _parse(root: Any, limits: Limits) -> Names:
         ):
             raise ValueError(f"the shape of {name!r} must be a list of at most {limits.rank} sizes")
     return Names(
-        names=names, shapes={name: tuple(shape) for name, shape in shapes.items()},
-        globals=[(item[0], item[1], item[2]) for item in global_items], attrs=attrs,
+        names=names,
+        shapes={name: tuple(shape) for name, shape in shapes.items()},
+        globals=[(item[0], item[1], item[2]) for item in global_items],
+        attrs=attrs,
         directory=root.get("directory"),
-    )  # fmt: skip
+    )
 
 
 def check_names(
@@ -132,9 +139,12 @@ def check_shapes(names: Names, blocks: Iterable[tuple[str, Block]], findings: Fi
     for name, same_name in stored.items():
         if math.prod(names.shapes[name]) not in {block.elements for block in same_name}:
             findings.warn(
-                "P9", name, "its shape in SQXT has a different number of elements than its block",
-                expected=list(same_name[0].shape), found=list(names.shapes[name]),
-            )  # fmt: skip
+                "P9",
+                name,
+                "its shape in SQXT has a different number of elements than its block",
+                expected=list(same_name[0].shape),
+                found=list(names.shapes[name]),
+            )
 
 
 def _encodable(name: str) -> None:

@@ -74,9 +74,14 @@ def read_tables(source: Source, start: int, end: int, findings: Findings) -> lis
         table = Table(at, count)
         if table.end > end:
             findings.error(
-                "P3", "scale table", "its entries extend past the end of the file", kind="truncated", offset=at + 4,
-                expected=f"at most {(end - at - 8) // ENTRY.size} entries", found=count,
-            )  # fmt: skip
+                "P3",
+                "scale table",
+                "its entries extend past the end of the file",
+                kind="truncated",
+                offset=at + 4,
+                expected=f"at most {(end - at - 8) // ENTRY.size} entries",
+                found=count,
+            )
             break
         tables.append(table)
         at = find_section(source, MAGIC, table.end, end)
@@ -184,9 +189,12 @@ def _stored_ids(blocks: Sequence[tuple[int, str, Block]], entries: _Entries, fin
         elif by_order and by_order[place] not in ours:
             # the specification names no hash (section 8)
             findings.note(
-                "P3", name, "another tensor_id in its scale entry, which was matched by order",
-                expected=f"{own:#018x}", found=f"{by_order[place]:#018x}",
-            )  # fmt: skip
+                "P3",
+                name,
+                "another tensor_id in its scale entry, which was matched by order",
+                expected=f"{own:#018x}",
+                found=f"{by_order[place]:#018x}",
+            )
             stored.append(by_order[place])
         else:
             stored.append(None)
@@ -219,5 +227,5 @@ def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], bloc
         return Scales(
             problem=f"{count} sub-block entries do not fit {block.elements} elements"
             f" (expected {-(-block.elements // length)} of {length} elements each) [P3]"
-        )  # fmt: skip
+        )
     return Scales(runs=tuple(runs), group_size=length, scale=scale, zero=zero)

@@ -56,9 +56,14 @@ def begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
     index_end = SIZE + ENTRY.size * header.layer_count
     if index_end > source.size:
         findings.error(
-            "P2", "layer index", "extends past the end of the file", kind="truncated", offset=SIZE,
-            expected=f"{index_end} bytes for {counted(header.layer_count, 'layer')}", found=f"{source.size} bytes",
-        )  # fmt: skip
+            "P2",
+            "layer index",
+            "extends past the end of the file",
+            kind="truncated",
+            offset=SIZE,
+            expected=f"{index_end} bytes for {counted(header.layer_count, 'layer')}",
+            found=f"{source.size} bytes",
+        )
         findings.raise_first()
     layers = parse_index(source.read(SIZE, index_end - SIZE), header.layer_count, source.size, findings)
     findings.raise_first()
@@ -123,9 +128,13 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
         findings.warn("P2", where, "the padding before its masks is not zero", offset=position)
     elif position < stop and layer.length:
         findings.error(
-            "P2", where, "unexpected data in its weight block", offset=position,
-            expected="INT4, INT2, NPCL, ASTW or TCAW", found=source.read(position, min(4, stop - position)),
-        )  # fmt: skip
+            "P2",
+            where,
+            "unexpected data in its weight block",
+            offset=position,
+            expected="INT4, INT2, NPCL, ASTW or TCAW",
+            found=source.read(position, min(4, stop - position)),
+        )
         return
     if masked and header.sparsity and header.sparsity[0]:
         if isinstance(source, Prefetched):
@@ -182,10 +191,13 @@ def check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
             allowed.add(level)
         if layer.scale_offset not in allowed and layer.number not in anatomy.masks:
             findings.error(
-                "P3", f"layer {layer.number}", "its scale_offset points neither to the scale table nor to masks",
-                offset=layer.at + 20, expected=" or ".join(map(str, sorted(allowed))) or "a scale table in the file",
+                "P3",
+                f"layer {layer.number}",
+                "its scale_offset points neither to the scale table nor to masks",
+                offset=layer.at + 20,
+                expected=" or ".join(map(str, sorted(allowed))) or "a scale table in the file",
                 found=layer.scale_offset,
-            )  # fmt: skip
+            )
 
 
 def settle_names(anatomy: Anatomy, findings: Findings) -> None:
@@ -215,18 +227,27 @@ def quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
 
 
 def match_scales(
-    anatomy: Anatomy, source: Source, runs: Iterable[tables.Run], blocks: Sequence[tuple[int, str, Block]],
+    anatomy: Anatomy,
+    source: Source,
+    runs: Iterable[tables.Run],
+    blocks: Sequence[tuple[int, str, Block]],
     findings: Findings,
-) -> None:  # fmt: skip
+) -> None:
     """Find the scales of the quantized blocks."""
     scales = tables.match(source, runs, blocks, findings)
     anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
 
 
 def tail(
-    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings,
-    *, all_headers: bool = True,
-) -> None:  # fmt: skip
+    anatomy: Anatomy,
+    source: Source,
+    end: int,
+    draft_end: int | None,
+    limits: Limits,
+    findings: Findings,
+    *,
+    all_headers: bool = True,
+) -> None:
     """Read the CoreML appendix, or check the end of the file."""
     last = draft_end
     if last is None and anatomy.header.eagle is not None:
@@ -247,10 +268,14 @@ def tail(
     rest = skip_zeros(source, last, min(source.size, last + 64))
     if rest < source.size or source.size - last > 63:
         findings.error(
-            "P2", "end of file", "unexpected data after the last section", offset=last,
-            expected="at most 63 zero bytes", found=f"{source.size - last} bytes",
+            "P2",
+            "end of file",
+            "unexpected data after the last section",
+            offset=last,
+            expected="at most 63 zero bytes",
+            found=f"{source.size - last} bytes",
             hint="Perhaps two files were joined, or the file has an unknown section.",
-        )  # fmt: skip
+        )
 
 
 def kinds(blocks: list[Block]) -> str:

@@ -13,7 +13,7 @@ from squish_core.api import (
     Refusal,
     Sink,
     SquishError,
-)  # fmt: skip
+)
 
 from ..read.names import shape_in
 from . import coreml

@@ -25,7 +25,7 @@ from squish_core.api import (
     TensorSpec,
     counted,
     kind_of,
-)  # fmt: skip
+)
 
 from ..read.blocks import ALIGNMENT
 from ..read.header import DRAFT_KEY
@@ -119,9 +119,12 @@ def draft_of_file(path: str, stack: ExitStack) -> Draft:
         spec = _as_block(stored)
         if isinstance(spec, Refusal):
             raise FormatError(
-                f"not usable as a draft head: {spec.why}", file=file.name, tensor=name, code="draft",
+                f"not usable as a draft head: {spec.why}",
+                file=file.name,
+                tensor=name,
+                code="draft",
                 hint="Convert it to SQUIZD with --encode int4 first.",
-            )  # fmt: skip
+            )
         parts = spec.encodings[0].parts
         arrays = {role: file.array(part) for role, part in stored.encodings[0].parts.items()}
         streams = {role: Stream(parts[role], arrays[role].chunks, arrays[role]) for role in parts}
@@ -136,9 +139,13 @@ def _config_of(file: File) -> bytes:
     size = file.index.assets[CONFIG].nbytes if CONFIG in file.assets else 0
     if size > MAX_CONFIG:
         raise FormatError(
-            "not usable as a draft head: its config is too large", file=file.name, part=CONFIG, code="draft",
-            expected=f"at most {MAX_CONFIG:,} bytes", found=f"{size:,} bytes",
-        )  # fmt: skip
+            "not usable as a draft head: its config is too large",
+            file=file.name,
+            part=CONFIG,
+            code="draft",
+            expected=f"at most {MAX_CONFIG:,} bytes",
+            found=f"{size:,} bytes",
+        )
     return bytes(file.assets[CONFIG].raw) if size else b""
 
 
@@ -154,9 +161,14 @@ def _as_floats(file: File, spec: TensorSpec) -> OutgoingTensor:
     largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
     if largest > EXACT:
         raise FormatError(
-            "not usable as a draft head: NPCL blocks store integers as float32", file=file.name, tensor=spec.name,
-            expected=f"magnitudes up to {EXACT}", found=largest, code="draft", hint="Leave the tensor out.",
-        )  # fmt: skip
+            "not usable as a draft head: NPCL blocks store integers as float32",
+            file=file.name,
+            tensor=spec.name,
+            expected=f"magnitudes up to {EXACT}",
+            found=largest,
+            code="draft",
+            hint="Leave the tensor out.",
+        )
     block = _as_block(
         evolve(
             spec, dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": Part(dtype="f32", shape=spec.shape)}),)

@@ -67,9 +67,12 @@ def logical_shapes(placement: Placement, draft: Draft | None) -> dict[str, list[
 
 
 def names_section(
-    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Draft | None,
+    placement: Placement,
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    draft: Draft | None,
     directory: Mapping[str, Any],
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Return the content of SQXT as CBOR; its last item is its own offset, by which remote readers find it."""
     global_blocks = [(block.spec.name, block) for block in placement.globals] + placement.tied
     shapes = logical_shapes(placement, draft)

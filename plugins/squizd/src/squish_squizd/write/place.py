@@ -51,12 +51,16 @@ class WriteOptions:
             raise SquishError(
                 "invalid squizd option",
                 expected="0 <= sparsity < 1, block_size of at least 1, arch a name or a 16-bit number",
-                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.OPTION,
-            ) from None  # fmt: skip
+                found=", ".join(f"{key}={value}" for key, value in options.items()),
+                code=ErrorCode.OPTION,
+            ) from None
         return cls(
-            sparsity=sparsity or None, block_size=block_size, arch=number, draft=options.get("draft"),
+            sparsity=sparsity or None,
+            block_size=block_size,
+            arch=number,
+            draft=options.get("draft"),
             coreml=options.get("coreml"),
-        )  # fmt: skip
+        )
 
 
 @define(kw_only=True)
@@ -268,9 +272,12 @@ def _block_size(specs: Sequence[TensorSpec], options: WriteOptions) -> int:
 def _shares(spec: TensorSpec, names: Mapping[str, TensorSpec]) -> bool:
     """Whether tied weights share a block: both are globals and stored in the same way."""
     other = names.get(spec.tied_to or "")
-    return other is not None and other is not spec and not other.tied_to and (
-        (other.shape, other.dtype, other.encodings[0]) == (spec.shape, spec.dtype, spec.encodings[0])
-    )  # fmt: skip
+    return (
+        other is not None
+        and other is not spec
+        and not other.tied_to
+        and ((other.shape, other.dtype, other.encodings[0]) == (spec.shape, spec.dtype, spec.encodings[0]))
+    )
 
 
 def _npcl(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:

@@ -50,9 +50,13 @@ def dropped(
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-    options: WriteOptions, companions: OutgoingCompanions,
-) -> None:  # fmt: skip
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: WriteOptions,
+    companions: OutgoingCompanions,
+) -> None:
     """Write header, index, layers with masks, globals, tables, names, draft head and CoreML appendix."""
     placement = place.place([outgoing.spec for outgoing in tensors], options, layer_count_of(meta))
     streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}

@@ -105,10 +105,19 @@ def eval_model(
 
     with Progress("evaluating", quiet, "tokens") as progress:
         evaluation = evaluate(
-            model, text=text, against=against, window=window, definition=definition, limit=limit,
-            by=by or ("tensor" if per_tensor else None), draft=draft, logits=logits, resume=state,
-            scheduler=scheduler, progress=progress,
-        )  # fmt: skip
+            model,
+            text=text,
+            against=against,
+            window=window,
+            definition=definition,
+            limit=limit,
+            by=by or ("tensor" if per_tensor else None),
+            draft=draft,
+            logits=logits,
+            resume=state,
+            scheduler=scheduler,
+            progress=progress,
+        )
     if html is not None:
         write(html, evaluation_page(evaluation))
     return Answer(data | evaluation.to_dict(), [*lines, *evaluation.lines()])

@@ -53,9 +53,11 @@ class LanguageModel:
             logits = self._forward(window.ids, kept)[0, -kept:-1, : self.vocabulary]
             if not torch.isfinite(logits).all():
                 raise TensorError(
-                    "a layer's output is not finite", file=self.file.name, tensor=self._first_not_finite(window.ids),
+                    "a layer's output is not finite",
+                    file=self.file.name,
+                    tensor=self._first_not_finite(window.ids),
                     code=ErrorCode.NOT_FINITE,
-                )  # fmt: skip
+                )
         return logits
 
     def _forward(self, ids: torch.Tensor, kept: int) -> torch.Tensor:
@@ -97,6 +99,10 @@ def check_tokens(model: LanguageModel, windows: Windows, base: LanguageModel, ba
     ):
         if expected != digest:
             raise UsageError(
-                what, file=model.file.name, code=code, expected=f"{expected} ({base.file.name})", found=digest,
+                what,
+                file=model.file.name,
+                code=code,
+                expected=f"{expected} ({base.file.name})",
+                found=digest,
                 hint="Compare models with one tokenizer.",
-            )  # fmt: skip
+            )

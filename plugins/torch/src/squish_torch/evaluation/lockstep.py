@@ -115,9 +115,11 @@ def evaluate(
         stored.check(windows, subject.vocabulary)
     processes = Processes.of(scheduler, (subject, base), backend, windows) if scheduler and base else None
     evaluation = Evaluation(
-        subject, windows, base.file.name if base else stored.name if stored else None,
+        subject,
+        windows,
+        base.file.name if base else stored.name if stored else None,
         base.mapping(subject) if base else "",
-    )  # fmt: skip
+    )
     state_file = None
     if resume is not None:
         files = {"model": subject.file, "base": against if stored else base and base.file, "draft": head}
@@ -148,14 +150,18 @@ def check_arguments(
         raise UsageError("unknown groups of tensors", found=repr(by), expected=", ".join(GROUPS), code=usage)
     if by is not None and (against is None or stored):
         raise UsageError(
-            "the costs of tensors are measured against a model", found=repr(by), code=usage,
+            "the costs of tensors are measured against a model",
+            found=repr(by),
+            code=usage,
             hint="Name the base: against=FILE.",
-        )  # fmt: skip
+        )
     if scheduler is not None and by is None:
         raise UsageError(
-            "a scheduler measures the costs of tensors", found=repr(scheduler), code=usage,
+            "a scheduler measures the costs of tensors",
+            found=repr(scheduler),
+            code=usage,
             hint="Add by='tensor' (--per-tensor), or leave out {option:scheduler}.",
-        )  # fmt: skip
+        )
     if definition != LLAMA_CPP and (stored or logits):
         raise UsageError(
             "a logits file has llama.cpp's windows", found=repr(definition), expected=repr(LLAMA_CPP), code=usage
@@ -181,9 +187,12 @@ class _Lockstep:
         first = min(state.get("count", 0), len(windows))
         if state.get("count", 0) > len(windows):
             raise UsageError(
-                "the stored state has more windows than the limit", found=len(windows), expected=state["count"],
-                code="resume", hint="Raise --limit, or name a new file.",
-            )  # fmt: skip
+                "the stored state has more windows than the limit",
+                found=len(windows),
+                expected=state["count"],
+                code="resume",
+                hint="Raise --limit, or name a new file.",
+            )
         if state:
             evaluation.restore(state["sums"])
         if self.sink is not None:

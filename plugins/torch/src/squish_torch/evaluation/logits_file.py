@@ -44,15 +44,22 @@ class LogitsFile:
             head = file.read(HEADER.size)
             if len(head) < HEADER.size or not head.startswith(MAGIC):
                 raise FormatError(
-                    "not a logits file of llama.cpp", file=self.name, offset=0, expected=repr(MAGIC),
-                    found=repr(head[:8]), code="magic",
-                )  # fmt: skip
+                    "not a logits file of llama.cpp",
+                    file=self.name,
+                    offset=0,
+                    expected=repr(MAGIC),
+                    found=repr(head[:8]),
+                    code="magic",
+                )
             _, self.window, self.vocabulary, self.windows = HEADER.unpack(head)
             if self.window < 4 or self.vocabulary < 1 or self.windows < 1:
                 raise FormatError(
-                    "impossible sizes in a logits file", file=self.name, offset=len(MAGIC), code="size",
+                    "impossible sizes in a logits file",
+                    file=self.name,
+                    offset=len(MAGIC),
+                    code="size",
                     found=f"window {self.window}, vocabulary {self.vocabulary}, {self.windows} windows",
-                )  # fmt: skip
+                )
             self.row = row_size(self.vocabulary)
             self.rows = self.window - 1 - self.window // 2
             self._start = HEADER.size + 4 * self.window * self.windows
@@ -60,18 +67,23 @@ class LogitsFile:
             size = self._path.stat().st_size
             if size < expected:
                 raise TruncatedError(
-                    "the logits file is truncated", file=self.name, offset=size, expected=f"{expected} bytes",
-                    found=f"{size} bytes", code="truncated",
-                )  # fmt: skip
+                    "the logits file is truncated",
+                    file=self.name,
+                    offset=size,
+                    expected=f"{expected} bytes",
+                    found=f"{size} bytes",
+                    code="truncated",
+                )
             self.tokens = np.frombuffer(file.read(4 * self.window * self.windows), "<i4")
 
     def check(self, windows: Windows, vocabulary: int) -> None:
         """UsageError if the window, the vocabulary or the tokens are others."""
         used = self.windows if windows.content is None and self.windows > len(windows) else len(windows)
         for code, expected, found in (
-            ("window", self.window, windows.size), ("vocabulary", self.vocabulary, vocabulary),
+            ("window", self.window, windows.size),
+            ("vocabulary", self.vocabulary, vocabulary),
             ("windows", self.windows, used),
-        ):  # fmt: skip
+        ):
             if expected != found:
                 raise UsageError(
                     f"the logits file has another {code}", file=self.name, code=code, expected=expected, found=found
@@ -80,9 +92,13 @@ class LogitsFile:
         if not np.array_equal(self.tokens[: len(tokens)], tokens):
             index = int(np.flatnonzero(self.tokens[: len(tokens)] != tokens)[0])
             raise UsageError(
-                "the tokenizers split the text differently", file=self.name, code="tokenizer",
-                offset=HEADER.size + 4 * index, expected=int(self.tokens[index]), found=int(tokens[index]),
-            )  # fmt: skip
+                "the tokenizers split the text differently",
+                file=self.name,
+                code="tokenizer",
+                offset=HEADER.size + 4 * index,
+                expected=int(self.tokens[index]),
+                found=int(tokens[index]),
+            )
 
     def __getitem__(self, number: int) -> torch.Tensor:
         """Log-probabilities [positions, vocabulary] of a window, in f64."""

@@ -39,9 +39,10 @@ class Perplexity:
     def per_unit(self, words: int, size: int) -> dict[str, float]:
         """lm-eval's metrics of a text with so many words and bytes."""
         return {
-            "word_perplexity": exp(self.sum / words), "byte_perplexity": exp(self.sum / size),
+            "word_perplexity": exp(self.sum / words),
+            "byte_perplexity": exp(self.sum / size),
             "bits_per_byte": self.sum / size / log(2),
-        }  # fmt: skip
+        }
 
     @property
     def value(self) -> float:

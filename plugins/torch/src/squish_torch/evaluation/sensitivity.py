@@ -88,9 +88,13 @@ class TensorGroup:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "tensor": self.label, "kl": self.kl, "nmse": self.nmse, "bytes": self.nbytes,
-            "base_bytes": self.base_nbytes, "kl_per_byte": self.kl_per_byte,
-        }  # fmt: skip
+            "tensor": self.label,
+            "kl": self.kl,
+            "nmse": self.nmse,
+            "bytes": self.nbytes,
+            "base_bytes": self.base_nbytes,
+            "kl_per_byte": self.kl_per_byte,
+        }
 
 
 def exchanges(groups: Iterable[TensorGroup]) -> list[TensorGroup]:
@@ -99,9 +103,14 @@ def exchanges(groups: Iterable[TensorGroup]) -> list[TensorGroup]:
 
 
 def measure_tensors(
-    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, state_file: StateFile | None = None,
-    progress: Progress | None = None, processes: Processes | None = None,
-) -> list[TensorGroup]:  # fmt: skip
+    model: LanguageModel,
+    base: LanguageModel,
+    windows: Windows,
+    by: str,
+    state_file: StateFile | None = None,
+    progress: Progress | None = None,
+    processes: Processes | None = None,
+) -> list[TensorGroup]:
     """Groups by descending KL divergence; those that change no value are not run and cost 0.
 
     The base runs once per window, then once more per group: in this process, or in others.

@@ -45,16 +45,23 @@ class StateFile:
             document = None
         if not isinstance(document, dict) or document.get("squish_eval") != VERSION:
             raise FormatError(
-                "not the state of an evaluation", file=str(path), code="resume",
-                expected=f'a JSON object with "squish_eval": {VERSION}', hint="Name a new file to start one.",
-            )  # fmt: skip
+                "not the state of an evaluation",
+                file=str(path),
+                code="resume",
+                expected=f'a JSON object with "squish_eval": {VERSION}',
+                hint="Name a new file to start one.",
+            )
         now = {name: json.dumps(value) for name, value in self._document["identity"].items()}
         stored = {name: json.dumps(document["identity"].get(name)) for name in now}
         for name, found, expected in differences(stored, now):
             raise UsageError(
-                f"the stored state is of another evaluation: {name} differs", file=str(path), code="resume",
-                expected=expected, found=found, hint="Repeat the command that wrote it, or name a new file.",
-            )  # fmt: skip
+                f"the stored state is of another evaluation: {name} differs",
+                file=str(path),
+                code="resume",
+                expected=expected,
+                found=found,
+                hint="Repeat the command that wrote it, or name a new file.",
+            )
         self._document = document
 
     def load(self, section: str) -> dict[str, Any]:

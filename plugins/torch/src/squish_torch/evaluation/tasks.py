@@ -56,8 +56,9 @@ def evaluate_tasks(
     manager = TaskManager(include_path=folders or None, include_defaults=len(files) < len(tasks))
     index = {
         entry.yaml_path.resolve(): name
-        for name, entry in manager.task_index.items() if entry.yaml_path and name not in manager.all_tags
-    }  # fmt: skip
+        for name, entry in manager.task_index.items()
+        if entry.yaml_path and name not in manager.all_tags
+    }
     names = []
     for task in tasks:
         name = index.get(Path(task).resolve()) if Path(task) in files else task
@@ -69,9 +70,11 @@ def evaluate_tasks(
         results = simple_evaluate("squish", options, tasks=names, limit=limit, task_manager=manager, log_samples=False)
     except (ConnectionError, FileNotFoundError) as error:
         raise UsageError(
-            "the data of a task is not on this machine", found=str(error).partition("\n")[0], code="task",
+            "the data of a task is not on this machine",
+            found=str(error).partition("\n")[0],
+            code="task",
             hint="Name local files in the task's YAML (dataset_path: json, dataset_kwargs: data_files).",
-        ) from None  # fmt: skip
+        ) from None
     results["config"]["model_args"] = {name: str(value) for name, value in options.items()}
     return results
 

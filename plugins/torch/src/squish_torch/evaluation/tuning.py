@@ -164,15 +164,23 @@ def check_budget(original: File, to: str, candidates: Iterable[str], folder: Pat
 def budget_error(bpw: float, least: float) -> UsageError:
     """The error about a budget below the smallest options."""
     return UsageError(
-        "the budget cannot be met", code="budget", found=f"bpw={bpw:g}", expected=f"{least:.3f} or more",
+        "the budget cannot be met",
+        code="budget",
+        found=f"bpw={bpw:g}",
+        expected=f"{least:.3f} or more",
         hint="Raise --target, or add a smaller encoding with --encode.",
-    )  # fmt: skip
+    )
 
 
 def measure_candidates(
-    base: LanguageModel, original: File, windows: Windows, to: str, candidates: Iterable[str], folder: Path,
+    base: LanguageModel,
+    original: File,
+    windows: Windows,
+    to: str,
+    candidates: Iterable[str],
+    folder: Path,
     progress: Progress | None,
-) -> list[Matrix]:  # fmt: skip
+) -> list[Matrix]:
     """The matrices that any candidate encodes, with their options."""
     options: dict[tuple[str, ...], list[Option]] = {}
     kept = {step.written: step for step in convert(original, folder / "kept", to, KEEP, dry_run=True).steps}

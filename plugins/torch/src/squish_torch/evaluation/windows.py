@@ -73,9 +73,11 @@ class Windows:
         check_numbers(window, limit)
         if definition not in DEFINITIONS:
             raise UsageError(
-                "unknown definition of perplexity", found=repr(definition), expected=", ".join(DEFINITIONS),
+                "unknown definition of perplexity",
+                found=repr(definition),
+                expected=", ".join(DEFINITIONS),
                 code=ErrorCode.USAGE,
-            )  # fmt: skip
+            )
         self.size, self.definition, self.text = window, definition, str(text)
         content = read_text(text)
         self.bos = bos_of(tokenizer)
@@ -89,9 +91,13 @@ class Windows:
         least = window if definition == LLAMA_CPP else 2
         if len(self.tokens) < least:
             raise UsageError(
-                "the text is too short", file=str(text), found=f"{len(self.tokens)} tokens",
-                expected=f"{least} or more", code="text", hint="Give a longer text or a smaller --window.",
-            )  # fmt: skip
+                "the text is too short",
+                file=str(text),
+                found=f"{len(self.tokens)} tokens",
+                expected=f"{least} or more",
+                code="text",
+                hint="Give a longer text or a smaller --window.",
+            )
         whole = len(self.tokens) // window if definition == LLAMA_CPP else -(-(len(self.tokens) - 1) // window)
         self._count = min(whole, limit or whole)
         self.content = content if self._count == whole else None
@@ -153,9 +159,12 @@ def read_text(path: str | Path) -> str:
         return Path(path).read_bytes().decode()
     except UnicodeDecodeError as error:
         raise UsageError(
-            "the text is not UTF-8", file=str(path), offset=error.start, found=hex(error.object[error.start]),
+            "the text is not UTF-8",
+            file=str(path),
+            offset=error.start,
+            found=hex(error.object[error.start]),
             code="text",
-        ) from None  # fmt: skip
+        ) from None
     except OSError as error:
         raise UsageError("the text cannot be read", file=str(path), found=error.strerror, code="text") from None
 

@@ -46,11 +46,16 @@ class Setup:
     def of(cls, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Setup:
         """The setup of models that are loaded here; UsageError if other processes cannot open them."""
         return cls(
-            models=tuple(address_of(original(model.file)) for model in models), backend=backend,
-            text=str(Path(windows.text).absolute()), window=windows.size, definition=windows.definition,
-            limit=len(windows), tokens=windows.digest, threads=torch.get_num_threads(),
+            models=tuple(address_of(original(model.file)) for model in models),
+            backend=backend,
+            text=str(Path(windows.text).absolute()),
+            window=windows.size,
+            definition=windows.definition,
+            limit=len(windows),
+            tokens=windows.digest,
+            threads=torch.get_num_threads(),
             versions=tuple(library_versions(*LIBRARIES).items()),
-        )  # fmt: skip
+        )
 
 
 @frozen
@@ -93,9 +98,13 @@ def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
     windows = Windows(models[0].tokenizer, setup.text, setup.window, setup.definition, setup.limit)
     if windows.digest != setup.tokens:
         raise FormatError(
-            "has other tokens in a worker process", file=setup.text, expected=setup.tokens, found=windows.digest,
-            code=ErrorCode.CHANGED, hint="Give all workers the same files.",
-        )  # fmt: skip
+            "has other tokens in a worker process",
+            file=setup.text,
+            expected=setup.tokens,
+            found=windows.digest,
+            code=ErrorCode.CHANGED,
+            hint="Give all workers the same files.",
+        )
     return models, windows
 
 
@@ -103,9 +112,12 @@ def check_versions(expected: dict[str, str], installed: dict[str, str]) -> None:
     """Raise SquishError for the first library whose version differs from the client's."""
     for name, version, here in sorted(differences(expected, installed)):
         raise SquishError(
-            f"the worker {worker_name()} has another version of {name}", expected=version, found=here, code="lock",
+            f"the worker {worker_name()} has another version of {name}",
+            expected=version,
+            found=here,
+            code="lock",
             hint="Install the same versions for all workers.",
-        )  # fmt: skip
+        )
 
 
 def in_order(answers: Iterator[tuple[int, Answer]]) -> Iterator[Answer]:

@@ -42,9 +42,13 @@ class Blob:
         """Skip bytes of the blob."""
         if length > self.end - self.at:
             raise TruncatedError(
-                "runs past the end of the blob", part=field, offset=self.at, expected=f"{length} bytes",
-                found=f"{self.end - self.at} bytes", code="bounds",
-            )  # fmt: skip
+                "runs past the end of the blob",
+                part=field,
+                offset=self.at,
+                expected=f"{length} bytes",
+                found=f"{self.end - self.at} bytes",
+                code="bounds",
+            )
         self.places.setdefault(field, self.at)
         self.at += length
         return Segment(self.file, self.at - length, length)
@@ -66,9 +70,14 @@ class Blob:
         rank = self.number("I", f"{field} rank")
         if rank > self.limits.rank:
             raise LimitError(
-                "has too many dimensions", part=field, offset=self.at - 4, expected=f"at most {self.limits.rank}",
-                found=rank, code="rank", limit="rank",
-            )  # fmt: skip
+                "has too many dimensions",
+                part=field,
+                offset=self.at - 4,
+                expected=f"at most {self.limits.rank}",
+                found=rank,
+                code="rank",
+                limit="rank",
+            )
         segment = self.skip(4 * rank, field)
         return struct.unpack(f"<{rank}I", self.source.read(segment.offset, segment.length, field))
 
@@ -101,9 +110,13 @@ class Blob:
         if not tables.OLDEST_LEGACY <= version[:2] <= tables.NEWEST_LEGACY:
             swapped = tables.OLDEST_LEGACY <= (word >> 8 & 0xFF, word >> 16 & 0xFF) <= tables.NEWEST_LEGACY
             raise refuse(
-                "version", "0.1 or 0.2", ".".join(map(str, version)), "version", offset=self.at - 4,
+                "version",
+                "0.1 or 0.2",
+                ".".join(map(str, version)),
+                "version",
+                offset=self.at - 4,
                 hint="Byte order is swapped: a big-endian file?" if swapped else "Look for a newer squish-uqff.",
-            )  # fmt: skip
+            )
         return version
 
 
@@ -126,9 +139,12 @@ def read_blob(name: str, source: Source, segment: Segment, limits: Limits) -> tu
     bias = make_bias(f"{name}.bias", blob.array("bias")) if has_bias else None
     if blob.at != blob.end:
         raise FormatError(
-            "bytes follow the last field", offset=blob.at, expected="the end of the blob",
-            found=f"{blob.end - blob.at} bytes", code="trailing",
-        )  # fmt: skip
+            "bytes follow the last field",
+            offset=blob.at,
+            expected="the end of the blob",
+            found=f"{blob.end - blob.at} bytes",
+            code="trailing",
+        )
     problems = number_problems(weight.name, isq, numbers)
     if blob.version < tables.SINCE.get(isq, blob.version):
         message = f"type {tables.ISQ_NAMES[isq]} does not exist in UQFF {'.'.join(map(str, blob.version))}"

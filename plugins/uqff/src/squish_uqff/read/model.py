@@ -70,7 +70,7 @@ def read_model(index: Index, source: Source, limits: Limits, options: Options) -
         declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
         ignored=tuple(name for name in (*index.ignored, *index.assets) if name not in {ref.name for ref in refs}),
         attrs={"uqff.shards": len(shard_set)},
-    )  # fmt: skip
+    )
 
 
 def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[str, Any], limits: Limits) -> list[Shard]:

@@ -64,7 +64,7 @@ def name_layers(
             return [], (
                 f"{source} does not match: layer {number} should be {order[number].name} of shape "
                 f"{list(order[number].shape)}, not {list(shape)}"
-            )  # fmt: skip
+            )
     return order, ""
 
 
@@ -105,10 +105,16 @@ def _infer_config(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:
         while tuple(shapes.get(5 + 3 * experts + place) for place in range(3)) == triple:
             experts += 1
     return {
-        "vocab_size": vocabulary, "hidden_size": hidden, "head_dim": 1, "num_attention_heads": shapes[1][0],
-        "num_key_value_heads": shapes[2][0], "intermediate_size": inner, "moe_intermediate_size": inner,
-        "num_experts": experts, "num_hidden_layers": max(shapes) // (4 + 3 * max(experts, 1)),
-    }  # fmt: skip
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "head_dim": 1,
+        "num_attention_heads": shapes[1][0],
+        "num_key_value_heads": shapes[2][0],
+        "intermediate_size": inner,
+        "moe_intermediate_size": inner,
+        "num_experts": experts,
+        "num_hidden_layers": max(shapes) // (4 + 3 * max(experts, 1)),
+    }
 
 
 def _order(model: str, config: Mapping[str, Any]) -> Iterator[Expected]:
@@ -119,9 +125,11 @@ def _order(model: str, config: Mapping[str, Any]) -> Iterator[Expected]:
     for layer in range(min(_number(config, "num_hidden_layers"), MAX_LAYERS)):
         prefix = f"model.layers.{layer}"
         for name, shape in (
-            ("q_proj", (heads * head, hidden)), ("k_proj", (groups * head, hidden)),
-            ("v_proj", (groups * head, hidden)), ("o_proj", (hidden, heads * head)),
-        ):  # fmt: skip
+            ("q_proj", (heads * head, hidden)),
+            ("k_proj", (groups * head, hidden)),
+            ("v_proj", (groups * head, hidden)),
+            ("o_proj", (hidden, heads * head)),
+        ):
             yield Expected(f"{prefix}.self_attn.{name}", shape)
         if _is_moe(model, config, layer):
             for expert in range(min(_number(config, "num_experts"), MAX_EXPERTS)):

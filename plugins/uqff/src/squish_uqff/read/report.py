@@ -23,14 +23,20 @@ def make_report(layers: Sequence[Layer], shards: Sequence[str], version: str) ->
     details: list[dict[str, Any]] = []
     for layer in layers:
         resolved = _promoted(default) if is_promoted(layer.key) else default
-        details.append({
-            "module": layer.key, "default_target": default, "resolved_target": resolved, "stored": types[layer.key],
-            "shape": list(layer.spec.shape),
-        })  # fmt: skip
+        details.append(
+            {
+                "module": layer.key,
+                "default_target": default,
+                "resolved_target": resolved,
+                "stored": types[layer.key],
+                "shape": list(layer.spec.shape),
+            }
+        )
     fallbacks = [
         {"module": each["module"], "from": each["resolved_target"], "to": each["stored"], "shape": each["shape"]}
-        for each in details if each["stored"] != each["resolved_target"]
-    ]  # fmt: skip
+        for each in details
+        if each["stored"] != each["resolved_target"]
+    ]
     output = {
         "quant": default, "shards": list(shards), "layers": len(layers), "actual_counts": dict(sorted(counts.items())),
         "fallback_count": len(fallbacks), "fallbacks": fallbacks, "layer_details": details,

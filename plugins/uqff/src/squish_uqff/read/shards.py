@@ -80,15 +80,22 @@ def merge(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) ->
                 tensors[name], holder[name] = spec, shard
             elif name not in repeatable:
                 raise FormatError(
-                    "appears in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
-                    found=shard.source.filename, code=ErrorCode.DUPLICATE,
+                    "appears in two shards",
+                    file=shard.source.name,
+                    tensor=name,
+                    expected=holder[name].source.filename,
+                    found=shard.source.filename,
+                    code=ErrorCode.DUPLICATE,
                     hint="The shards belong to different models.",
-                )  # fmt: skip
+                )
             elif files.read(stored_part(spec), name) != files.read(stored_part(tensors[name]), name):
                 raise FormatError(
-                    "the shards have different versions", file=shard.source.name, tensor=name, code="version",
+                    "the shards have different versions",
+                    file=shard.source.name,
+                    tensor=name,
+                    code="version",
                     hint="The shards belong to different models.",
-                )  # fmt: skip
+                )
     return files
 
 
@@ -135,9 +142,13 @@ def single_set(folder: Source, members: Sequence[str]) -> str:
             sets.setdefault(numbered[1] if numbered else member.removesuffix(SUFFIX), member)
     if len(sets) != 1:
         raise FormatError(
-            "folder with several UQFF models", file=folder.name, expected="one set of shards",
-            found=", ".join(list(sets.values())[:8]), code=ErrorCode.FOLDER, hint="Open one of the files.",
-        )  # fmt: skip
+            "folder with several UQFF models",
+            file=folder.name,
+            expected="one set of shards",
+            found=", ".join(list(sets.values())[:8]),
+            code=ErrorCode.FOLDER,
+            hint="Open one of the files.",
+        )
     return next(iter(sets.values()))
 
 
@@ -180,7 +191,9 @@ def _require(names: Sequence[str], members: Sequence[str]) -> None:
     if missing:
         what = f"the shard {missing[0]!r} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
         raise FormatError(
-            what, code="shard-missing", expected=counted(len(names), "shard"),
+            what,
+            code="shard-missing",
+            expected=counted(len(names), "shard"),
             found=f"{len(names) - len(missing)} of these",
             hint=f"Download {', '.join(missing[:8])} to the same folder.",
-        )  # fmt: skip
+        )

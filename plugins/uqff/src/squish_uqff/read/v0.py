@@ -27,11 +27,15 @@ def check_one_generation(files: ShardSet) -> None:
         source = files.sources[stored_part(spec).segments[0].file]
         if is_number(name) and _begins(spec, source, files.limits):
             raise FormatError(
-                "a UQFF 0.x layer among 1.x tensors", file=source.name, tensor=name,
-                offset=_segment(spec).offset, expected="shards of one version", code="generation",
+                "a UQFF 0.x layer among 1.x tensors",
+                file=source.name,
+                tensor=name,
+                offset=_segment(spec).offset,
+                expected="shards of one version",
+                code="generation",
                 hint="Move the shards of each version to a separate folder; "
                 "{option:format=safetensors} opens one shard.",
-            )  # fmt: skip
+            )
 
 
 def declares_itself(blobs: Blobs, source: Source, limits: Limits) -> bool:

@@ -35,9 +35,12 @@ def read_version(files: ShardSet, newer: bool) -> tuple[Version, list[Problem]]:
         part = stored_part(files.tensors[key])
         if (part.dtype, part.shape) != ("u32", ()):
             raise FormatError(
-                "the version is not a u32 scalar", tensor=key, expected="u32 []",
-                found=f"{part.dtype} {list(part.shape)}", code="version",
-            )  # fmt: skip
+                "the version is not a u32 scalar",
+                tensor=key,
+                expected="u32 []",
+                found=f"{part.dtype} {list(part.shape)}",
+                code="version",
+            )
         levels.append(int.from_bytes(files.read(part, key), "little"))
     major, minor, patch = levels
     version, newest = f"{major}.{minor}.{patch}", ".".join(map(str, tables.NEWEST))
@@ -45,11 +48,15 @@ def read_version(files: ShardSet, newer: bool) -> tuple[Version, list[Problem]]:
         override = "open it with {option:format=uqff:allow_newer_minor=true}, " if major == tables.NEWEST[0] else ""
         swapped = major == tables.NEWEST[0] << 24
         raise UnsupportedVersionError(
-            "unsupported UQFF version", tensor=VERSION_KEYS[0], expected=f"1.0 to {newest}", found=version,
+            "unsupported UQFF version",
+            tensor=VERSION_KEYS[0],
+            expected=f"1.0 to {newest}",
+            found=version,
             code="version",
-            hint="Byte order is swapped: a big-endian file?" if swapped else
-            f"Upgrade squish-uqff, {override}or list the raw tensors with {{option:format=safetensors}}.",
-        )  # fmt: skip
+            hint="Byte order is swapped: a big-endian file?"
+            if swapped
+            else f"Upgrade squish-uqff, {override}or list the raw tensors with {{option:format=safetensors}}.",
+        )
     if minor <= tables.NEWEST[1]:
         return (major, minor, patch), []
     message = f"{version} is newer than {newest}; layers are read as {newest}"
@@ -107,9 +114,11 @@ def _fields(isq: int, fields: Mapping[str, Part], files: ShardSet) -> tuple[dict
     for field in ("weight", *(f"weight.{suffix}" for suffix in tables.SUFFIXES[isq])):
         if field not in fields:
             raise FormatError(
-                f"missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code=ErrorCode.MISSING,
+                f"missing in a layer of type {tables.ISQ_NAMES[isq]}",
+                part=field,
+                code=ErrorCode.MISSING,
                 hint="It may be in a missing shard.",
-            )  # fmt: skip
+            )
     parts: dict[str, Part] = {"weight": fields["weight"]}
     numbers: dict[str, Any] = {}
     for suffix in tables.SUFFIXES[isq]:

@@ -98,22 +98,28 @@ def _stack_experts(layers: Iterable[Layer]) -> list[Layer]:
 def _alike(group: Sequence[Layer]) -> bool:
     first = group[0]
     numbers = [int(expert[2]) for layer in group if (expert := EXPERT.fullmatch(layer.key))]
-    return numbers == list(range(len(group))) and first.isq in STACKED and all(
-        (layer.isq, layer.bias, layer.spec.shape) == (first.isq, None, first.spec.shape)
-        and layer.spec.encodings[0].codec == first.spec.encodings[0].codec
-        and {role: (part.dtype, part.shape) for role, part in layer.parts.items()}
-        == {role: (part.dtype, part.shape) for role, part in first.parts.items()}
-        for layer in group
-    )  # fmt: skip
+    return (
+        numbers == list(range(len(group)))
+        and first.isq in STACKED
+        and all(
+            (layer.isq, layer.bias, layer.spec.shape) == (first.isq, None, first.spec.shape)
+            and layer.spec.encodings[0].codec == first.spec.encodings[0].codec
+            and {role: (part.dtype, part.shape) for role, part in layer.parts.items()}
+            == {role: (part.dtype, part.shape) for role, part in first.parts.items()}
+            for layer in group
+        )
+    )
 
 
 def _stack(key: str, group: Sequence[Layer]) -> Layer:
     first, count = group[0], len(group)
     parts = {role: Part(dtype=part.dtype, shape=(count, *part.shape)) for role, part in first.parts.items()}
     spec = evolve(
-        first.spec, name=f"{key}.weight", shape=(count, *first.spec.shape),
+        first.spec,
+        name=f"{key}.weight",
+        shape=(count, *first.spec.shape),
         encodings=(evolve(first.spec.encodings[0], parts=parts),),
-    )  # fmt: skip
+    )
     return Layer(key, first.isq, spec, tuple(layer.spec.name for layer in group))
 
 

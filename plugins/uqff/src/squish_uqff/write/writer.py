@@ -63,15 +63,19 @@ def legacy_version(options: Options) -> Version | None:
     text = options.get(VERSION, NEWEST)
     if text != NEWEST and text not in LEGACY:
         raise FormatError(
-            "cannot write this UQFF version", expected=" or ".join((NEWEST, *LEGACY)), found=text,
+            "cannot write this UQFF version",
+            expected=" or ".join((NEWEST, *LEGACY)),
+            found=text,
             code=ErrorCode.OPTION,
-        )  # fmt: skip
+        )
     version = LEGACY.get(text)
     if version and version < tables.FIRST_SHARDED and MAX_SHARD_SIZE in options:
         raise FormatError(
-            f"UQFF {text} has no shards", expected=f"no {MAX_SHARD_SIZE}, or a later version",
-            found=f"{MAX_SHARD_SIZE}={options[MAX_SHARD_SIZE]}", code=ErrorCode.OPTION,
-        )  # fmt: skip
+            f"UQFF {text} has no shards",
+            expected=f"no {MAX_SHARD_SIZE}, or a later version",
+            found=f"{MAX_SHARD_SIZE}={options[MAX_SHARD_SIZE]}",
+            code=ErrorCode.OPTION,
+        )
     return version
 
 
@@ -158,24 +162,29 @@ def number_layers(
     if unknown:
         if key := missing_size(config):
             raise FormatError(
-                "is missing, and 0.1.3 numbers the layers by it", part=f"{CONFIG} {key}", code="names",
+                "is missing, and 0.1.3 numbers the layers by it",
+                part=f"{CONFIG} {key}",
+                code="names",
                 hint=f"Add {key} to {CONFIG}, or write 1.2.0, which stores names.",
-            )  # fmt: skip
+            )
         raise FormatError(
-            "not in the layer order of its architecture", tensor=unknown[0], code="names",
+            "not in the layer order of its architecture",
+            tensor=unknown[0],
+            code="names",
             found=f"{len(unknown)} such layers",
             hint=f"{text} needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
-        )  # fmt: skip
+        )
     embeddings = next((spec for spec in rest if spec.name == "model.embed_tokens.weight"), None)
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):
         # With tied embeddings, blob 0 holds them.
         layers = [Layer("lm_head", tables.UNQUANT, embeddings, (embeddings.name,)), *layers]
     if not layers:
         raise FormatError(
-            f"no layers: {text} stores its version only in layers", code="layers",
+            f"no layers: {text} stores its version only in layers",
+            code="layers",
             expected="matrices under Hugging Face names, such as model.layers.0.self_attn.q_proj.weight",
             hint="Rename the tensors ({option:rename=hf:ARCH}), encode some, or write 1.2.0.",
-        )  # fmt: skip
+        )
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
         raise FormatError("two layers have the same number", code="names", hint="Write 1.2.0, which stores names.")
@@ -191,9 +200,12 @@ def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any], version
         if name != layer.key:
             raise FormatError(
                 f"would be read under a different name: {reason}" if reason else "would be read under a different name",
-                tensor=layer.spec.name, expected=layer.key, found=name, code="names",
+                tensor=layer.spec.name,
+                expected=layer.key,
+                found=name,
+                code="names",
                 hint=f"{version} stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
-            )  # fmt: skip
+            )
 
 
 def _config(raw: bytes) -> dict[str, Any]:
@@ -211,9 +223,14 @@ def _own_config(raw: bytes) -> bytes:
 
 
 def _files(
-    first: list[Entry], entries: Iterable[Entry], rest: Iterable[TensorSpec], texts: Mapping[str, str],
-    options: Options, *, is_sharded: bool = True,
-) -> list[PlannedFile]:  # fmt: skip
+    first: list[Entry],
+    entries: Iterable[Entry],
+    rest: Iterable[TensorSpec],
+    texts: Mapping[str, str],
+    options: Options,
+    *,
+    is_sharded: bool = True,
+) -> list[PlannedFile]:
     limit = parse_size(options.get(MAX_SHARD_SIZE, "10GiB"))
     groups, nbytes = [first], 0
     for entry in entries:

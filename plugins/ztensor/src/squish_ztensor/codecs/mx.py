@@ -22,9 +22,11 @@ class AxisMx(Codec):
     @classmethod
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         raise CodecError(
-            "zt.mx only decodes; encode with the codec mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...",
+            "zt.mx only decodes; encode with the codec mx",
+            tensor=spec.name,
+            expected="mxfp4, mxfp8 or mx:...",
             code=ErrorCode.ENCODE,
-        )  # fmt: skip
+        )
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape, axis = spec.shape, self.params["axis"]

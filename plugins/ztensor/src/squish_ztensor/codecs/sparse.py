@@ -47,9 +47,12 @@ class _Sparse(Codec):
         number = type(threshold) in (int, float) and 0 <= threshold < np.inf
         if not number or indices not in ("u32", "u64") or not options.keys() <= {"threshold", "indices"}:
             raise CodecError(
-                f"invalid parameters of {cls.id}", expected="threshold=0 or more, indices=u64 or u32",
-                found=repr(dict(options))[:120], code=ErrorCode.PARAMS, hint="Example: sparse_csr:threshold=0.01.",
-            )  # fmt: skip
+                f"invalid parameters of {cls.id}",
+                expected="threshold=0 or more, indices=u64 or u32",
+                found=repr(dict(options))[:120],
+                code=ErrorCode.PARAMS,
+                hint="Example: sparse_csr:threshold=0.01.",
+            )
         return {**dict.fromkeys(cls.index_roles, indices), "threshold": threshold}
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec) -> Params:
@@ -87,17 +90,21 @@ class Csr(_Sparse):
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if len(spec.shape) != 2:
             raise CodecError(
-                "sparse_csr requires a matrix", tensor=spec.name, found=f"shape {list(spec.shape)}", code="shape",
+                "sparse_csr requires a matrix",
+                tensor=spec.name,
+                found=f"shape {list(spec.shape)}",
+                code="shape",
                 hint="sparse_coo supports any number of dimensions.",
-            )  # fmt: skip
+            )
         return {**super().params_for(spec, options), "ordered": True}
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         entries = self.params["nnz"]
         return {
-            "values": (spec.dtype, (entries,)), "indices": (self.params["indices"], (entries,)),
+            "values": (spec.dtype, (entries,)),
+            "indices": (self.params["indices"], (entries,)),
             "indptr": (self.params["indptr"], (spec.shape[0] + 1,)),
-        }  # fmt: skip
+        }
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: Array) -> None:
         rows, columns = region
@@ -110,9 +117,10 @@ class Csr(_Sparse):
         columns = np.nonzero(stored)[1]
         starts = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])
         return {
-            "values": panel[stored], "indices": columns.astype(dtypes.to_numpy(self.params["indices"])),
+            "values": panel[stored],
+            "indices": columns.astype(dtypes.to_numpy(self.params["indices"])),
             "indptr": starts.astype(dtypes.to_numpy(self.params["indptr"])),
-        }  # fmt: skip
+        }
 
 
 class Coo(_Sparse):

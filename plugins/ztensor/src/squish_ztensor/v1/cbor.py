@@ -38,9 +38,12 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
         ) from None
     if stream.tell() != len(data):
         raise FormatError(
-            "unexpected bytes after the manifest", offset=offset + stream.tell(), expected="none",
-            found=f"{len(data) - stream.tell()} bytes", code="trailing",
-        )  # fmt: skip
+            "unexpected bytes after the manifest",
+            offset=offset + stream.tell(),
+            expected="none",
+            found=f"{len(data) - stream.tell()} bytes",
+            code="trailing",
+        )
     if seen.seen:
         _refuse_tags(root, offset, "attributes" if tags else None)
     return root
@@ -68,10 +71,12 @@ def _check_memory(data: bytes, offset: int) -> None:
         memory += _MEMORY[head]
         if memory > _BASE_MEMORY + _MEMORY_PER_BYTE * at:
             raise LimitError(
-                "the manifest has too many items for its size", offset=offset + at,
-                expected=f"at most {_BASE_MEMORY} bytes in memory and {_MEMORY_PER_BYTE} per byte", found=memory,
+                "the manifest has too many items for its size",
+                offset=offset + at,
+                expected=f"at most {_BASE_MEMORY} bytes in memory and {_MEMORY_PER_BYTE} per byte",
+                found=memory,
                 code="count",
-            )  # fmt: skip
+            )
         at += _SIZES[head] + (int.from_bytes(data[at + 1 : at + _SIZES[head]], "big") if head in _LONG else 0)
 
 

@@ -54,9 +54,13 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     if version.split(".")[0] != "1" and location.wire != "0.1":
         problems.append(warning("version", "version", f"the manifest has version {version[:40]!r}, not 1.x"))
     common = partial(
-        Manifest, offset=start, version=version, attributes=attributes, problems=problems,
+        Manifest,
+        offset=start,
+        version=version,
+        attributes=attributes,
+        problems=problems,
         files=(FileRef(source.filename, source.size),),
-    )  # fmt: skip
+    )
     if table:
         return common(records=table.records, extents=table.extents, as_v1=columns.record)
     extents = _check_objects(root, limits, start, problems)
@@ -83,9 +87,13 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     extents: list[Extent] = []
     if len(objects) > limits.tensors:
         raise LimitError(
-            "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
+            "too many tensors",
+            offset=start,
+            expected=f"at most {limits.tensors}",
+            found=len(objects),
+            code="count",
             limit="tensors",
-        )  # fmt: skip
+        )
     for name, record in objects.items():
         if name != "":
             check_name(name, limits, offset=start)
@@ -115,9 +123,7 @@ def _check_object(
     shape = check_shape(record.get("shape"), limits, tensor=name)
     components = record.get("components")
     if type(components) is not dict:
-        raise FormatError(
-            "components must be a map", tensor=name, found=type(components).__name__, code="schema"
-        )  # fmt: skip
+        raise FormatError("components must be a map", tensor=name, found=type(components).__name__, code="schema")
     if "attributes" in record:
         attributes_of(record, name, end)
     for role, component in components.items():
@@ -154,27 +160,39 @@ def _check_size(name: str, shape: tuple[int, ...], data: Record, size: int) -> N
         found, fits = f"{length} bytes of zstd data", encoding != "zstd" or size <= length * ZSTD_RATIO
     if not fits:
         raise FormatError(
-            "the size of the data does not match the shape", tensor=name, part="data", offset=data["offset"],
-            expected=f"{size} bytes for {data['dtype']} {list(shape)}", found=found, code="size",
-        )  # fmt: skip
+            "the size of the data does not match the shape",
+            tensor=name,
+            part="data",
+            offset=data["offset"],
+            expected=f"{size} bytes for {data['dtype']} {list(shape)}",
+            found=found,
+            code="size",
+        )
 
 
 def _field(root: Record, key: str, kind: type, offset: int) -> Any:
     if type(root.get(key)) is not kind:
         fault = "has the wrong type" if key in root else "is missing"
         raise FormatError(
-            f"{key!r} of the manifest {fault}", offset=offset, expected="text" if kind is str else "a map",
-            found=type(root[key]).__name__ if key in root else None, code="schema",
-        )  # fmt: skip
+            f"{key!r} of the manifest {fault}",
+            offset=offset,
+            expected="text" if kind is str else "a map",
+            found=type(root[key]).__name__ if key in root else None,
+            code="schema",
+        )
     return root[key]
 
 
 def _size_error(name: str, role: str, offset: Any, length: Any) -> FormatError:
     key, value = ("length", length) if type(offset) is int and offset >= 0 else ("offset", offset)
     return FormatError(
-        f"invalid {key!r} of a component", tensor=name, part=role,
-        expected="a non-negative integer", found="nothing" if value is None else repr(value)[:40], code="schema",
-    )  # fmt: skip
+        f"invalid {key!r} of a component",
+        tensor=name,
+        part=role,
+        expected="a non-negative integer",
+        found="nothing" if value is None else repr(value)[:40],
+        code="schema",
+    )
 
 
 def _bounds_error(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
@@ -185,6 +203,12 @@ def _bounds_error(name: str, role: str, offset: int, length: int, end: int) -> F
     else:
         fault, expected = "the data overlaps the manifest or lies outside the file", f"an end of at most {end}"
     return FormatError(
-        fault, tensor=name, part=role, offset=offset, expected=expected, code="bounds",
-        found=f"offset {offset}, length {length}", hint="The file is damaged; download it again.",
-    )  # fmt: skip
+        fault,
+        tensor=name,
+        part=role,
+        offset=offset,
+        expected=expected,
+        code="bounds",
+        found=f"offset {offset}, length {length}",
+        hint="The file is damaged; download it again.",
+    )

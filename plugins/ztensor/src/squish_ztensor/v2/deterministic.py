@@ -89,6 +89,8 @@ class _Scan:
 
     def _error(self, fault: str, at: int) -> FormatError:
         return FormatError(
-            f"the manifest is not deterministic CBOR: {fault}", offset=self._base + at,
-            found=f"byte 0x{self._data[at]:02x}", code="cbor",
-        )  # fmt: skip
+            f"the manifest is not deterministic CBOR: {fault}",
+            offset=self._base + at,
+            found=f"byte 0x{self._data[at]:02x}",
+            code="cbor",
+        )

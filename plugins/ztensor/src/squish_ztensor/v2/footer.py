@@ -25,22 +25,33 @@ def read(source: Source) -> tuple[int, int, int]:
     """Read offset, length and hash of the manifest, all 0 in a data shard; FormatError if damaged or newer."""
     if source.size < len(MAGIC) + SIZE:
         raise TruncatedError(
-            "truncated: too short for zTensor v2", expected=f"at least {len(MAGIC) + SIZE} bytes",
-            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
-        )  # fmt: skip
+            "truncated: too short for zTensor v2",
+            expected=f"at least {len(MAGIC) + SIZE} bytes",
+            found=f"{source.size} bytes",
+            code="truncated",
+            hint="Download the file again.",
+        )
     at = source.size - SIZE
     offset, length, digest, version, _, magic = _LAYOUT.unpack(source.read(at, SIZE, "the footer"))
     if magic != MAGIC:
         raise TruncatedError(
-            "no footer magic: the file is truncated, or bytes were appended", offset=source.size - len(MAGIC),
-            expected=MAGIC, found=magic, code="footer", hint="Download the file again.",
-        )  # fmt: skip
+            "no footer magic: the file is truncated, or bytes were appended",
+            offset=source.size - len(MAGIC),
+            expected=MAGIC,
+            found=magic,
+            code="footer",
+            hint="Download the file again.",
+        )
     if version != 2:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         raise UnsupportedVersionError(
-            "unsupported zTensor version", offset=at + 24, expected="2", found=version, code="version",
+            "unsupported zTensor version",
+            offset=at + 24,
+            expected="2",
+            found=version,
+            code="version",
             hint="The byte order is swapped." if swapped == 2 else "A newer squish-ztensor may read it.",
-        )  # fmt: skip
+        )
     return offset, length, digest
 
 
@@ -52,34 +63,50 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
         return 0, 0
     if length > CAP:
         raise LimitError(
-            "the manifest is larger than 1 GiB", offset=at + 8, expected=f"at most {CAP} bytes", found=length,
+            "the manifest is larger than 1 GiB",
+            offset=at + 8,
+            expected=f"at most {CAP} bytes",
+            found=length,
             code="manifest-size",
-        )  # fmt: skip
+        )
     if not length:
         raise FormatError(
             "the manifest is empty", offset=at + 8, expected="at least 1 byte", found=0, code="manifest-size"
         )
     if offset < ALIGNMENT or offset + length > at:
         raise FormatError(
-            "the manifest is out of bounds", offset=at, expected=f"{ALIGNMENT} to {at}",
-            found=f"{offset} to {offset + length}", code="bounds",
-        )  # fmt: skip
+            "the manifest is out of bounds",
+            offset=at,
+            expected=f"{ALIGNMENT} to {at}",
+            found=f"{offset} to {offset + length}",
+            code="bounds",
+        )
     if offset % ALIGNMENT:
         raise FormatError(
-            "the offset of the manifest is not aligned", offset=at, expected=f"a multiple of {ALIGNMENT}", found=offset,
+            "the offset of the manifest is not aligned",
+            offset=at,
+            expected=f"a multiple of {ALIGNMENT}",
+            found=offset,
             code="alignment",
-        )  # fmt: skip
+        )
     # Check one byte before reading a gigabyte.
     if (first := source.read(offset, 1))[0] >> 5 != 5:
         raise FormatError(
-            "the manifest is not a map in CBOR", offset=offset, expected="a map",
-            found=f"byte 0x{first.hex()}", code="manifest",
-        )  # fmt: skip
+            "the manifest is not a map in CBOR",
+            offset=offset,
+            expected="a map",
+            found=f"byte 0x{first.hex()}",
+            code="manifest",
+        )
     if length > limits.header:
         raise LimitError(
-            "the manifest is too large", offset=at + 8, expected=f"at most {limits.header} bytes", found=length,
-            code="manifest-size", limit="header",
-        )  # fmt: skip
+            "the manifest is too large",
+            offset=at + 8,
+            expected=f"at most {limits.header} bytes",
+            found=length,
+            code="manifest-size",
+            limit="header",
+        )
     return offset, length
 
 
@@ -90,6 +117,10 @@ def check_hash(source: Source, data: bytes) -> None:
     expected, found = read(source)[2], xxhash.xxh3_64_intdigest(data)
     if expected != found:
         raise FormatError(
-            "hash mismatch of the manifest", offset=source.size - 24, expected=f"{expected:016x}",
-            found=f"{found:016x}", code="manifest-hash", hint="The file is damaged; download it again.",
-        )  # fmt: skip
+            "hash mismatch of the manifest",
+            offset=source.size - 24,
+            expected=f"{expected:016x}",
+            found=f"{found:016x}",
+            code="manifest-hash",
+            hint="The file is damaged; download it again.",
+        )

@@ -51,9 +51,11 @@ def content_digest(source: Source, limits: Limits | None = None, *, algorithm: s
     location = locate(source, limits)
     if location.wire != "2":
         raise FormatError(
-            "no content digest: the file is not zTensor v2", file=source.name, code="version",
+            "no content digest: the file is not zTensor v2",
+            file=source.name,
+            code="version",
             hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
-        )  # fmt: skip
+        )
     read_manifest(source, limits)  # raises if the file is damaged
     root = (
         deterministic.decode(source.read(location.offset, location.length), location.offset, limits)

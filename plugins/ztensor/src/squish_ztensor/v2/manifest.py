@@ -37,9 +37,14 @@ def read(source: Source, location: Location, limits: Limits) -> Manifest:
     if not location.length:
         note = warning("data-shard", "file", "a data shard: blobs without a manifest; open the file that refers to it")
         return Manifest(
-            offset=0, version="2", attributes={}, records={}, extents=[], files=(own,),
+            offset=0,
+            version="2",
+            attributes={},
+            records={},
+            extents=[],
+            files=(own,),
             problems=[note],
-        )  # fmt: skip
+        )
     start = location.offset
     data = source.read(start, location.length, "the manifest")
     footer.check_hash(source, data)
@@ -47,10 +52,14 @@ def read(source: Source, location: Location, limits: Limits) -> Manifest:
     if table:
         _check_attributes(table.others, None, limits, start)
         return Manifest(
-            offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
-            extents=[*table.extents, (0, start, location.length, "the manifest")], files=(own,),
+            offset=start,
+            version="2",
+            attributes=attributes_of(table.others, None, start),
+            records=table.records,
+            extents=[*table.extents, (0, start, location.length, "the manifest")],
+            files=(own,),
             as_v1=columns.record,
-        )  # fmt: skip
+        )
     return _read(source, data, location, limits)
 
 
@@ -64,9 +73,13 @@ def _read(source: Source, data: bytes, location: Location, limits: Limits) -> Ma
         raise FormatError(f"'objects' of the manifest {fault}", offset=start, code="schema")
     if len(objects) > limits.tensors:
         raise LimitError(
-            "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
+            "too many tensors",
+            offset=start,
+            expected=f"at most {limits.tensors}",
+            found=len(objects),
+            code="count",
             limit="tensors",
-        )  # fmt: skip
+        )
     _check_attributes(root, None, limits, start)
     shards = open_shards(source, root.get("shards"), objects, start)
     ends: dict[str | None, int] = {
@@ -82,11 +95,16 @@ def _read(source: Source, data: bytes, location: Location, limits: Limits) -> Ma
     records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
     extents.append((0, start, location.length, "the manifest"))
     return Manifest(
-        offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
-        files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
+        offset=start,
+        version="2",
+        attributes=attributes_of(root, None, start),
+        records=records,
+        extents=extents,
+        files=(FileRef(source.filename, source.size), *shards.values()),
+        build=partial(build, numbers=numbers),
         as_v1=partial(translate, numbers=numbers),
         problems=[problem for name in objects if (problem := name_problem(name))],
-    )  # fmt: skip
+    )
 
 
 def build(name: str, record: Record, numbers: dict[str | None, int]) -> DenseFields | TensorSpec:
@@ -113,9 +131,13 @@ def translate(record: Record, numbers: dict[str | None, int]) -> Record:
 
 
 def _check_object(
-    name: str, record: Any, limits: Limits, ends: dict[str | None, int], numbers: dict[str | None, int],
+    name: str,
+    record: Any,
+    limits: Limits,
+    ends: dict[str | None, int],
+    numbers: dict[str | None, int],
     extents: list[Extent],
-) -> None:  # fmt: skip
+) -> None:
     if type(record) is not dict:
         raise _schema("an object must be a map", name, found=type(record).__name__)
     shape = check_shape(record.get("shape"), limits, tensor=name)
@@ -171,10 +193,14 @@ def _check_data(name: str, layout: str, shape: tuple[int, ...], parts: dict[str,
     length = data.get("decoded_length", data["blob"][1])
     if size is not None and size != length:
         raise FormatError(
-            "the size of the data does not match the shape", tensor=name, part="data", offset=data["blob"][0],
-            expected=f"{size} bytes for {data.get('type', data['dtype'])} {list(shape)}", found=f"{length} bytes",
+            "the size of the data does not match the shape",
+            tensor=name,
+            part="data",
+            offset=data["blob"][0],
+            expected=f"{size} bytes for {data.get('type', data['dtype'])} {list(shape)}",
+            found=f"{length} bytes",
             code="size",
-        )  # fmt: skip
+        )
 
 
 def _check_attributes(owner: Record, name: str | None, limits: Limits, offset: int | None) -> None:
@@ -215,6 +241,12 @@ def _bounds_error(name: str, role: str, offset: int, length: int, end: int) -> F
         if offset < footer.ALIGNMENT:
             fault, expected = "the data overlaps the header", f"an offset of {footer.ALIGNMENT} or more"
     return FormatError(
-        fault, tensor=name, part=role, offset=offset, expected=expected, code=code,
-        found=f"offset {offset}, length {length}", hint="The file is damaged; download it again.",
-    )  # fmt: skip
+        fault,
+        tensor=name,
+        part=role,
+        offset=offset,
+        expected=expected,
+        code=code,
+        found=f"offset {offset}, length {length}",
+        hint="The file is damaged; download it again.",
+    )

@@ -22,9 +22,12 @@ def open_shards(source: Source, table: Any, objects: dict[str, Any], offset: int
     for name, entry in table.items():
         if type(name) is not str or not _NAME.fullmatch(name):
             raise FormatError(
-                "invalid shard name", offset=offset, expected="letters, digits, . _ -, without a leading dot",
-                found=repr(name)[:80], code=ErrorCode.SHARD,
-            )  # fmt: skip
+                "invalid shard name",
+                offset=offset,
+                expected="letters, digits, . _ -, without a leading dot",
+                found=repr(name)[:80],
+                code=ErrorCode.SHARD,
+            )
         size, digest = (entry.get("size"), entry.get("digest")) if type(entry) is dict else (None, None)
         if type(size) is not int or size < 0 or type(digest) is not str:
             raise FormatError(f"the shard {name!r} has no size or no digest", offset=offset, code=ErrorCode.SHARD)
@@ -52,15 +55,19 @@ def _open(source: Source, name: str, entry: dict[str, Any]) -> FileRef:
         footer.read(shard)
     except SquishError as error:
         raise FormatError(
-            f"cannot open the shard {name!r}: {error.message}", found=file_name, code=ErrorCode.SHARD,
+            f"cannot open the shard {name!r}: {error.message}",
+            found=file_name,
+            code=ErrorCode.SHARD,
             hint="Download all files of the model into one folder.",
-        ) from None  # fmt: skip
+        ) from None
     if shard.size != entry["size"]:
         raise FormatError(
-            f"the size of the shard {name!r} does not match", expected=entry["size"],
+            f"the size of the shard {name!r} does not match",
+            expected=entry["size"],
             found=f"{shard.size} bytes in {file_name}",
-            code=ErrorCode.SHARD, hint="Download the shard again.",
-        )  # fmt: skip
+            code=ErrorCode.SHARD,
+            hint="Download the shard again.",
+        )
     if shard.read(0, len(footer.MAGIC)) != footer.MAGIC:
         raise FormatError(f"the shard {name!r} is not a zTensor v2 file", found=file_name, code=ErrorCode.SHARD)
     return FileRef(file_name, shard.size, entry["digest"])

@@ -92,9 +92,7 @@ class Groups:
         import numpy as np
 
         axis, whole = self.axis, arrays[0].shape[self.axis + 1 + self.folded :]
-        shaped = [
-            array.reshape(*array.shape[:axis], -1, rows, *whole) for array, rows in zip(arrays, self.rows)
-        ]  # fmt: skip
+        shaped = [array.reshape(*array.shape[:axis], -1, rows, *whole) for array, rows in zip(arrays, self.rows)]
         return np.concatenate(shaped, axis + 1).reshape(*arrays[0].shape[:axis], -1, *whole)
 
 

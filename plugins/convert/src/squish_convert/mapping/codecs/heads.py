@@ -68,20 +68,27 @@ class Heads(Wrapper):
         if scale.shape[0] not in (1, len(order)):
             return None
         return Codes(
-            layout=codes.layout, shape=codes.shape, group=codes.group,
-            scale=scale if scale.shape[0] == 1 else scale[order], offset=permute(codes.offset), table=codes.table,
+            layout=codes.layout,
+            shape=codes.shape,
+            group=codes.group,
+            scale=scale if scale.shape[0] == 1 else scale[order],
+            offset=permute(codes.offset),
+            table=codes.table,
             global_scale=codes.global_scale,
-            unpack=lambda: codes.values[order], pack=lambda: permute(codes.words),
-        )  # fmt: skip
+            unpack=lambda: codes.values[order],
+            pack=lambda: permute(codes.words),
+        )
 
     def _rows(self, spec: TensorSpec) -> int:
         """Rows per head; CodecError if the rows do not divide into heads with two halves."""
         heads, rows = self.params.get("heads"), spec.shape[0] if spec.shape else 0
         if type(heads) is not int or heads < 1 or rows % (2 * heads) or type(self.params.get("inverse")) is not bool:
             raise CodecError(
-                "cannot be divided into heads with an even number of rows", code=ErrorCode.PARAMS,
-                expected=f"heads= that divides {rows} rows, inverse=", found=str(dict(self.params))[:120],
-            )  # fmt: skip
+                "cannot be divided into heads with an even number of rows",
+                code=ErrorCode.PARAMS,
+                expected=f"heads= that divides {rows} rows, inverse=",
+                found=str(dict(self.params))[:120],
+            )
         return rows // heads
 
     def _order(self, spec: TensorSpec, rows: int) -> np.ndarray:

@@ -93,7 +93,7 @@ class Interleave(Wrapper):
                 evolve(spec, shape=self.groups.piece(spec.shape, number)),
             )
             for number in range(len(self.groups.rows))
-        ]  # fmt: skip
+        ]
 
 
 class Deinterleave(Wrapper):
@@ -159,10 +159,16 @@ def _rearranged(codes: Codes, shape: Shape, move: Callable[[Any], Any]) -> Codes
         return None if array is None else move(array)
 
     return Codes(
-        layout=codes.layout, shape=shape, group=codes.group, scale=move(codes.scale), offset=moved(codes.offset),
-        table=codes.table, global_scale=codes.global_scale, unpack=lambda: move(codes.values),
+        layout=codes.layout,
+        shape=shape,
+        group=codes.group,
+        scale=move(codes.scale),
+        offset=moved(codes.offset),
+        table=codes.table,
+        global_scale=codes.global_scale,
+        unpack=lambda: move(codes.values),
         pack=lambda: moved(codes.words),
-    )  # fmt: skip
+    )
 
 
 def _merged(pieces: Sequence[Codes], groups: Groups, shape: Shape) -> Codes | None:
@@ -179,8 +185,12 @@ def _merged(pieces: Sequence[Codes], groups: Groups, shape: Shape) -> Codes | No
     scale = merge([codes.scale for codes in pieces])
     assert scale is not None
     return Codes(
-        layout=first.layout, shape=shape, group=first.group, scale=scale,
-        offset=merge([codes.offset for codes in pieces]), table=first.table,
+        layout=first.layout,
+        shape=shape,
+        group=first.group,
+        scale=scale,
+        offset=merge([codes.offset for codes in pieces]),
+        table=first.table,
         unpack=lambda: groups.merge([codes.values for codes in pieces]),
         pack=lambda: merge([codes.words for codes in pieces]),
-    )  # fmt: skip
+    )

@@ -36,9 +36,11 @@ class Slice(Wrapper):
             or not 0 <= start <= rows - size
         ):
             raise CodecError(
-                "is not a slice of a tensor", code=ErrorCode.PARAMS, found=str(dict(self.params))[:120],
+                "is not a slice of a tensor",
+                code=ErrorCode.PARAMS,
+                found=str(dict(self.params))[:120],
                 expected=f"start, rows and single, with start + {size} at most rows",
-            )  # fmt: skip
+            )
         return evolve(spec, shape=(rows, *spec.shape) if single else (rows, *spec.shape[1:]))
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
@@ -49,9 +51,11 @@ class Slice(Wrapper):
         edges = (self.params["start"], self.params["start"] + spec.shape[0])
         if edges != (0, self.params["rows"]) and (first is None or edges[0] % first or self._cuts(edges[1], first)):
             raise CodecError(
-                "a slice cannot begin or end within a block of rows", code=ErrorCode.PARAMS,
-                expected=f"multiples of {first or self.params['rows']}", found=f"{edges[0]} to {edges[1]}",
-            )  # fmt: skip
+                "a slice cannot begin or end within a block of rows",
+                code=ErrorCode.PARAMS,
+                expected=f"multiples of {first or self.params['rows']}",
+                found=f"{edges[0]} to {edges[1]}",
+            )
         return (first, *rest)
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
@@ -73,10 +77,16 @@ class Slice(Wrapper):
             return array[0] if array is not None and array.shape[:1] == (1,) else array
 
         return Codes(
-            layout=evolve(codes.layout, group=codes.layout.group[1:]), shape=codes.shape[1:], group=codes.group[1:],
-            scale=codes.scale[0], offset=first(codes.offset), table=codes.table,
-            global_scale=first(codes.global_scale), unpack=lambda: codes.values[0], pack=lambda: first(codes.words),
-        )  # fmt: skip
+            layout=evolve(codes.layout, group=codes.layout.group[1:]),
+            shape=codes.shape[1:],
+            group=codes.group[1:],
+            scale=codes.scale[0],
+            offset=first(codes.offset),
+            table=codes.table,
+            global_scale=first(codes.global_scale),
+            unpack=lambda: codes.values[0],
+            pack=lambda: first(codes.words),
+        )
 
     def _cuts(self, stop: int, step: int) -> bool:
         """Whether a block of rows reaches beyond the end."""

@@ -85,9 +85,13 @@ def _stacked(members: Sequence[Codes]) -> Codes | None:
 
     offsets, factors = [codes.offset for codes in members], [codes.global_scale for codes in members]
     return Codes(
-        layout=evolve(first.layout, group=(1, *first.layout.group)), shape=(len(members), *first.shape),
-        group=(1, *first.group), scale=np.stack([codes.scale for codes in members]),
+        layout=evolve(first.layout, group=(1, *first.layout.group)),
+        shape=(len(members), *first.shape),
+        group=(1, *first.group),
+        scale=np.stack([codes.scale for codes in members]),
         offset=None if offsets[0] is None else np.stack([array for array in offsets if array is not None]),
         global_scale=None if factors[0] is None else np.stack([array for array in factors if array is not None]),
-        table=first.table, unpack=lambda: np.stack([codes.values for codes in members]), pack=packed,
-    )  # fmt: skip
+        table=first.table,
+        unpack=lambda: np.stack([codes.values for codes in members]),
+        pack=packed,
+    )

@@ -25,9 +25,11 @@ class Transpose(Wrapper):
         """The wrapped tensor; CodecError for a shape without two axes."""
         if len(spec.shape) < 2:
             raise CodecError(
-                "only matrices can be transposed", code=ErrorCode.PARAMS, expected="at least two axes",
+                "only matrices can be transposed",
+                code=ErrorCode.PARAMS,
+                expected="at least two axes",
                 found=f"shape {list(spec.shape)}",
-            )  # fmt: skip
+            )
         return evolve(spec, shape=swapped(spec.shape))
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:

@@ -40,10 +40,12 @@ def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         return
     if names and not any(fnmatchcase(name, pattern) for name in names for pattern in engine.weights):
         yield Problem(
-            code="engine-format", severity="error", where=names[0],
+            code="engine-format",
+            severity="error",
+            where=names[0],
             message=f"does not have the name that {engine.title} looks for: {' or '.join(engine.weights)}"
             + (f", or an index {INDEX}" if engine.index else ""),
-        )  # fmt: skip
+        )
 
 
 def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> list[Problem]:
@@ -92,9 +94,11 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     method = declared.get("quant_method") if isinstance(declared, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
         yield Problem(
-            code="engine-type", severity="error", where=f"{CONFIG_FILE} quantization_config",
+            code="engine-type",
+            severity="error",
+            where=f"{CONFIG_FILE} quantization_config",
             message=f"declares {method}, and no tensor has its codes",
-        )  # fmt: skip
+        )
     if engine.strict and inventory.coverage is not None and inventory.family is not None:
         kept = engine.leftovers.get(inventory.naming.model_type or "", ())
         for name in inventory.coverage.unused:

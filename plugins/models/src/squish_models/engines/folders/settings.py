@@ -217,6 +217,8 @@ def _token_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
         number = config.get(name)
         if type(size) is int and type(number) is int and not -size <= number < size:
             yield Problem(
-                code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}",
+                code="engine-setting",
+                severity="error",
+                where=f"{CONFIG_FILE} {name}",
                 message=f"is {number}, for which {title} has no embedding: there are {size}",
-            )  # fmt: skip
+            )

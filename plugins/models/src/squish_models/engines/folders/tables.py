@@ -82,7 +82,7 @@ TRANSFORMERS = FolderEngine(
         "starcoder2": {"use_bias": STARCODER},
         **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
-)  # fmt: skip
+)
 MLX = FolderEngine(
     id="mlx",
     title="mlx-lm",
@@ -111,5 +111,5 @@ MLX = FolderEngine(
         "gemma3": ("vision_tower.", "multi_modal_projector."),
     },
     fp8=frozenset(("deepseek_v3",)),
-)  # fmt: skip
+)
 FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX)}

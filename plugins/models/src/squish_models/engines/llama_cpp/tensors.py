@@ -335,16 +335,36 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
     classes = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0
     key_mla, value_mla = number("attention.key_length_mla") or key, number("attention.value_length_mla") or value
     return {
-        "embd": embedding, "vocab": tokens, "ctx": number("context_length"), "heads": heads, "kv_heads": groups,
-        "q": key * heads, "k": key * groups, "v": value * groups, "kv": value * groups, "head": key, "rot": rotated,
-        "half_rot": rotated // 2, "ff": number("feed_forward_length"), "experts": number("expert_count"),
-        "expert_ff": expert_size(numbers), "shared_ff": number("expert_shared_feed_forward_length"),
-        "shared": number("expert_shared_count"), "q_rank": query_rank(numbers),
-        "kv_rank": number("attention.kv_lora_rank"), "mla_key": key_mla, "mla_value": value_mla,
-        "nope": key_mla - rotated, "nope_value": key_mla - rotated + value_mla, "conv": number("shortconv.l_cache"),
-        "quotient": embedding // heads if heads else 0, "classes": classes or 1,
-        "embd_out": number("embedding_length_out") or embedding, "dense_2": 0, "dense_3": 0,
-    }  # fmt: skip
+        "embd": embedding,
+        "vocab": tokens,
+        "ctx": number("context_length"),
+        "heads": heads,
+        "kv_heads": groups,
+        "q": key * heads,
+        "k": key * groups,
+        "v": value * groups,
+        "kv": value * groups,
+        "head": key,
+        "rot": rotated,
+        "half_rot": rotated // 2,
+        "ff": number("feed_forward_length"),
+        "experts": number("expert_count"),
+        "expert_ff": expert_size(numbers),
+        "shared_ff": number("expert_shared_feed_forward_length"),
+        "shared": number("expert_shared_count"),
+        "q_rank": query_rank(numbers),
+        "kv_rank": number("attention.kv_lora_rank"),
+        "mla_key": key_mla,
+        "mla_value": value_mla,
+        "nope": key_mla - rotated,
+        "nope_value": key_mla - rotated + value_mla,
+        "conv": number("shortconv.l_cache"),
+        "quotient": embedding // heads if heads else 0,
+        "classes": classes or 1,
+        "embd_out": number("embedding_length_out") or embedding,
+        "dense_2": 0,
+        "dense_3": 0,
+    }
 
 
 def expert_size(numbers: Hyperparameters) -> int:

@@ -95,8 +95,9 @@ def _class_of_deepseek(keys: Keys) -> str:
 def config_of(name: str, keys: Keys) -> Config:
     """The settings for a class. Raises `UnreadError`."""
     config = BUILDERS[name](name, keys)
-    finite = {each: None if isinstance(value, float) and not math.isfinite(value) else value
-              for each, value in config.items()}  # fmt: skip
+    finite = {
+        each: None if isinstance(value, float) and not math.isfinite(value) else value for each, value in config.items()
+    }
     return {**finite, "architectures": [name], "quantization_config": None}
 
 
@@ -128,14 +129,22 @@ def _standard(keys: Keys, theta: float | None = THETA) -> Config:
     own = keys.maybe_size("attention.key_length")
     epsilon = _epsilon(keys)
     return {
-        "vocab_size": _vocabulary(keys), "hidden_size": hidden, "num_attention_heads": heads,
-        "intermediate_size": keys.uniform("feed_forward_length"), "num_hidden_layers": keys.layers(),
+        "vocab_size": _vocabulary(keys),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": keys.uniform("feed_forward_length"),
+        "num_hidden_layers": keys.layers(),
         "num_key_value_heads": keys.uniform("attention.head_count_kv", but_zero=True),
-        "max_position_embeddings": keys.size("context_length"), "rms_norm_eps": epsilon, "norm_epsilon": epsilon,
-        "norm_eps": epsilon, "rope_theta": _theta(keys, theta), "sliding_window": keys.window(), "hidden_act": "silu",
+        "max_position_embeddings": keys.size("context_length"),
+        "rms_norm_eps": epsilon,
+        "norm_epsilon": epsilon,
+        "norm_eps": epsilon,
+        "rope_theta": _theta(keys, theta),
+        "sliding_window": keys.window(),
+        "hidden_act": "silu",
         "head_dim": keys.divided("embedding_length", "attention.head_count") if own is None else own,
         "tie_word_embeddings": "output.weight" not in keys.tensors,
-    }  # fmt: skip
+    }
 
 
 def _llama(name: str, keys: Keys) -> Config:
@@ -183,11 +192,14 @@ def _phi3(name: str, keys: Keys) -> Config:
         keys.scaling()
     before = keys.maybe_size(f"{SCALING}original_context_length")
     return {
-        **config, "original_max_position_embeddings": config["max_position_embeddings"] if before is None else before,
-        "rope_scaling": None, "rope_scaling_attn_factor": keys.maybe_number(f"{SCALING}attn_factor"),
-        "partial_rotary_factor": _rotated(keys, config), "bos_token_id": _id(keys, "bos_token_id"),
+        **config,
+        "original_max_position_embeddings": config["max_position_embeddings"] if before is None else before,
+        "rope_scaling": None,
+        "rope_scaling_attn_factor": keys.maybe_number(f"{SCALING}attn_factor"),
+        "partial_rotary_factor": _rotated(keys, config),
+        "bos_token_id": _id(keys, "bos_token_id"),
         "eos_token_id": _id(keys, "eos_token_id"),
-    }  # fmt: skip
+    }
 
 
 def _id(keys: Keys, name: str) -> int | None:
@@ -214,8 +226,11 @@ def _qwen2(name: str, keys: Keys) -> Config:
         has_window = keys.pattern(layers)
         kinds = _kinds([True] * min(layers, len(keys.tensors)) if has_window is None else has_window)
     return {
-        **config, "use_sliding_window": kinds is not None, "max_window_layers": layers, "layer_types": kinds,
-    }  # fmt: skip
+        **config,
+        "use_sliding_window": kinds is not None,
+        "max_window_layers": layers,
+        "layer_types": kinds,
+    }
 
 
 def _kinds(has_window: list[bool]) -> list[str]:
@@ -242,11 +257,13 @@ def _qwen3(name: str, keys: Keys) -> Config:
 def _qwen3_experts(keys: Keys) -> Config:
     norm = keys.maybe_switch("expert_weights_norm")
     return {
-        "moe_intermediate_size": keys.size("expert_feed_forward_length"), "num_experts": keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"), "norm_topk_prob": True if norm is None else norm,
+        "moe_intermediate_size": keys.size("expert_feed_forward_length"),
+        "num_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
+        "norm_topk_prob": True if norm is None else norm,
         "decoder_sparse_step": 1,
         "mlp_only_layers": sorted(keys.layers_with(".ffn_gate.") - keys.layers_with(".ffn_gate_inp.")),
-    }  # fmt: skip
+    }
 
 
 def _gemma2(name: str, keys: Keys) -> Config:
@@ -295,16 +312,20 @@ def _gemma3(name: str, keys: Keys) -> Config:
     _check_gemma3_layers(keys)
     bases = [keys.maybe_number(f"rope.freq_base{end}") for end in ("", "_swa")]
     return {
-        **config, **_gemma(name, keys, config), "vocab_size": len(tokens.value), "attention_bias": _gemma3_bias(keys),
+        **config,
+        **_gemma(name, keys, config),
+        "vocab_size": len(tokens.value),
+        "attention_bias": _gemma3_bias(keys),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": 1e6 if bases[0] is None else bases[0],
         "rope_local_base_freq": THETA if bases[1] is None else bases[1],
-        "sliding_window": window or config["max_position_embeddings"], "sliding_window_pattern": period,
+        "sliding_window": window or config["max_position_embeddings"],
+        "sliding_window_pattern": period,
         "rope_scaling": {"factor": _finite(keys.number(f"{SCALING}factor")), "rope_type": "linear"}
         if is_linear
         else None,
         "tie_word_embeddings": "output.weight" not in keys.tensors,
-    }  # fmt: skip
+    }
 
 
 def _check_gemma3_layers(keys: Keys) -> None:
@@ -317,8 +338,11 @@ def _check_gemma3_layers(keys: Keys) -> None:
 
 
 def _gemma3_bias(keys: Keys) -> bool:
-    names = {f"blk.{layer}.attn_{each}.bias" for layer in range(min(keys.size("block_count"), len(keys.tensors)))
-             for each in ("q", "k", "v", "output")}  # fmt: skip
+    names = {
+        f"blk.{layer}.attn_{each}.bias"
+        for layer in range(min(keys.size("block_count"), len(keys.tensors)))
+        for each in ("q", "k", "v", "output")
+    }
     present = names.intersection(keys.tensors)
     if present and present != names:
         raise UnreadError(min(names - present), "is missing, and other matrices of attention have a bias")
@@ -329,8 +353,10 @@ def _glm4(name: str, keys: Keys) -> Config:
     keys.refuse_scaling()
     config = _standard(keys, None)
     return {
-        **config, "partial_rotary_factor": _rotated(keys, config), "attention_bias": keys.has(".attn_q.bias"),
-    }  # fmt: skip
+        **config,
+        "partial_rotary_factor": _rotated(keys, config),
+        "attention_bias": keys.has(".attn_q.bias"),
+    }
 
 
 def _gpt_oss(name: str, keys: Keys) -> Config:
@@ -344,10 +370,16 @@ def _gpt_oss(name: str, keys: Keys) -> Config:
     if keys.scaling("yarn"):
         scaling = {**_yarn(keys), "rope_type": "yarn", "truncate": False}
     return {
-        **config, "intermediate_size": keys.size("expert_feed_forward_length"), "layer_types": _kinds(has_window),
-        "num_local_experts": keys.size("expert_count"), "num_experts_per_tok": keys.size("expert_used_count"),
-        "attention_bias": keys.has(".attn_q.bias"), "alpha": 1.702, "swiglu_limit": 7.0, "rope_scaling": scaling,
-    }  # fmt: skip
+        **config,
+        "intermediate_size": keys.size("expert_feed_forward_length"),
+        "layer_types": _kinds(has_window),
+        "num_local_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
+        "attention_bias": keys.has(".attn_q.bias"),
+        "alpha": 1.702,
+        "swiglu_limit": 7.0,
+        "rope_scaling": scaling,
+    }
 
 
 def _lfm2(name: str, keys: Keys) -> Config:
@@ -360,16 +392,25 @@ def _lfm2(name: str, keys: Keys) -> Config:
     mixed = keys.layers_with(".shortconv.")
     inner = keys.uniform("feed_forward_length")
     return {
-        "vocab_size": _vocabulary(keys), "hidden_size": keys.uniform("embedding_length"), "intermediate_size": inner,
-        "block_ff_dim": inner, "num_hidden_layers": layers, "num_attention_heads": keys.uniform("attention.head_count"),
-        "num_key_value_heads": keys.uniform("attention.head_count_kv", but_zero=True), "num_dense_layers": layers,
-        "max_position_embeddings": keys.size("context_length"), "norm_eps": _epsilon(keys),
+        "vocab_size": _vocabulary(keys),
+        "hidden_size": keys.uniform("embedding_length"),
+        "intermediate_size": inner,
+        "block_ff_dim": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": keys.uniform("attention.head_count"),
+        "num_key_value_heads": keys.uniform("attention.head_count_kv", but_zero=True),
+        "num_dense_layers": layers,
+        "max_position_embeddings": keys.size("context_length"),
+        "norm_eps": _epsilon(keys),
         "rope_parameters": {"rope_theta": _finite(_theta(keys, None)), "rope_type": "default"},
-        "conv_bias": keys.has(".shortconv.conv.bias"), "conv_L_cache": keys.size("shortconv.l_cache"),
-        "block_auto_adjust_ff_dim": False, "tie_word_embeddings": "output.weight" not in keys.tensors,
-        "layer_types": ["conv" if not count or layer in mixed else "full_attention"
-                        for layer, count in enumerate(counts)],
-    }  # fmt: skip
+        "conv_bias": keys.has(".shortconv.conv.bias"),
+        "conv_L_cache": keys.size("shortconv.l_cache"),
+        "block_auto_adjust_ff_dim": False,
+        "tie_word_embeddings": "output.weight" not in keys.tensors,
+        "layer_types": [
+            "conv" if not count or layer in mixed else "full_attention" for layer, count in enumerate(counts)
+        ],
+    }
 
 
 def _starcoder2(name: str, keys: Keys) -> Config:

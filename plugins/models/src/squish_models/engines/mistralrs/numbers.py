@@ -24,8 +24,15 @@ YARN_NEEDS = ("original_max_position_embeddings", "factor", "beta_fast", "beta_s
 
 def division_problems(settings: Settings) -> Iterator[Wrong]:
     """What mistral.rs divides by, or counts layers with, before it reads a tensor."""
-    for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "decoder_sparse_step",
-                 "moe_layer_freq", "block_multiple_of", "sliding_window_pattern"):  # fmt: skip
+    for name in (
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "decoder_sparse_step",
+        "moe_layer_freq",
+        "block_multiple_of",
+        "sliding_window_pattern",
+    ):
         if settings.get(name) == 0:
             yield name, "is 0, with which mistral.rs makes no model"
 

@@ -21,12 +21,19 @@ def _is_activation(value: Any) -> bool:
 
 """Without "swiglu", which it reads and cannot compute: it halves what the next matrix expects."""
 ACTIVATION = Scalar("an activation that it has", _is_activation)
-QUANTIZED = Struct({
-    "quant_method": Maybe(choice("gptq", "awq", "fp8", "bitsandbytes", "afq", "mxfp4")), "bits": Maybe(SIZE),
-    "group_size": Maybe(SIZE), "checkpoint_format": Maybe(TEXT), "weight_block_size": Maybe(ListOf(SIZE)),
-    "activation_scheme": Maybe(choice("dynamic", "static")), "fmt": Maybe(TEXT),
-    "modules_to_not_convert": Maybe(ListOf(TEXT)), "bnb_4bit_quant_type": Maybe(TEXT),
-})  # fmt: skip
+QUANTIZED = Struct(
+    {
+        "quant_method": Maybe(choice("gptq", "awq", "fp8", "bitsandbytes", "afq", "mxfp4")),
+        "bits": Maybe(SIZE),
+        "group_size": Maybe(SIZE),
+        "checkpoint_format": Maybe(TEXT),
+        "weight_block_size": Maybe(ListOf(SIZE)),
+        "activation_scheme": Maybe(choice("dynamic", "static")),
+        "fmt": Maybe(TEXT),
+        "modules_to_not_convert": Maybe(ListOf(TEXT)),
+        "bnb_4bit_quant_type": Maybe(TEXT),
+    }
+)
 GROUPED = (None, "gptq", "awq", "afq")
 """Methods for which a number of bits and a size of groups are required."""
 BASE: dict[str, Kind] = {
@@ -39,37 +46,50 @@ BASE: dict[str, Kind] = {
 }  # fmt: skip
 UNTIED = {"tie_word_embeddings": False}
 WINDOW: dict[str, Kind] = {"sliding_window": Maybe(SIZE)}
-LLAMA_SCALING = Struct({
-    "factor": NUMBER, "low_freq_factor": Maybe(NUMBER), "high_freq_factor": Maybe(NUMBER),
-    "original_max_position_embeddings": Maybe(SIZE), "rope_type": choice("llama3", "linear", "default"),
-})  # fmt: skip
+LLAMA_SCALING = Struct(
+    {
+        "factor": NUMBER,
+        "low_freq_factor": Maybe(NUMBER),
+        "high_freq_factor": Maybe(NUMBER),
+        "original_max_position_embeddings": Maybe(SIZE),
+        "rope_type": choice("llama3", "linear", "default"),
+    }
+)
 MISTRAL_ROPE = Struct(
     {
-        "rope_theta": NUMBER, "rope_type": choice("default", "yarn"),
+        "rope_theta": NUMBER,
+        "rope_type": choice("default", "yarn"),
         **dict.fromkeys(
             ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "llama_4_scaling_beta"), Maybe(NUMBER)
         ),
         "original_max_position_embeddings": Maybe(SIZE),
     },
     {"rope_type": "default"},
-)  # fmt: skip
+)
 SCALED = choice("su", "longrope", "yarn", "dynamic", "linear")
 PHI_SCALING = Struct({"short_factor": ListOf(NUMBER), "long_factor": ListOf(NUMBER), "type": SCALED})
 GEMMA_SCALING = Struct({"factor": NUMBER, "rope_type": choice("linear")})
-YARN = Struct({
-    **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "factor"), NUMBER),
-    "original_max_position_embeddings": SIZE, "type": SCALED,
-})  # fmt: skip
+YARN = Struct(
+    {
+        **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "factor"), NUMBER),
+        "original_max_position_embeddings": SIZE,
+        "type": SCALED,
+    }
+)
 DEEPSEEK_SCALING = Either(
     (YARN, Struct({"type": SCALED, "factor": NUMBER})), "YaRN with all its settings, or a type and a factor"
 )
 GPT_OSS_SCALING = Struct(
     {
-        "rope_type": TEXT, "factor": NUMBER, "original_max_position_embeddings": SIZE, "beta_fast": NUMBER,
-        "beta_slow": NUMBER, "truncate": SWITCH,
+        "rope_type": TEXT,
+        "factor": NUMBER,
+        "original_max_position_embeddings": SIZE,
+        "beta_fast": NUMBER,
+        "beta_slow": NUMBER,
+        "truncate": SWITCH,
     },
     {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
-)  # fmt: skip
+)
 QWEN3: dict[str, Kind] = {
     **BASE, **WINDOW, "head_dim": Maybe(SIZE), "max_window_layers": SIZE, "use_sliding_window": SWITCH,
 }  # fmt: skip
@@ -77,21 +97,38 @@ DEEPSEEK = Struct(
     {
         **{name: kind for name, kind in BASE.items() if name != "num_key_value_heads"},
         **dict.fromkeys(
-            ("moe_intermediate_size", "moe_layer_freq", "first_k_dense_replace", "qk_rope_head_dim", "kv_lora_rank",
-             "v_head_dim", "qk_nope_head_dim", "n_group", "topk_group"), SIZE,
+            (
+                "moe_intermediate_size",
+                "moe_layer_freq",
+                "first_k_dense_replace",
+                "qk_rope_head_dim",
+                "kv_lora_rank",
+                "v_head_dim",
+                "qk_nope_head_dim",
+                "n_group",
+                "topk_group",
+            ),
+            SIZE,
         ),
-        **dict.fromkeys(
-            ("n_shared_experts", "n_routed_experts", "num_experts_per_tok", "q_lora_rank"), Maybe(SIZE)
-        ),
-        "routed_scaling_factor": NUMBER, "topk_method": choice("greedy", "group_limited_greedy"),
-        "scoring_func": choice("softmax"), "rope_scaling": Maybe(DEEPSEEK_SCALING), "attention_bias": SWITCH,
+        **dict.fromkeys(("n_shared_experts", "n_routed_experts", "num_experts_per_tok", "q_lora_rank"), Maybe(SIZE)),
+        "routed_scaling_factor": NUMBER,
+        "topk_method": choice("greedy", "group_limited_greedy"),
+        "scoring_func": choice("softmax"),
+        "rope_scaling": Maybe(DEEPSEEK_SCALING),
+        "attention_bias": SWITCH,
         "norm_topk_prob": SWITCH,
     },
     {
-        **UNTIED, "routed_scaling_factor": 1.0, "topk_method": "greedy", "moe_layer_freq": 1, "hidden_act": "silu",
-        "first_k_dense_replace": 0, "scoring_func": "softmax", "norm_topk_prob": False,
+        **UNTIED,
+        "routed_scaling_factor": 1.0,
+        "topk_method": "greedy",
+        "moe_layer_freq": 1,
+        "hidden_act": "silu",
+        "first_k_dense_replace": 0,
+        "scoring_func": "softmax",
+        "norm_topk_prob": False,
     },
-)  # fmt: skip
+)
 LFM_DEFAULTS = {
     "vocab_size": 65536, "hidden_size": 1024, "intermediate_size": 2560, "num_hidden_layers": 14,
     "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 128000, "conv_L_cache": 3,

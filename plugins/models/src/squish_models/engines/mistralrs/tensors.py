@@ -143,9 +143,13 @@ def _gemma(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Itera
     yield from _attention(prefix, settings, head_size(settings), bias=bias, out=bias)
     yield from _gated(f"{prefix}mlp.", settings["hidden_size"], settings["intermediate_size"])
     yield from _norms(
-        prefix, settings["hidden_size"], "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+        prefix,
+        settings["hidden_size"],
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
         "post_feedforward_layernorm",
-    )  # fmt: skip
+    )
 
 
 def _gemma3(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
@@ -171,9 +175,13 @@ def _glm4(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterat
     yield from _attention(prefix, settings, head_size(settings), bias=bool(settings["attention_bias"]))
     yield from _merged(prefix, settings)
     yield from _norms(
-        prefix, settings["hidden_size"], "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm",
+        prefix,
+        settings["hidden_size"],
+        "input_layernorm",
+        "post_attention_layernorm",
+        "post_self_attn_layernorm",
         "post_mlp_layernorm",
-    )  # fmt: skip
+    )
 
 
 def _gpt_oss(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:

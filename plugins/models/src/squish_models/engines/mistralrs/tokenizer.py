@@ -11,9 +11,7 @@ from .types import NUMBER, SIZE, SWITCH, TEXT, U32, Either, Kind, ListOf, MapOf,
 
 Wrong = tuple[str, str]
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word")
-ADDED = Struct({
-    "__type": Maybe(TEXT), "content": TEXT, **dict.fromkeys(FLAGS, SWITCH), "special": Maybe(SWITCH)
-})  # fmt: skip
+ADDED = Struct({"__type": Maybe(TEXT), "content": TEXT, **dict.fromkeys(FLAGS, SWITCH), "special": Maybe(SWITCH)})
 TOKEN = Maybe(Either((TEXT, ADDED), "a text, or an object with a content and its flags"))
 CONFIG: Mapping[str, Kind] = {
     **dict.fromkeys(
@@ -27,19 +25,33 @@ CONFIG: Mapping[str, Kind] = {
     "model_max_length": Maybe(NUMBER), "sp_model_kwargs": Maybe(MapOf(TEXT)),
 }  # fmt: skip
 IDS = Maybe(Either((U32, ListOf(U32)), "an id or a list of ids"))
-GENERATION = Struct({
-    "bos_token_id": IDS, "eos_token_id": IDS, "do_sample": Maybe(SWITCH), "suppress_tokens": Maybe(ListOf(U32)),
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), Maybe(NUMBER)),
-    **dict.fromkeys(("top_k", "max_new_tokens", "max_length"), Maybe(SIZE)),
-})  # fmt: skip
-PROCESSOR = Struct({
-    **dict.fromkeys(("chat_template", "image_break_token", "image_end_token", "image_token"), Maybe(TEXT)),
-    **dict.fromkeys(
-        ("image_seq_len", "image_seq_length", "patch_size", "spatial_merge_size", "audio_seq_length",
-         "video_max_soft_tokens"), Maybe(SIZE),
-    ),
-    "pixel_shuffle_ratio": Maybe(NUMBER),
-})  # fmt: skip
+GENERATION = Struct(
+    {
+        "bos_token_id": IDS,
+        "eos_token_id": IDS,
+        "do_sample": Maybe(SWITCH),
+        "suppress_tokens": Maybe(ListOf(U32)),
+        **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), Maybe(NUMBER)),
+        **dict.fromkeys(("top_k", "max_new_tokens", "max_length"), Maybe(SIZE)),
+    }
+)
+PROCESSOR = Struct(
+    {
+        **dict.fromkeys(("chat_template", "image_break_token", "image_end_token", "image_token"), Maybe(TEXT)),
+        **dict.fromkeys(
+            (
+                "image_seq_len",
+                "image_seq_length",
+                "patch_size",
+                "spatial_merge_size",
+                "audio_seq_length",
+                "video_max_soft_tokens",
+            ),
+            Maybe(SIZE),
+        ),
+        "pixel_shuffle_ratio": Maybe(NUMBER),
+    }
+)
 MEMBERS = (
     "version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder",
     "model",
