@@ -23,7 +23,8 @@ MEMORY = {"gpu": "the GPU's memory", "host": "the CPU's memory"}
 class Availability:
     """Whether a backend can run here, else the `reason`; `facts` describe the device and libraries.
 
-    `emulated`: the backend's device is emulated and slow, so it is used only if named.
+    `emulated`: the backend is used only if named: its device is emulated and slow, or has a memory of its own to which
+    NumPy arrays are copied in each call.
     """
 
     ok: bool

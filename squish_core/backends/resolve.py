@@ -102,7 +102,7 @@ def _reason(first: Ranked, second: Ranked, policy: str, key: OfferOrder, use: st
     if first.outside != second.outside:
         return f"{other} is a third-party backend, which is preferred only if named"
     if first.emulated != second.emulated:
-        return f"{other} emulates a device that is not here, and is used only if named"
+        return f"{other} is used only if named: its device is emulated, or has a memory of its own"
     if mine == other:
         other = f"{other} with {second.offer.encoding.label}"
     keys = key(first), key(second)
@@ -414,7 +414,7 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
 
 
 def _only_by_name(offer: Offer) -> Refusal:
-    why = f"emulates a device that is not here; backend={offer.backend!r} selects it anyway"
+    why = f"its device is emulated, or has a memory of its own; backend={offer.backend!r} selects it anyway"
     return Refusal(backend=offer.backend, encoding=offer.encoding, code="unavailable", why=why)
 
 

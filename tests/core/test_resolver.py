@@ -33,7 +33,8 @@ w
   plugins  container toy.box (toys), codec dense (squish-core VERSION), backend numpy (squish-core VERSION)
   not      cpu: not installed (pip install squish-cpu)
   not      metal: not installed (pip install squish-metal)
-  not      ane: not installed (pip install squish-ane)""".replace("VERSION", squish.__version__)  # noqa: E501
+  not      ane: not installed (pip install squish-ane)
+  not      cuda: not installed (pip install squish-cuda)""".replace("VERSION", squish.__version__)  # noqa: E501
 
 
 def backends(*infos: Any) -> Any:
@@ -257,7 +258,7 @@ def test_explain_is_readable_text() -> None:
     registry = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
     chain = squish.open(toys.box({"w": FLOATS}), registry=registry)["w"].plan()
     assert chain.explain() == str(chain) == EXPLAINED
-    assert repr(chain) == "<Chain 'w' toy.box -> dense -> numpy mode=fold others=1 refused=3>"
+    assert repr(chain) == "<Chain 'w' toy.box -> dense -> numpy mode=fold others=1 refused=4>"
 
 
 def test_long_parameters_are_listed_once() -> None:

@@ -97,6 +97,10 @@ ENVIRONMENTS = {
         python="3.11",
         checkout=True,
     ),
+    # kernels run in Triton's interpreter, and are compiled for GPUs: neither needs one
+    "squish-cuda": Environment(
+        "torch==2.13.0 triton==3.9.0 gguf==0.19.0 numpy ml_dtypes", python="3.11", checkout=True
+    ),
     "stores": Environment("moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", checkout=True),
     "dask": Environment("dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", checkout=True),
     "numba": Environment("numba==0.68.1 numpy"),

@@ -153,36 +153,6 @@ def test_rows_of_an_embedding_that_shares_scales_are_checked() -> None:
         device_ops.embed(torch.tensor([40]), *about)
 
 
-def test_a_group_that_does_not_exist_is_refused() -> None:
-    codes = CodecSpec(
-        "affine",
-        {
-            "bits": 4,
-            "group_size": 8,
-            "axis": -2,
-            "transposed": True,
-            "word": "i32",
-            "offset": "zero_point",
-            "offset_dtype": "packed",
-            "scale_dtype": "f16",
-        },
-    )
-    stored = {
-        "data": np.zeros((2, 8), "<i4"), "scale": np.ones((2, 8), np.float16), "offset": np.zeros((2, 1), "<i4"),
-        "g_idx": np.array([0, 1] * 7 + [0, 2], "<i4"),
-    }  # fmt: skip
-    parts = {
-        role: Part(dtype=dtype, shape=stored[role].shape)
-        for role, dtype in (("data", "i32"), ("scale", "f16"), ("offset", "i32"), ("g_idx", "i32"))
-    }
-    encoding = Encoding(codec=CodecSpec("hf.act_order", {}, inner=codes), parts=parts)
-    description = describe(TensorSpec(name="w", shape=(8, 16), dtype="f32"), encoding)
-    tensors = [torch.from_numpy(stored[role].reshape(-1).view(np.uint8)) for role in roles_of(description)]
-    with pytest.raises(squish.CodecError) as caught:
-        decode_rows(tensors, description, 0, 8)
-    assert (caught.value.code, caught.value.part, caught.value.found) == ("g_idx", "g_idx", "0 to 2")
-
-
 def masked_module() -> Any:
     """A module with zeroed tiles, of which torch has no form."""
     codec = CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("ggml.q8_0"))

@@ -56,12 +56,12 @@ def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, 
     if is_by_rows(description):
         values = decode_chosen(parts, description, flat)
     else:
-        if ((flat < 0) | (flat >= rows)).any():
-            raise IndexError(f"row out of range: the weight has {rows}")
-        values = torch.empty(flat.numel(), columns, device=ids.device)
+        flat = torch.arange(rows, device=ids.device).index_select(0, flat)  # an id out of range is an error
+        values = torch.zeros(flat.numel(), columns, device=ids.device)
         for start, stop, panel in panels(parts, description, backend):
-            inside = (flat >= start) & (flat < stop)
-            values[inside] = panel[flat[inside] - start]
+            place = flat - start
+            inside = (place >= 0) & (place < stop - start)
+            values = torch.where(inside[:, None], panel[place.clamp(0, stop - start - 1)], values)
     return values.reshape(*ids.shape, columns).to(dtype)
 
 
@@ -82,8 +82,12 @@ def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str,
 
 
 def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x[i] @ W[ids[i]].T`, one expert after the other."""
-    count, rows, _ = spec_of(description).shape
+    """`x[i] @ W[ids[i]].T`: the rows of each token's expert where they are few, else one expert after the other."""
+    count, rows, columns = spec_of(description).shape
+    if len(x) * rows * columns <= LIMIT and is_by_rows(description):
+        chosen = torch.arange(count * rows, device=x.device).reshape(count, rows).index_select(0, ids).reshape(-1)
+        values = decode_chosen(parts, description, chosen).reshape(len(x), rows, columns)
+        return torch.bmm(values, x.float()[..., None])[..., 0].to(x.dtype)
     y = torch.empty(len(x), rows, device=x.device)
     for expert in ids.unique().tolist():
         if not 0 <= expert < count:

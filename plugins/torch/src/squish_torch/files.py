@@ -15,7 +15,7 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
 from .description import describe
-from .modules import byte_shape, bytes_of
+from .modules import buffers_of, byte_shape, bytes_of
 from .values import array_of, is_compressed, tensor_of, values_of
 
 BACKENDS = {"mmap": True, "pread": False}
@@ -320,6 +320,6 @@ def stored_parts(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -
         return decoded(tensor, device, dtype)
     encoding = tensor.bound.encoding
     description = describe(tensor.spec, encoding)
-    buffers = tensor.parts(encoding)
+    buffers = buffers_of(tensor, description)
     parts = {role: bytes_of(buffers[role], byte_shape(description, role)).to(device) for role in encoding.parts}
     return CompressedTensor(description, parts)

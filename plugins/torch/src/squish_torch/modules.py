@@ -12,6 +12,7 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import TensorError, dtypes
 
 from . import device_ops as device_ops  # registers the operations
+from .decoding import is_decodable
 from .description import describe
 from .ops import multiply, runs_directly
 from .weights import Entry, entry_of, release_freed, roles_of, spec_of
@@ -38,8 +39,18 @@ def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
     """Name of the parameter -> bytes of the part, in memory that can be written without changing the file."""
     description = describe(tensor.spec, tensor.bound.encoding)
     names = part_names(description)
-    buffers = tensor.parts(tensor.bound.encoding)
+    buffers = buffers_of(tensor, description)
     return {name: bytes_of(buffers[role], byte_shape(description, role)) for role, name in names.items()}
+
+
+def buffers_of(tensor: StoredTensor, description: str) -> Mapping[str, Any]:
+    """The stored parts by role.
+
+    Raises CodecError for contents that cannot be decoded, such as groups that do not exist: operations do not look.
+    """
+    if is_decodable(description):
+        tensor.bound.codec.check_parts(tensor.bound.parts, tensor.spec)
+    return tensor.parts(tensor.bound.encoding)
 
 
 def bytes_of(buffer: Any, shape: tuple[int, ...]) -> torch.Tensor:
@@ -199,4 +210,4 @@ class CompressedEmbedding(Compressed):
         """The rows of these ids."""
         dtype = self._like.dtype
         rows = torch.ops.squish.embed(ids, self.parts, self.description, self.backend, dtype)
-        return rows if self.scale is None else rows * torch.tensor(self.scale, dtype=dtype, device=rows.device)
+        return rows if self.scale is None else rows * torch.full((), self.scale, dtype=dtype, device=rows.device)

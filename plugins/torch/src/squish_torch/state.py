@@ -12,7 +12,7 @@ from squish_core.api import File
 from squish_core.api import Tensor as StoredTensor
 
 from .description import describe
-from .modules import byte_shape, bytes_of, part_names
+from .modules import buffers_of, byte_shape, bytes_of, part_names
 from .replacement import Replacement
 from .values import NAMES, values_of
 
@@ -44,10 +44,10 @@ class PartValue(LazyValue):
 
     def __init__(self, tensor: StoredTensor, role: str, description: str, copy: bool) -> None:
         super().__init__(byte_shape(description, role))
-        self._tensor, self._role, self._copy = tensor, role, copy
+        self._tensor, self._role, self._description, self._copy = tensor, role, description, copy
 
     def __getitem__(self, key: Any) -> torch.Tensor:
-        buffers = self._tensor.parts(self._tensor.bound.encoding)
+        buffers = buffers_of(self._tensor, self._description)
         part = bytes_of(buffers[self._role], tuple(self.shape))[key]
         return part.clone() if self._copy else part
 

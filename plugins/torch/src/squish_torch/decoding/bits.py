@@ -9,6 +9,8 @@ import torch
 from squish_codecs.api import Packing
 from torch import Tensor
 
+from .stored import constant
+
 BitPositions = tuple[int, tuple[tuple[int, ...], ...]]
 
 
@@ -35,7 +37,7 @@ def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
     if short:
         data = torch.nn.functional.pad(data, (0, short))
     runs = data.reshape(*data.shape[:-1], -1, size)
-    position = torch.tensor(positions, device=data.device)
+    position = constant(positions, torch.int64, data.device)
     byte, shift = position // 8, (position % 8).to(torch.uint8)
     if all(_is_field(starts) for starts in zip(*positions)):
         codes = (runs[..., byte[0]] >> shift[0]) & ((1 << packing.bits) - 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from squish_core.api import BLOCK_TYPES
 
 from .grids import GRIDS, grid
-from .stored import Stored, half
+from .stored import Stored, constant, half
 
 Blocks = Callable[[Tensor], Tensor]
 
@@ -18,7 +18,7 @@ Blocks = Callable[[Tensor], Tensor]
 def fields(data: Tensor, width: int, shifts: Sequence[int], mask: int) -> Tensor:
     """Bit fields of runs of `width` bytes: all bytes at the first shift, then all at the next: [blocks, values]."""
     runs = data.reshape(len(data), -1, 1, width)
-    shift = torch.tensor(shifts, dtype=torch.uint8, device=data.device).reshape(1, 1, -1, 1)
+    shift = constant(tuple(shifts), torch.uint8, data.device).reshape(1, 1, -1, 1)
     return ((runs >> shift) & mask).reshape(len(data), -1)
 
 
@@ -131,7 +131,7 @@ def tq1_0(blocks: Tensor) -> Tensor:
     """`d * (digit - 1)`: five digits to the base of 3 in a byte, as a fraction; four in the last bytes."""
     digits = []
     for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
-        powers = torch.tensor([1, 3, 9, 27, 81][:count], dtype=torch.uint8, device=blocks.device)
+        powers = constant((1, 3, 9, 27, 81)[:count], torch.uint8, blocks.device)
         rows = blocks[:, None, start : start + width] * powers[:, None]
         digits.append(((rows.int() * 3) >> 8).reshape(len(blocks), -1))
     return (torch.cat(digits, 1).float() - 1) * half(blocks, 52)
@@ -149,7 +149,7 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 def entries(codes: Tensor, table: Sequence[float]) -> Tensor:
     """The table's number for each code."""
-    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
+    return constant(tuple(table), torch.float32, codes.device)[codes.int()]
 
 
 def mxfp4(blocks: Tensor) -> Tensor:

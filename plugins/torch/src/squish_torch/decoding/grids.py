@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squish_core.api import CodecSpec, TensorSpec
 
-from .stored import constant, half
+from .stored import constant, copied, half
 
 DELTA = 0.125
 """What IQ1 adds to the numbers of its grid, or subtracts."""
@@ -32,7 +32,7 @@ def grid(name: str, device: torch.device) -> Tensor:
 
     kind: Any = getattr(quants, name.upper())
     kind.init_grid()
-    return constant(kind.grid.reshape(kind.grid_shape), device)
+    return copied(kind.grid.reshape(kind.grid_shape), device)
 
 
 def bits_of(codes: Tensor, width: int) -> Tensor:
@@ -54,7 +54,7 @@ def signs_of(codes: Tensor) -> Tensor:
 
 def bit_fields(codes: Tensor, shifts: Sequence[int], mask: int) -> Tensor:
     """Fields of integers [...]: [..., fields]."""
-    return (codes[..., None] >> torch.tensor(shifts, device=codes.device)) & mask
+    return (codes[..., None] >> constant(tuple(shifts), torch.int64, codes.device)) & mask
 
 
 def signed_entries(step: Tensor, entries: Tensor, signs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def signed_entries(step: Tensor, entries: Tensor, signs: Tensor) -> Tensor:
 
 def seven_signs(codes: Tensor) -> Tensor:
     """The eight signs of indices of seven bits."""
-    return signs_of(torch.tensor(SIGNS, device=codes.device)[codes])
+    return signs_of(constant(SIGNS, torch.int64, codes.device)[codes])
 
 
 def iq2_xxs(blocks: Tensor, table: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
 def iq1_m(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (2 * scale + 1) * (entry + delta)`; d in the highest bits of the scales."""
     word = words(blocks, 48, 56, torch.int16)
-    shifts = torch.tensor((12, 8, 4, 0), device=blocks.device)
+    shifts = constant((12, 8, 4, 0), torch.int64, blocks.device)
     raw = ((word & 0xF000) >> shifts).sum(1, keepdim=True).to(torch.int16)
     step = raw.view(torch.float16).float() * (2 * bit_fields(word, (0, 3, 6, 9), 7).flatten(1) + 1)
     high = bits_of(blocks[:, 32:48], 4)

@@ -91,9 +91,17 @@ def half(blocks: Tensor, start: int) -> Tensor:
 @lru_cache(64)
 def table_of(dtype: str, device: torch.device) -> Tensor:
     """The values of all codes of a float of 8 bits."""
-    return constant(float8_table(dtype), device)
+    return copied(float8_table(dtype), device)
 
 
-def constant(values: Any, device: torch.device) -> Tensor:
+def copied(values: Any, device: torch.device) -> Tensor:
     """Copy an array to a device as f32."""
     return torch.from_numpy(values.copy()).float().to(device)
+
+
+@lru_cache(1024)
+def constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers (a tuple, nested or not) on a device. They are copied there once: a copy in each call would wait for the
+    device, and cannot be part of a CUDA graph."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)

@@ -72,7 +72,7 @@ def palette(stored: Stored, start: int, stop: int) -> Tensor:
 def _entries(tables: Tables, stored: Stored, codes: Tensor, start: int) -> Tensor:
     """The entries [codes, vector] of codes, the first of which is number `start` of the tensor."""
     if tables.table is not None:
-        return constant(tables.constant, codes.device)[codes.int()]
+        return constant(tuple(tables.constant.tolist()), torch.float32, codes.device)[codes.int()]
     books = stored.numbers("codebook").reshape(-1, 1 << tables.scheme.bits, tables.vector)
     flat = codes.reshape(-1).long()
     if not tables.codebook_size:

@@ -1,0 +1,231 @@
+"""The form of a weight on the device, as plain data: how codes, scales and offsets combine, and where they lie.
+
+Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits
+for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element
+`4 * (w * h + j) + b`: a shift and a mask give four neighbors, one in each byte, which is what integer products take.
+Rows are filled up to whole runs.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from squish_core.api import Codec, CodecError, CodeLayout, ErrorCode, TensorSpec, dtypes
+
+from .blocks import BLOCKS, Block
+
+RUN = 32
+"""Neighbors of a row that share words."""
+ALL = 1 << 30
+"""Rows per number where all rows share one."""
+KINDS = {
+    **dict.fromkeys(("f32", "f16", "bf16", "u8", "i8", "i16", "i32"), 0),
+    "f8_e8m0": 1,
+    "f8_e4m3": 2,
+    "f8_e5m2": 3,
+    "half_e8m0": 4,
+    "half_e4m3": 5,
+    "low4": 6,
+    "high4": 7,
+}
+"""Dtype of stored numbers -> how a kernel reads them (0: as they are). `half_e8m0` and `half_e4m3` are ggml's, whose
+tables are doubled; `low4` and `high4` are halves of one byte."""
+OFFSETS = {"none": 0, "zero_point": 1, "bias": 2, "minimum": 3}
+"""Kind of offset -> its number in the kernels: `(v - o) * s`, `v * s + o` and `v * s - o`."""
+
+
+def planes(bits: int) -> tuple[int, ...]:
+    """The widths of the planes of codes, widest and lowest first.
+
+    >>> planes(4), planes(7)
+    ((4,), (4, 2, 1))
+    """
+    return tuple(width for width in (8, 4, 2, 1) if bits & width)
+
+
+@frozen(kw_only=True)
+class Form:
+    """How a weight lies on the device.
+
+    Attributes
+    ----------
+    bits, zero
+        Width of a code (without a sign), and what is subtracted from it.
+    table
+        Whether a table of f32 has the value of each code; `integers` are its numbers as integers of 8 bits, where there
+        are such, and `unit` is what one of them means.
+    scale, offset
+        Dtypes of the numbers of groups, keys of KINDS; None without an offset.
+    group
+        Rows and columns of a group. Columns are 4, 8, 16 or a multiple of 32; 0: all.
+    factor
+        "multiply" or "divide" if numbers of `outer` groups multiply or divide the scales. Minima have their own.
+    """
+
+    bits: int
+    zero: int = 0
+    table: bool = False
+    integers: tuple[int, ...] | None = None
+    unit: float = 1.0
+    scale: str
+    offset_kind: str = "none"
+    offset: str | None = None
+    group: tuple[int, int]
+    factor: str | None = None
+    outer: tuple[int, int] = field(default=(ALL, 0))
+
+    @property
+    def has_integer_products(self) -> bool:
+        """Whether codes are integers of 8 bits, by themselves or by their table."""
+        return self.integers is not None if self.table else abs(self.zero) <= 1 << 8
+
+    def numbers(self, columns: int, *, outer: bool = False) -> int:
+        """Numbers for a row of groups."""
+        size = (self.outer if outer else self.group)[1]
+        return -(-runs(columns) * RUN // size) if size else 1
+
+
+def runs(columns: int) -> int:
+    """Runs of a row."""
+    return -(-columns // RUN)
+
+
+def uncovered(reason: str, **details: object) -> CodecError:
+    """The error for a layout without a form: torch decodes it."""
+    return CodecError(reason, code=ErrorCode.UNCOVERED, **details)  # type: ignore[arg-type]
+
+
+def form_of(codec: Codec, spec: TensorSpec) -> Form:
+    """The form of a tensor, from what its codec declares; CodecError (`uncovered`) says why there is none."""
+    if len(spec.shape) not in (2, 3):
+        raise uncovered("kernels take matrices, and stacks of them")
+    if not spec.elements:
+        raise uncovered("it is empty")
+    kind, _, name = codec.id.partition(".")
+    if kind == "ggml" and name in BLOCKS:
+        return _of_block(BLOCKS[name])
+    if codec.id in _OTHERS:
+        return _OTHERS[codec.id](codec, spec)
+    layout = codec.code_layout(spec)
+    if layout is None:
+        raise uncovered(
+            _WHY_NOT.get(name if kind == "ggml" else codec.id, f"{codec.id} has no codes with one scale each")
+        )
+    return _of_layout(layout, spec)
+
+
+_WHY_NOT = {
+    **dict.fromkeys(
+        ("iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs"), "its grids have no kernel yet"
+    ),
+    "tq1_0": "its digits to the base of 3 have no bits of their own",
+    "dense": "its values are not compressed",
+}
+
+
+def _of_block(block: Block) -> Form:
+    return Form(
+        bits=block.bits,
+        zero=block.zero,
+        table=block.table is not None,
+        integers=block.table,
+        scale=block.scale.dtype,
+        offset_kind=block.offset_kind,
+        offset=block.offset.dtype if block.offset else None,
+        group=(1, block.group),
+        factor="multiply" if block.factor else None,
+        outer=(1, block.elements) if block.factor else (ALL, 0),
+    )
+
+
+def _of_float8(codec: Codec, spec: TensorSpec) -> Form:
+    block, height = codec.params.get("block"), spec.shape[-2]
+    rows, columns = (block[0] or height, block[1]) if block else (ALL, 0)
+    if block and len(spec.shape) == 3 and height % rows:
+        raise uncovered("its blocks run from one matrix into the next")
+    return Form(
+        bits=8,
+        table=True,
+        scale=str(codec.params.get("scale_dtype", "f32")) if block else "f32",
+        group=(rows, _fitting(columns, spec.shape[-1])),
+    )
+
+
+def _of_hqq(codec: Codec, spec: TensorSpec) -> Form:
+    size, columns = codec.params["group_size"], spec.shape[-1]
+    if codec.params["axis"] != 1 or columns % size:
+        raise uncovered("its groups run across rows")
+    dtype = str(codec.params.get("scale_dtype", "f32"))
+    group = (1, _fitting(size, columns))
+    return Form(bits=codec.params["bits"], scale=dtype, offset_kind="zero_point", offset=dtype, group=group)
+
+
+_OTHERS = {"float8": _of_float8, "hqq": _of_hqq}
+"""Codecs whose codes have a form, but which declare no layout of codes."""
+
+
+def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:
+    columns = layout.row_group
+    if columns is None:
+        raise uncovered("its groups run across rows, or down columns")
+    offset = layout.offset_dtype
+    if offset is not None and offset not in KINDS:
+        offset = "f32" if dtypes.is_dtype(offset) and dtypes.bits(offset) > 8 else "i8" if offset[0] == "i" else "u8"
+    integers, unit = integer_table(layout)
+    if layout.global_scale and (layout.scale_dtype in ("f32", "f16", "bf16") or offset):
+        raise uncovered("a scale of the whole tensor beside scales in f32")
+    return Form(
+        bits=layout.bits,
+        zero=layout.zero - layout.low if layout.table is None else 0,
+        table=layout.table is not None,
+        integers=integers,
+        unit=unit,
+        scale=layout.scale_dtype,
+        offset_kind=layout.offset_kind,
+        offset=offset,
+        group=(1, _fitting(columns, spec.shape[-1])),
+        factor=layout.global_scale,
+        outer=(spec.shape[-2] if layout.global_scale else ALL, 0),
+    )
+
+
+def integer_table(layout: CodeLayout) -> tuple[tuple[int, ...] | None, float]:
+    """The table as integers of 8 bits and what one of them means, for up to 16 entries of a declared table."""
+    table = layout.table
+    if table is None or layout.bits > 4:
+        return None, 1.0
+    if isinstance(table, str):
+        import numpy as np
+
+        if not dtypes.is_dtype(table):
+            return None, 1.0
+        codes = np.arange(1 << layout.bits, dtype=np.uint8)
+        table = tuple(codes.view(dtypes.to_numpy(table)).astype(np.float32).tolist())
+    for unit in (1.0, 0.5):
+        entries = [value / unit for value in table]
+        if all(value == int(value) and abs(value) < 128 for value in entries):
+            return tuple(int(value) for value in entries), unit
+    return None, 1.0
+
+
+def _fitting(group: int, columns: int) -> int:
+    """The columns of a group, 0 for all; they fit runs."""
+    if not group or group >= columns:
+        return 0
+    if group % RUN and group not in (4, 8, 16):
+        raise uncovered(f"groups of {group} columns do not fit runs of {RUN}")
+    return group
+
+
+def nbytes(form: Form, shape: tuple[int, ...]) -> int:
+    """Bytes of a weight on the device."""
+    rows, columns = dtypes.count(shape[:-1]), shape[-1]
+    grid, wide = (-(-rows // form.group[0]) * form.numbers(columns)), runs(columns)
+    outer = -(-rows // form.outer[0]) * form.numbers(columns, outer=True)
+    shared = (form.scale, form.offset) == ("low4", "high4")
+    sizes = [_SIZES.get(dtype, 1) for dtype in (form.scale, None if shared else form.offset) if dtype]
+    factors = (2 if form.outer[1] else 4) * outer * ((form.factor is not None) + (form.offset_kind == "minimum"))
+    return rows * wide * 4 * form.bits + grid * sum(sizes) + factors + (4 << form.bits) * form.table
+
+
+_SIZES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}

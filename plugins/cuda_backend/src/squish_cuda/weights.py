@@ -1,0 +1,366 @@
+"""The arrays of a weight on a device: its stored bits in the order of `form`, which can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from squish_core.api import BoundEncoding, CodecError, Codes, TensorSpec, dtypes
+
+from .blocks import BLOCKS, NBYTES, Bits, Block, Float
+from .form import RUN, Form, form_of, planes, runs, uncovered
+
+STEP = 16 << 20
+"""Codes to rearrange at once."""
+TORCH = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+}
+
+
+@frozen(kw_only=True, eq=False)
+class Weight:
+    """A weight on a device.
+
+    Attributes
+    ----------
+    shape
+        Of the tensor; leading axes are flattened to rows.
+    codes
+        Planes of words (i32).
+    table, scale, factor, offset, offset_factor
+        What `form` names; None without.
+    order
+        The column of x for each column of the weight (act-order); None: the same.
+    """
+
+    form: Form
+    shape: tuple[int, ...]
+    codes: Tensor
+    table: Tensor | None = None
+    scale: Tensor | None = None
+    factor: Tensor | None = None
+    offset: Tensor | None = None
+    offset_factor: Tensor | None = None
+    order: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all matrices."""
+        return prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """Columns of a row."""
+        return self.shape[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        arrays = (self.codes, self.table, self.scale, self.factor, self.offset, self.offset_factor, self.order)
+        distinct = {array.data_ptr(): array for array in arrays if array is not None}
+        return sum(array.numel() * array.element_size() for array in distinct.values())
+
+
+def load(bound: BoundEncoding, device: torch.device) -> Weight:
+    """The weight of an encoding, rearranged on the device; CodecError if its data have no such form."""
+    spec, codec, parts, order = bound.spec, bound.codec, bound.parts, None
+    if codec.column_permuted(spec) is not None:
+        codec, parts, columns = codec.permute_columns(parts, spec)
+        order = None if columns is None else torch.from_numpy(columns.astype(np.int64)).to(device)
+        encoding = bound.encoding
+        bound = BoundEncoding(codec, spec, encoding, parts, bound.limits)
+    form = form_of(codec, spec)
+    kind, _, name = codec.id.partition(".")
+    if kind == "ggml" and name in BLOCKS:
+        arrays = _of_blocks(BLOCKS[name], NBYTES[name], bound, device)
+    else:
+        arrays = _OTHERS.get(codec.id, _of_codes)(form, bound, device)
+    return Weight(form=form, shape=spec.shape, order=order, **arrays)
+
+
+# Words.
+
+
+def pack(codes: Tensor, bits: int) -> list[Tensor]:
+    """Codes (u8 [rows, whole runs]) as planes of words i32 [rows, runs, width]."""
+    words, low = [], 0
+    for width in planes(bits):
+        field = (codes >> low) & ((1 << width) - 1)
+        low += width
+        quads = field.reshape(len(codes), -1, 8 // width, width, 4)
+        word = quads[:, :, 0].clone()
+        for step in range(1, 8 // width):
+            word |= quads[:, :, step] << (width * step)
+        words.append(word.view(torch.int32)[..., 0])
+    return words
+
+
+def unpack(words: list[Tensor], bits: int) -> Tensor:
+    """The inverse of `pack`."""
+    rows, low, codes = len(words[0]), 0, None
+    for width, plane in zip(planes(bits), words):
+        word = plane.contiguous()[..., None].view(torch.uint8)
+        steps = [(word >> (width * step)) & ((1 << width) - 1) for step in range(8 // width)]
+        field = torch.stack(steps, 2).reshape(rows, -1) << low
+        codes, low = field if codes is None else codes | field, low + width
+    assert codes is not None
+    return codes
+
+
+def planes_of(codes: Tensor, rows: int, columns: int, bits: int) -> list[Tensor]:
+    """The planes of a weight's words, as views [rows, runs, width]."""
+    views, start = [], 0
+    for width in planes(bits):
+        size = rows * runs(columns) * width
+        views.append(codes[start : start + size].view(rows, runs(columns), width))
+        start += size
+    return views
+
+
+class _Planes:
+    """Words of all rows, filled by runs of rows."""
+
+    def __init__(self, rows: int, columns: int, bits: int, device: torch.device) -> None:
+        self.bits, self.short = bits, runs(columns) * RUN - columns
+        self.codes = torch.empty(rows * runs(columns) * bits, dtype=torch.int32, device=device)
+        self._views = planes_of(self.codes, rows, columns, bits)
+
+    def fill(self, start: int, codes: Tensor) -> None:
+        """Fill rows from `start` on with codes u8 [rows, columns]."""
+        if self.short:
+            codes = torch.nn.functional.pad(codes, (0, self.short))
+        for view, words in zip(self._views, pack(codes.contiguous(), self.bits)):
+            view[start : start + len(codes)] = words
+
+
+def _steps(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    step = max(1, STEP // max(columns, 1))
+    return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+# GGML's blocks: all is computed on the device.
+
+
+def _of_blocks(block: Block, nbytes: int, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    rows, columns = prod(bound.spec.shape[:-1]), bound.spec.shape[-1]
+    raw = _bytes(np.asarray(bound.parts["data"][...]), device).reshape(rows, -1, nbytes)
+    words = _Planes(rows, columns, block.bits, device)
+    for start, stop in _steps(rows, columns):
+        codes = _gather(raw[start:stop], block.codes)
+        words.fill(start, (codes ^ (1 << (block.bits - 1)) if block.signed else codes).reshape(stop - start, -1))
+    arrays: dict[str, Any] = {"codes": words.codes}
+    for role, field in (
+        ("scale", block.scale),
+        ("offset", block.offset),
+        ("factor", block.factor),
+        ("offset_factor", block.offset_factor),
+    ):
+        if field is not None:
+            arrays[role] = _numbers(raw, field).reshape(-1)
+    if isinstance(block.scale, Bits) and isinstance(block.offset, Bits) and block.scale.pieces == block.offset.pieces:
+        arrays["offset"] = arrays["scale"]
+    if block.table is not None:
+        arrays["table"] = torch.tensor(block.table, dtype=torch.float32, device=device)
+    return arrays
+
+
+@lru_cache(256)
+def _indices(places: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    place = torch.tensor(places, device=device)
+    return place // 8, (place % 8).to(torch.uint8)
+
+
+def _gather(blocks: Tensor, pieces: tuple[tuple[int, tuple[int, ...]], ...]) -> Tensor:
+    """Numbers [rows, blocks, numbers] of blocks [rows, blocks, bytes]."""
+    numbers, low = None, 0
+    for width, places in pieces:
+        byte, shift = _indices(places, blocks.device)
+        piece = ((blocks[..., byte] >> shift) & ((1 << width) - 1)) << low
+        numbers, low = piece if numbers is None else numbers | piece, low + width
+    assert numbers is not None
+    return numbers
+
+
+def _numbers(blocks: Tensor, field: Float | Bits) -> Tensor:
+    if isinstance(field, Float):
+        size = dtypes.nbytes(field.dtype, (1,))
+        return blocks[..., field.start : field.start + size].contiguous().view(TORCH[field.dtype])
+    numbers = _gather(blocks, field.pieces)
+    return (numbers - field.minus).view(torch.int8) if field.dtype == "i8" else numbers
+
+
+# All others: the codec's own codes, panel by panel.
+
+
+def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    spec = bound.spec
+    rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
+    words, grids, start, last = _Planes(rows, columns, form.bits, device), _Grids(form, spec), 0, None
+    for region in bound.panels(whole_rows=True, budget=STEP):
+        try:
+            codes = bound.codes(region)
+        except CodecError as error:  # it depends on the data, such as zero points out of range
+            raise uncovered(error.message, tensor=spec.name) from error
+        if codes is None:
+            raise uncovered("its codes have no form of their own", tensor=spec.name)
+        count = prod(codes.shape[:-1])
+        words.fill(start, _codes(codes, form, device).reshape(count, columns))
+        grids.add(codes, count)
+        start, last = start + count, codes
+    assert last is not None
+    arrays = {"codes": words.codes, **grids.arrays(device)}
+    if last.table is not None:
+        arrays["table"] = _floats(np.resize(last.table, 1 << form.bits), device)
+    if form.factor:
+        scales = np.broadcast_to(np.asarray(last.global_scale, np.float32).reshape(-1), prod(spec.shape[:-2]))
+        arrays["factor"] = _floats(scales, device)
+    return arrays
+
+
+def _codes(codes: Codes, form: Form, device: torch.device) -> Tensor:
+    """Codes without a sign, u8 [..., columns]: unpacked on the device where the codec has packed rows."""
+    words = codes.words
+    if words is not None and form.bits < 8:
+        line = _bytes(np.ascontiguousarray(words), device).reshape(prod(codes.shape[:-1]), -1)
+        values = _stream(line, form.bits, codes.shape[-1])
+    else:
+        values = _bytes(np.ascontiguousarray(codes.values), device)
+        values = values & ((1 << form.bits) - 1)
+    return values ^ (1 << (form.bits - 1)) if codes.layout.signed and not form.table else values
+
+
+def _stream(line: Tensor, bits: int, count: int) -> Tensor:
+    """Codes of bit streams [rows, bytes], the first in the lowest bits: eight codes in `bits` bytes."""
+    size = -(-count // 8) * bits
+    short = size - line.shape[1]
+    line = torch.nn.functional.pad(line, (0, short)) if short > 0 else line[:, :size]
+    octets = line.reshape(len(line), -1, bits)
+    pieces = tuple((1, tuple(range(bit, 8 * bits, bits))) for bit in range(bits))
+    if 8 % bits == 0:
+        pieces = ((bits, tuple(range(0, 8 * bits, bits))),)
+    return _gather(octets, pieces).reshape(len(line), -1)[:, :count]
+
+
+class _Grids:
+    """Scales and offsets of all panels, each row with as many numbers as the form says."""
+
+    def __init__(self, form: Form, spec: TensorSpec) -> None:
+        self.form, self.columns = form, spec.shape[-1]
+        self._pieces: dict[str, list[np.ndarray]] = {"scale": [], "offset": []}
+
+    def add(self, codes: Codes, rows: int) -> None:
+        """Add the numbers of a panel of so many rows."""
+        offset = codes.offset
+        for role, grid in (("scale", codes.scale), ("offset", offset)):
+            if grid is not None and getattr(self.form, role):
+                self._pieces[role].append(self._rows(grid, codes, rows))
+
+    def _rows(self, grid: np.ndarray, codes: Codes, rows: int) -> np.ndarray:
+        """Numbers [rows, numbers] out of a grid over the region."""
+        size = self.form.group[1] or max(self.columns, 1)
+        step = codes.group[-1]
+        if grid.ndim != len(codes.shape) or (step != size and grid.shape[-1] > 1 and size % step):
+            raise uncovered("its groups are not those that its layout declares")
+        for axis, group in enumerate(codes.group[:-1]):
+            if group > 1 and grid.shape[axis] != codes.shape[axis]:
+                grid = np.repeat(grid, group, axis)
+            grid = grid.take(range(codes.shape[axis]), axis) if grid.shape[axis] > codes.shape[axis] else grid
+        flat = np.ascontiguousarray(grid).reshape(rows, -1)
+        if flat.shape[1] > 1 and step < size:
+            if (flat.reshape(rows, -1, size // step) != flat[:, :: size // step, None]).any():
+                raise uncovered("its groups are smaller than its layout declares")
+            flat = flat[:, :: size // step]
+        short = self.form.numbers(self.columns) - flat.shape[1]
+        return np.pad(flat, ((0, 0), (0, short))) if short > 0 else flat
+
+    def arrays(self, device: torch.device) -> dict[str, Tensor]:
+        """The arrays by role."""
+        arrays = {}
+        for role, pieces in self._pieces.items():
+            dtype = getattr(self.form, role)
+            if dtype is not None and pieces:
+                grid = np.concatenate(pieces)
+                arrays[role] = _typed(grid, dtype, device).reshape(-1)
+        return arrays
+
+
+def _of_float8(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    spec, parts = bound.spec, bound.parts
+    rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
+    words = _Planes(rows, columns, 8, device)
+    raw = _bytes(np.asarray(parts["data"][...]), device).reshape(rows, columns)
+    for start, stop in _steps(rows, columns):
+        words.fill(start, raw[start:stop])
+    scale = np.atleast_1d(np.asarray(parts["scale"][...]))
+    scale = scale.reshape(-1, scale.shape[-1])
+    short = form.numbers(columns) - scale.shape[1]
+    if short > 0:
+        scale = np.pad(scale, ((0, 0), (0, short)))
+    element = str(bound.codec.params.get("element", "f8_e4m3"))
+    table = np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)
+    assert form.scale is not None
+    return {
+        "codes": words.codes,
+        "table": _floats(table, device),
+        "scale": _typed(scale, form.scale, device).reshape(-1),
+    }
+
+
+def _of_hqq(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    spec, parts = bound.spec, bound.parts
+    rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
+    stored, groups = np.asarray(parts["data"][...]), spec.elements // bound.codec.params["group_size"]
+    lines = _bytes(stored, device).view(TORCH["i32"] if stored.itemsize == 4 else torch.uint8)
+    # a word has codes of lines far apart, the first in the highest bits; 3 bits: ten in a word of 32
+    shifts = range(27, -1, -3) if stored.itemsize == 4 else range(8 - form.bits, -1, -form.bits)
+    codes = torch.cat([(lines >> shift) & ((1 << form.bits) - 1) for shift in shifts])[:groups].to(torch.uint8)
+    words = _Planes(rows, columns, form.bits, device)
+    words.fill(0, codes.reshape(rows, columns))
+    arrays = {"codes": words.codes}
+    for role, part in (("scale", "scale"), ("offset", "zero")):
+        grid = np.asarray(parts[part][...]).reshape(rows, -1)
+        short = form.numbers(columns) - grid.shape[1]
+        arrays[role] = _typed(np.pad(grid, ((0, 0), (0, max(short, 0)))), form.scale, device).reshape(-1)
+    return arrays
+
+
+_OTHERS = {"float8": _of_float8, "hqq": _of_hqq}
+"""Codecs that declare no layout of codes."""
+
+# Arrays.
+
+
+def _bytes(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array's bytes on the device, in its shape for types of one byte."""
+    raw = np.ascontiguousarray(array).view(np.uint8)
+    return torch.from_numpy(raw if raw.flags.writeable else raw.copy()).to(device)
+
+
+def _floats(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32).copy()).to(device)
+
+
+def _typed(array: np.ndarray, dtype: str, device: torch.device) -> Tensor:
+    """An array of stored numbers: those of 8 bits as bytes, bf16 and f16 as such, wide integers as f32."""
+    stored = dtypes.from_numpy(array.dtype)
+    if dtype == "f32" or stored not in (*TORCH, "f8_e8m0", "f8_e4m3", "f8_e5m2"):
+        return _floats(array.astype(np.float32), device)
+    array = np.ascontiguousarray(array)
+    if array.itemsize == 1:
+        return torch.from_numpy(array.view(np.int8 if dtype == "i8" else np.uint8).copy()).to(device)
+    if stored == "bf16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(device)
+    return torch.from_numpy(array.copy()).to(device)
