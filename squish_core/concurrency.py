@@ -216,11 +216,8 @@ class EventLoop:
 
         if os.getpid() != self._process:
             coroutine.close()
-            raise FileAccessError(
-                "was opened before this process was forked",
-                code=ErrorCode.FORK,
-                hint="Open it in the process that reads it, or start processes by spawning.",
-            )
+            hint = "Open it in the process that reads it, or start processes by spawning."
+            raise FileAccessError("was opened before this process was forked", code=ErrorCode.FORK, hint=hint)
         with self._lock:
             if not self._stop.alive:
                 coroutine.close()

@@ -170,11 +170,9 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
 
 def _not_installed(absent: str, source: Source) -> UnknownFormatError:
     refusal = catalog.absent("container", absent)
+    hint = f"Run `{refusal.install}`."
     return UnknownFormatError(
-        f"looks like {absent}, whose plugin is not installed",
-        file=source.name,
-        code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{refusal.install}`.",
+        f"looks like {absent}, whose plugin is not installed", file=source.name, code=ErrorCode.NOT_INSTALLED, hint=hint
     )
 
 
@@ -260,12 +258,10 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> SquishError:
     absent = catalog.suffixes().get(PurePath(probe.name).suffix.lower())  # without a signature, such as ONNX
     if absent and absent not in registry.containers:
         return _not_installed(absent, source)
+    hint = f"Installed formats: {installed}; `squish formats` describes them."
+    found = f"first bytes {probe.head[:8]!r}"
     return UnknownFormatError(
-        "is not in any installed format",
-        file=source.name,
-        found=f"first bytes {probe.head[:8]!r}",
-        code=ErrorCode.UNKNOWN,
-        hint=f"Installed formats: {installed}; `squish formats` describes them.",
+        "is not in any installed format", file=source.name, found=found, code=ErrorCode.UNKNOWN, hint=hint
     )
 
 

@@ -197,12 +197,9 @@ def resolve_features(
         registry.container(info.refines)  # raises if it is not installed: such files could not be opened
     legal: Mapping[str, tuple[str, ...]] = info.features
     if unknown := [name for name in features if name not in legal]:
-        raise UsageError(
-            f"format {container!r} has no such feature",
-            expected=", ".join(legal) or "no features",
-            found=", ".join(map(repr, unknown)),
-            code="feature",
-        )
+        expected = ", ".join(legal) or "no features"
+        found = ", ".join(map(repr, unknown))
+        raise UsageError(f"format {container!r} has no such feature", expected=expected, found=found, code="feature")
     requests = {name: _split(value, legal[name], info.bits.get(name)) for name, value in features.items()}
     values = {name: _values(info, name, value) for name, value in requests.items()}
     text = ", ".join(f"{name}={'+'.join(sorted(names)) or 'none'}" for name, names in values.items())
@@ -215,11 +212,8 @@ def resolve_features(
     with guarded(SquishError, f"resolving {target}"):
         encodings = implementation.encodings_for(**arguments)
         if not encodings and legal:
-            raise UsageError(
-                f"{target}: these features determine no encoding",
-                code="feature",
-                hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
-            )
+            hint = f"Features are {', '.join(legal)}; `squish formats {container}` lists their values."
+            raise UsageError(f"{target}: these features determine no encoding", code="feature", hint=hint)
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
     if chosen_backend(chain, registry).reads_values:
         raise UsageError(
@@ -287,9 +281,7 @@ def _word(value: Any) -> int | None:
 
 
 def _value_error(container: str, name: str, expected: Any, actual: str) -> UsageError:
+    found = repr(actual)
     return UsageError(
-        f"format {container!r} has no such value of {name!r}",
-        expected=", ".join(expected),
-        found=repr(actual),
-        code="feature",
+        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=found, code="feature"
     )

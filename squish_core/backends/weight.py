@@ -74,12 +74,8 @@ class Weight:
         return self.linear(x.T).T
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
-        raise UsageError(
-            "x @ w is not defined",
-            tensor=self.name,
-            code="operand",
-            hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
-        )
+        hint = "Use w.linear(x), which is x @ W.T; or w @ x for W @ x."
+        raise UsageError("x @ w is not defined", tensor=self.name, code="operand", hint=hint)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np

@@ -83,12 +83,8 @@ class ValueCheck:
         """Warnings: NaN and infinite values, and a matrix of zeros."""
         kinds = [f"{count:,} {word}" for count, word in ((self.nan, "NaN"), (self.infinite, "infinite")) if count]
         if kinds:
-            yield Problem(
-                code=ErrorCode.NOT_FINITE,
-                severity="warning",
-                where=where,
-                message=f"{' and '.join(kinds)} of {counted(self.total, 'value')}",
-            )
+            message = f"{' and '.join(kinds)} of {counted(self.total, 'value')}"
+            yield Problem(code=ErrorCode.NOT_FINITE, severity="warning", where=where, message=message)
         elif is_matrix and self.total and self.is_zero:
             yield Problem(code="zeros", severity="warning", where=where, message="its values are all zeros")
 
@@ -119,13 +115,11 @@ def name_problem(path: Path) -> Problem | None:
     found = _digest(path, kind)
     if found == match[2]:
         return None
-    return Problem(
-        code=ErrorCode.DIGEST,
-        severity="error",
-        where=f"{path.parent.name}/{path.name}",
-        message=f"the file's name is the {kind} of other bytes (found {found}). It is damaged or was replaced; "
-        "delete it and download it again.",
+    message = (
+        f"the file's name is the {kind} of other bytes (found {found}). It is damaged or was replaced; "
+        "delete it and download it again."
     )
+    return Problem(code=ErrorCode.DIGEST, severity="error", where=f"{path.parent.name}/{path.name}", message=message)
 
 
 def _digest(path: Path, kind: str) -> str:

@@ -121,11 +121,8 @@ def verify(
     (True, 3)
     """
     if scheduler is not None and not deep:
-        raise UsageError(
-            "{option:scheduler} needs {option:deep=True}",
-            code=ErrorCode.USAGE,
-            hint="Structure is checked in one process.",
-        )
+        hint = "Structure is checked in one process."
+        raise UsageError("{option:scheduler} needs {option:deep=True}", code=ErrorCode.USAGE, hint=hint)
     try:
         if isinstance(target, File):
             file = File(target.source.unmapped(), target.index, target.registry, target.limits)

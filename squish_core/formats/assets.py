@@ -120,14 +120,9 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     except SquishError as error:
         raise error.within(part=name, hint=REPLACE) from None
     if not isinstance(parsed, dict):
+        found = repr(text.lstrip()[:4])
         raise FormatError(
-            "is not a JSON object",
-            part=name,
-            offset=0,
-            expected="'{'",
-            found=repr(text.lstrip()[:4]),
-            code="json",
-            hint=REPLACE,
+            "is not a JSON object", part=name, offset=0, expected="'{'", found=found, code="json", hint=REPLACE
         )
     return parsed
 
@@ -186,11 +181,5 @@ def parse_text(data: bytes, name: str, code: str = "encoding") -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(
-            "is not UTF-8",
-            part=name,
-            offset=error.start,
-            found=repr(data[error.start : error.start + 4]),
-            code=code,
-            hint=REPLACE,
-        ) from None
+        found = repr(data[error.start : error.start + 4])
+        raise FormatError("is not UTF-8", part=name, offset=error.start, found=found, code=code, hint=REPLACE) from None

@@ -309,11 +309,7 @@ class WritableContainer(Container):
         return {}
 
     def plan_file(
-        self,
-        specs: Sequence[TensorSpec],
-        meta: Mapping[str, Any],
-        assets: Mapping[str, Part],
-        options: Options,
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
         """State what the file cannot store: by default, all metadata and assets.
 

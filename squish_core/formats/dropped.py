@@ -16,16 +16,7 @@ class Dropped:
     """
 
     kind: Literal[
-        "metadata",
-        "asset",
-        "attribute",
-        "part",
-        "digest",
-        "child",
-        "encoding",
-        "declaration",
-        "tensor",
-        "graph",
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor", "graph"
     ]
     name: str
     reason: str = ""

@@ -135,11 +135,9 @@ class JsonMembers:
                 "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + self.piece - 8
             ):
                 return error
+        expected = f"at most {self.piece} bytes"
         return LimitError(
-            f"the {self.what} has an entry that is too long",
-            offset=self.start + begin,
-            expected=f"at most {self.piece} bytes",
-            code="entry",
+            f"the {self.what} has an entry that is too long", offset=self.start + begin, expected=expected, code="entry"
         )
 
     def _too_deep(self, begin: int) -> LimitError:

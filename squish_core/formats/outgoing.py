@@ -54,9 +54,4 @@ class Stream:
                 if digest is not None:
                     digest.update(chunk)
         if sink.tell() - start != self.part.nbytes:
-            raise FormatError(
-                "part size mismatch",
-                expected=self.part.nbytes,
-                found=sink.tell() - start,
-                code="size",
-            )
+            raise FormatError("part size mismatch", expected=self.part.nbytes, found=sink.tell() - start, code="size")

@@ -46,13 +46,9 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     'layers.0.weight'
     """
     if not isinstance(name, str):
+        found = type(name).__name__
         raise FormatError(
-            "a tensor name is not text",
-            offset=offset,
-            expected="text",
-            found=type(name).__name__,
-            code="name",
-            hint=_DAMAGED,
+            "a tensor name is not text", offset=offset, expected="text", found=found, code="name", hint=_DAMAGED
         )
     if not name or "\0" in name:
         raise FormatError(
@@ -65,13 +61,10 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
             hint=_DAMAGED,
         )
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
+        expected = f"at most {limits.name} bytes"
+        found = f"{len(name.encode('utf-8', 'surrogatepass'))} bytes"
         raise LimitError(
-            "a tensor name is too long",
-            offset=offset,
-            expected=f"at most {limits.name} bytes",
-            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes",
-            code="name",
-            limit="name",
+            "a tensor name is too long", offset=offset, expected=expected, found=found, code="name", limit="name"
         )
     return name
 
@@ -253,13 +246,8 @@ def check_index(index: Index, limits: Limits, *, views: bool = False) -> None:
     """
     aliases = "views" if views else "accept"
     if len(index.tensors) > limits.tensors:
-        raise LimitError(
-            "too many tensors",
-            expected=f"at most {limits.tensors}",
-            found=len(index.tensors),
-            code="count",
-            limit="tensors",
-        )
+        expected = f"at most {limits.tensors}"
+        raise LimitError("too many tensors", expected=expected, found=len(index.tensors), code="count", limit="tensors")
     if isinstance(index.tensors, LazyTensors):
         check_extents(index.tensors.extents, index.files, aliases=aliases)
     else:

@@ -365,12 +365,8 @@ def check_regular(target: Path) -> None:
     """Raise WriteError if a target exists and is not a regular file."""
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "not a regular file"
-        raise WriteError(
-            f"is {kind}, and cannot be overwritten",
-            file=str(target),
-            code=ErrorCode.FILE_KIND,
-            hint="Name a file in it." if kind == "a folder" else "Name a regular file.",
-        )
+        hint = "Name a file in it." if kind == "a folder" else "Name a regular file."
+        raise WriteError(f"is {kind}, and cannot be overwritten", file=str(target), code=ErrorCode.FILE_KIND, hint=hint)
 
 
 @contextmanager
@@ -386,13 +382,8 @@ def creation(target: Path) -> Iterator[None]:
 
 def unwritable(target: Path, reason: str) -> WriteError:
     """Error for a target that cannot be written."""
-    return WriteError(
-        "cannot be written",
-        file=str(target),
-        found=reason,
-        code="unwritable",
-        hint=f"Check that you may create files in {str(target.parent)!r} and that the name is not too long.",
-    )
+    hint = f"Check that you may create files in {str(target.parent)!r} and that the name is not too long."
+    return WriteError("cannot be written", file=str(target), found=reason, code="unwritable", hint=hint)
 
 
 def sync_rename(target: Path) -> list[str]:

@@ -92,12 +92,9 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            hint = f"Set {FOLDER} to a writable folder."
             raise WriteError(
-                "the cache cannot be written",
-                file=str(folder.parent),
-                found=error.strerror,
-                code="write",
-                hint=f"Set {FOLDER} to a writable folder.",
+                "the cache cannot be written", file=str(folder.parent), found=error.strerror, code="write", hint=hint
             ) from None
         try:
             fill(folder)

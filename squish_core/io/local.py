@@ -154,13 +154,9 @@ class FileSource(Source):
         self._handle: _Handle | None = handle
         self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
-            raise FormatError(
-                "is not a regular file",
-                file=str(path),
-                found=file_type(info.st_mode),
-                code=ErrorCode.FILE_KIND,
-                hint="Squish needs random access; write the data to a file first.",
-            )
+            hint = "Squish needs random access; write the data to a file first."
+            found = file_type(info.st_mode)
+            raise FormatError("is not a regular file", file=str(path), found=found, code=ErrorCode.FILE_KIND, hint=hint)
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
@@ -454,12 +450,8 @@ def open_source(target: Any) -> Source:
         raise FormatError("the path is empty", file=repr(name), code=ErrorCode.MISSING, hint="Name a file.")
     path = Path(name)
     if "://" in name and not path.exists():
-        raise FormatError(
-            "is not a local path",
-            file=name,
-            code=ErrorCode.MISSING,
-            hint="Name a local path here; `squish.open` reads URLs where squish-remote is installed.",
-        )
+        hint = "Name a local path here; `squish.open` reads URLs where squish-remote is installed."
+        raise FormatError("is not a local path", file=name, code=ErrorCode.MISSING, hint=hint)
     try:
         info = path.stat()
     except (OSError, ValueError) as error:

@@ -290,12 +290,9 @@ def check_file_name(name: str, file: str) -> None:
     """
     separators = any(c in name for c in "/\\\0:")
     if not name or name.startswith(".") or separators or name != name.strip() or not _encodes(name):
+        expected = "a file name without a path"
         raise FormatError(
-            "refers to a file by an invalid name",
-            file=file,
-            expected="a file name without a path",
-            found=repr(name),
-            code="path",
+            "refers to a file by an invalid name", file=file, expected=expected, found=repr(name), code="path"
         )
 
 

@@ -102,13 +102,8 @@ def target_exists(name: str, what: str = "") -> WriteError:
     >>> target_exists("s3://bucket/model.gguf").code
     'exists'
     """
-    return WriteError(
-        "already exists",
-        file=name,
-        found=what or None,
-        code=ErrorCode.EXISTS,
-        hint="Choose a new name, or replace it with --overwrite (overwrite=True).",
-    )
+    hint = "Choose a new name, or replace it with --overwrite (overwrite=True)."
+    return WriteError("already exists", file=name, found=what or None, code=ErrorCode.EXISTS, hint=hint)
 
 
 class SourceOpener:
@@ -210,9 +205,5 @@ class SourceOpener:
             ...
         squish_core.errors.UsageError: ...
         """
-        raise UsageError(
-            "such addresses can be read, not written",
-            found=redact(url),
-            code="read-only",
-            hint="Write a local file, or to a store such as s3://.",
-        )
+        hint = "Write a local file, or to a store such as s3://."
+        raise UsageError("such addresses can be read, not written", found=redact(url), code="read-only", hint=hint)

@@ -209,10 +209,7 @@ def requirement_lines(*packages: str) -> list[str]:
 
 
 def _targets(
-    packages: Iterable[str],
-    dependencies: Callable[[str], list[str]],
-    place: Callable[[Path], str],
-    named: bool = False,
+    packages: Iterable[str], dependencies: Callable[[str], list[str]], place: Callable[[Path], str], named: bool = False
 ) -> list[str]:
     """What an installer is told for each package: its place in the checkout, its address, or its name.
 

@@ -82,12 +82,8 @@ class Settings:
         items = [item.strip() for item in text.split(",") if item.strip()]
         bad = [item for item in items if item[0] not in "+-" and "=" not in item]
         if bad:
-            raise ConflictError(
-                "invalid plugin settings",
-                found=repr(bad[0]),
-                code="settings",
-                hint=f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas.",
-            )
+            hint = f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas."
+            raise ConflictError("invalid plugin settings", found=repr(bad[0]), code="settings", hint=hint)
         return cls(
             frozenset(item[1:] for item in items if item[0] == "+"),
             frozenset(item[1:] for item in items if item[0] == "-"),
@@ -191,11 +187,9 @@ def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None
     if item not in _FACT_TYPES or optional:
         return
     if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
+        expected = f"type {item}"
         raise UsageError(
-            f"{name} of {kind} declarations has no such value",
-            found=repr(wrong[0]),
-            expected=f"type {item}",
-            code="fact",
+            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=expected, code="fact"
         )
 
 

@@ -328,12 +328,9 @@ class Registry:
         entries = self._claims.of(kind)
         legal = {name for info in {INFOS[kind], *(type(entry.info) for entry in entries)} for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
-            raise UsageError(
-                f"{kind} declarations have no such field",
-                found=", ".join(unknown),
-                expected=", ".join(sorted(legal)),
-                code="fact",
-            )
+            expected = ", ".join(sorted(legal))
+            found = ", ".join(unknown)
+            raise UsageError(f"{kind} declarations have no such field", found=found, expected=expected, code="fact")
         for name, value in facts.items():
             check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
         # of one kind, the declarations of a third party may have more fields
