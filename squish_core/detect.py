@@ -178,16 +178,16 @@ def _not_installed(absent: str, source: Source) -> UnknownFormatError:
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """Warnings for refinements that the file declares and that are not installed."""
-    return tuple(_missing(name, *mark) for name, mark in _marks(index, source, registry).items())
+    problems = []
+    for name, (where, mark) in absent_refinements(index, source, registry).items():
+        message = f"{mark} needs {name}, which is not installed: tensors stay in their stored form"
+        message += f". Run `{catalog.absent('container', name).install}`."
+        problems.append(Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=where, message=message))
+    return tuple(problems)
 
 
-def absent_refinements(index: Index, source: Source, registry: Registry) -> list[str]:
-    """Ids of the refinements that the file declares and that are not installed."""
-    return list(_marks(index, source, registry))
-
-
-def _marks(index: Index, source: Source, registry: Registry) -> dict[str, tuple[str, str]]:
-    """Refinement that is not installed -> the place and text of its mark in the file."""
+def absent_refinements(index: Index, source: Source, registry: Registry) -> dict[str, tuple[str, str]]:
+    """Id of each refinement that the file declares and that is not installed -> place and text of its declaration."""
     marks: dict[str, tuple[str, str]] = {}
     for name, base, place, keys in catalog.DECLARATIONS:
         if name in marks or name in registry.containers or index.format != base:
@@ -205,13 +205,6 @@ def _marks(index: Index, source: Source, registry: Registry) -> dict[str, tuple[
         elif index.tensors and all(re.fullmatch(every, tensor) for tensor in index.tensors):
             marks[name] = ("tensors", "a file of numbered tensors")
     return marks
-
-
-def _missing(name: str, where: str, what: str) -> Problem:
-    """The warning for a mark of a refinement that is not installed."""
-    message = f"{what} needs {name}, which is not installed: tensors stay in their stored form"
-    hint = f"Run `{catalog.absent('container', name).install}`."
-    return Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=where, message=f"{message}. {hint}")
 
 
 def _refinement(base: str, probe: Probe, source: Source) -> str | None:

@@ -242,15 +242,9 @@ class File(Mapping[str, "Tensor"]):
         """
         from squish_core.backends.plan import plan_tensors
 
+        specs = self.index.tensors.values()
         return plan_tensors(
-            self.registry,
-            self.name,
-            self.index,
-            self.index.tensors.values(),
-            self.bind,
-            backend=backend,
-            policy=policy,
-            op=op,
+            self.registry, self.name, self.index, specs, self.bind, backend=backend, policy=policy, op=op
         )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:

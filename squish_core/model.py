@@ -168,12 +168,9 @@ class TensorSpec:
             return self
         codecs = [encoding.codec for encoding in others]
         own = [codec.params.get("dtype", self.dtype) if codec.id == "dense" else "f32" for codec in codecs]
-        ranked = (
-            encoding
-            if encoding.codec.id != "dense"
-            else evolve(encoding, codec=DENSE if kind == own[0] else CodecSpec("dense", {"dtype": kind}))
-            for encoding, kind in zip(others, own)
-        )
+        dense = {dtype: DENSE if dtype == own[0] else CodecSpec("dense", {"dtype": dtype}) for dtype in own}
+        pairs = zip(others, own)
+        ranked = [evolve(other, codec=dense[dtype]) if other.codec.id == "dense" else other for other, dtype in pairs]
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
     def stored_values(self, encoding: Encoding) -> Part | None:

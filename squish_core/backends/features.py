@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -168,19 +168,6 @@ def _answer_dict(answer: Answer) -> dict[str, Any]:
     }
 
 
-class ContainerFeatures(Protocol):
-    """The part of a format's declaration that says what its features are."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def features(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def bits(self) -> Mapping[str, Mapping[str, int]]: ...
-    @property
-    def synonyms(self) -> Mapping[str, Mapping[str, str]]: ...
-
-
 def resolve_features(
     registry: Lookup,
     container: str,
@@ -236,9 +223,10 @@ def _split(value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -
     return frozenset(filter(None, map(str.strip, re.split("[+,|]", value)))) if re.search("[+,|]", value) else value
 
 
-def _values(info: ContainerFeatures, name: str, value: Any) -> set[str]:
-    """The values of a feature by name; a stored word stands for the set of its bits."""
-    legal, bits = info.features[name], info.bits.get(name)
+def _values(info: Any, name: str, value: Any) -> set[str]:
+    """The values of a feature of a declaration, by name; a stored word stands for the set of its bits."""
+    legal: tuple[str, ...] = info.features[name]
+    bits: Mapping[str, int] | None = info.bits.get(name)
     synonyms = info.synonyms.get(name, {})
     values: set[str] = set()
     for item in value if _several(value) else (value,):

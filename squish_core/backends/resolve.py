@@ -6,7 +6,7 @@ Without a file, an example tensor takes the place of the stored one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked, Reason
 from squish_core.backends.offers import MEMORY, OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.codes import ErrorCode
-from squish_core.errors import CodecError, SquishError, UsageError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Filter, Part, Refusal, Segment, TensorSpec, check_declared
 from squish_core.specs import parse_spec
@@ -65,18 +65,15 @@ def _example(registry: Lookup, encoding: Encoding, op: str, shape: tuple[int, in
 
 def _fitted(registry: Lookup, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
     """A codec and the codecs it wraps, with the parameters that depend on values."""
-    inner = None if codec.inner is None else _fitted(registry, codec.inner, spec)
-    fitted = evolve(codec, inner=inner)
-    return evolve(fitted, params=registry.codec(fitted).fit_params(_panels(spec), spec))
 
-
-def _panels(spec: TensorSpec) -> Callable[[], Iterator[np.ndarray]]:
     def panels() -> Iterator[np.ndarray]:
         import numpy as np
 
         yield np.ones(spec.shape, dtypes.to_numpy(spec.dtype))
 
-    return panels
+    inner = None if codec.inner is None else _fitted(registry, codec.inner, spec)
+    fitted = evolve(codec, inner=inner)
+    return evolve(fitted, params=registry.codec(fitted).fit_params(panels, spec))
 
 
 def _part(dtype: str, shape: tuple[int, ...], filters: tuple[Filter, ...]) -> Part:
@@ -421,8 +418,6 @@ def _only_by_name(offer: Offer) -> Refusal:
 def _no_chain(
     target: str, recipes: Sequence[Encoding | Refusal], refusals: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
-    from squish_core.errors import MissingPluginError, TensorError
-
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
     if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refusals):

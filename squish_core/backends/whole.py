@@ -25,20 +25,16 @@ class WholeHandle(Protocol):
     @property
     def inputs(self) -> Mapping[str, Feature]:
         """Name -> (shape, dtype id)."""
-        ...
 
     @property
     def outputs(self) -> Mapping[str, Feature]:
         """Name -> (shape, dtype id)."""
-        ...
 
     def predict(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the model once."""
-        ...
 
     def close(self) -> None:
         """Unload the model."""
-        ...
 
 
 class WholeModel:

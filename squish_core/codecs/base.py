@@ -298,9 +298,7 @@ class MeasuringEncoder(Protocol):
         Returns the largest error, and the sums in f64 of squared errors, squared values and squared decoded values.
         None if that needs decoding, or if a value or decoded value is not finite.
         """
-        ...
 
     def decoder(self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec) -> Decoder | None:
         """A faster decoder than `codec` for arrays of f32, f16 or bf16, with equal values rounded once; None if there
         is none."""
-        ...

@@ -69,12 +69,8 @@ class LazyAssets(Mapping[str, _Value]):
 
 def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:
     """Resolve config and tokenizer files that are not beside `source` from `folder`; returns their names."""
-    names = [name for name in folder.members() if name.endswith(SUFFIXES)]
-    return source.overlay(folder, [name for name in names if not name.startswith(".") and not _lists_shards(name)])
-
-
-def _lists_shards(name: str) -> bool:
-    return name.endswith(".index.json")
+    names = [name for name in folder.members() if name.endswith(SUFFIXES) and not name.startswith(".")]
+    return source.overlay(folder, [name for name in names if not name.endswith(".index.json")])  # not lists of shards
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:

@@ -151,11 +151,6 @@ def _sha256() -> Any:
     return sha256()
 
 
-def _crc32c() -> Any:
-
-    return crc32c()
-
-
 def _xxh3() -> Any:
     try:
         import xxhash
@@ -171,7 +166,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (_sha256, ""), "crc32c": (_crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (_sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 

@@ -14,14 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, snapshot_of, subfolders
 from squish_core.io.rollback import committed_size
-from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
+from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed, shrunk
 from squish_core.io.system import BINARY
 
 
@@ -85,37 +83,6 @@ def release_pages(view: memoryview) -> None:
         _libc.madvise(ctypes.addressof(view.obj), view.nbytes, advice)
 
 
-@frozen
-class MappedFile:
-    """A file that loaded weights read in place. Identified by path: one descriptor per file would be too many."""
-
-    name: str
-    node: tuple[int, int]
-    """Device and inode."""
-    size: int
-
-    def check(self) -> None:
-        """Raise TruncatedError if the file has shrunk. A deleted or replaced file stays alive under its mapping."""
-        try:
-            info = os.stat(self.name)
-        except OSError:
-            return
-        if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
-            raise shrunk(self.name, self.size, info.st_size)
-
-
-def shrunk(name: str, expected: int, size: int) -> TruncatedError:
-    """Error for a file that shrank while it was open."""
-    return TruncatedError(
-        "the file changed while it was open",
-        file=name,
-        expected=f"{expected} bytes",
-        found=f"{size} bytes",
-        code=ErrorCode.CHANGED,
-        hint="Open it again once it is complete.",
-    )
-
-
 Identity = tuple[int, int, int, int]
 """Device, inode, size and modification time of a file."""
 PIECE = 4 << 20
@@ -139,6 +106,8 @@ class _Handle:
 class FileSource(Source):
     """A regular file: headers through pread, tensor bytes through one lazy, read-only mapping."""
 
+    path: Path
+
     def __init__(self, path: Path) -> None:
         try:
             handle = _Handle(path)
@@ -159,11 +128,9 @@ class FileSource(Source):
             raise FormatError("is not a regular file", file=str(path), found=found, code=ErrorCode.FILE_KIND, hint=hint)
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return regular_files(self.path.parent / folder)
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return subfolders(self.path.parent / folder)
 
     @property
@@ -222,11 +189,9 @@ class FileSource(Source):
         return handle
 
     def _open_member(self, name: str) -> Source:
-        assert self.path is not None
         return FileSource(self.path.parent / name)
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        assert self.path is not None
         _refuse_links(self.path.parent, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -270,7 +235,7 @@ class FileSource(Source):
         return partial(_map_privately, self.name, self.identity, offset, length)
 
     def backing(self) -> Backing | None:
-        return MappedFile(self.name, self.identity[:2], self.size) if self._maps else None
+        return Backing(self.name, self.identity[:2], self.size) if self._maps else None
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
@@ -312,6 +277,7 @@ class FolderSource(Source):
     """A folder; its regular files are members."""
 
     is_dir = True
+    path: Path
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), 0)
@@ -324,11 +290,9 @@ class FolderSource(Source):
         return self._maps
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return regular_files(self.path / folder)
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return subfolders(self.path / folder)
 
     def stat(self, path: str) -> tuple[int, int] | None:
@@ -342,13 +306,11 @@ class FolderSource(Source):
 
     def _open_member(self, name: str) -> Source:
         """Open a member; one that was dropped and is opened again must be the same file."""
-        assert self.path is not None
         member = FileSource(self.path / name)
         self._check_same(name, member.identity)
         return member
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        assert self.path is not None
         _refuse_links(self.path, path, member)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:

@@ -54,14 +54,16 @@ class Syncer:
 
     def begin(self, file: BinaryIO) -> None:
         """Start writeback of a file's dirty pages."""
-        self._submit(file)
+        while len(self._running) >= MOST:
+            self._running.popleft().result()
+        self._running.append(self._submitted(os.fsync, file))
 
     def finish(self, file: BinaryIO) -> None:
         """Flush and close a file, and sync it in the background."""
         with file:
             file.flush()
             self.settle()
-            self._submit(file)
+            self.begin(file)
 
     def wait(self) -> None:
         """Wait until all syncs are done."""
@@ -71,11 +73,6 @@ class Syncer:
     def close(self) -> None:
         """Cancel writes and syncs that have not started, and wait for the others."""
         self._pool.close()
-
-    def _submit(self, file: BinaryIO) -> None:
-        while len(self._running) >= MOST:
-            self._running.popleft().result()
-        self._running.append(self._submitted(os.fsync, file))
 
     def _submitted(self, function: Callable[..., None], file: BinaryIO, *arguments: Any) -> Future[None]:
         """A call with a descriptor of its own: the file may be closed meanwhile."""

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
+from squish_core.codes import ErrorCode
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
 if TYPE_CHECKING:
@@ -22,11 +25,37 @@ MEMBERS = 64
 """Open files per folder, at most: a model may have more files than a process may have descriptors."""
 
 
-class Backing(Protocol):
-    """The file under a mapped view."""
+@frozen
+class Backing:
+    """A mapped file that loaded weights read in place. Identified by path: one descriptor per file would be too many.
+
+    `node`: device and inode.
+    """
+
+    name: str
+    node: tuple[int, int]
+    size: int
 
     def check(self) -> None:
-        """Raise TruncatedError if the file has become shorter than its mapping."""
+        """Raise TruncatedError if the file has shrunk. A deleted or replaced file stays alive under its mapping."""
+        try:
+            info = os.stat(self.name)
+        except OSError:
+            return
+        if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
+            raise shrunk(self.name, self.size, info.st_size)
+
+
+def shrunk(name: str, expected: int, size: int) -> TruncatedError:
+    """Error for a file that shrank while it was open."""
+    return TruncatedError(
+        "the file changed while it was open",
+        file=name,
+        expected=f"{expected} bytes",
+        found=f"{size} bytes",
+        code=ErrorCode.CHANGED,
+        hint="Open it again once it is complete.",
+    )
 
 
 class Source:
