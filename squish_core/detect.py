@@ -46,7 +46,7 @@ def detect(source: Source, registry: Registry) -> str:
     """Id of the format with the best matching signature; otherwise a typed error that says what the file is."""
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.find("container")]
-    base = [info for info in infos if not info.refines and not _denied(info, probe, source, registry)]
+    base = [info for info in infos if not info.refines and not _rejects(info, probe, source, registry)]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # A signature at the end counts only if none at the start matches: data may end in any bytes.
     scores: dict[str, tuple[int, bool]] = {}
@@ -145,7 +145,7 @@ class SniffedSource(Source):
         self._remaining -= length
 
 
-def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
+def _rejects(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
     """Whether a format with a matching signature rejects the file in `sniff`."""
     if not info.sniffs or source.is_dir or not score(info, probe):
         return False

@@ -18,7 +18,7 @@ from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
 
 ANY = "any"
-"""The name of the choice among all backends."""
+"""Stands for the choice among all backends."""
 Answer = Chain | SquishError
 
 
@@ -193,7 +193,7 @@ def resolve_features(
     target = f"{container} with {text or 'no features'}"
     # Containers distinguish a single value from a set.
     arguments = {
-        name: values[name] if info.bits.get(name) or _several(value) else next(iter(values[name]))
+        name: values[name] if info.bits.get(name) or _is_collection(value) else next(iter(values[name]))
         for name, value in requests.items()
     }
     with guarded(SquishError, f"resolving {target}"):
@@ -216,7 +216,7 @@ def resolve_features(
 
 def _split(value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -> Any:
     """A value in the words of an answer, `INT4+SPARSE` or `none`, as a set of values."""
-    if not isinstance(value, str) or _word(value) is not None or _declared(value, legal) in legal:
+    if not isinstance(value, str) or _word(value) is not None or _declared_spelling(value, legal) in legal:
         return value
     if value.casefold() == "none" and bits:
         return frozenset()
@@ -229,10 +229,10 @@ def _values(info: Any, name: str, value: Any) -> set[str]:
     bits: Mapping[str, int] | None = info.bits.get(name)
     synonyms = info.synonyms.get(name, {})
     values: set[str] = set()
-    for item in value if _several(value) else (value,):
+    for item in value if _is_collection(value) else (value,):
         word = None if bits is None else _word(item)
         if word is None:
-            values.add(synonyms.get(str(item).casefold()) or _declared(item, legal))
+            values.add(synonyms.get(str(item).casefold()) or _declared_spelling(item, legal))
             continue
         assert bits is not None
         values.update(flag for flag, bit in bits.items() if word & bit)
@@ -243,20 +243,20 @@ def _values(info: Any, name: str, value: Any) -> set[str]:
     return values
 
 
-def _declared(value: Any, legal: tuple[str, ...]) -> str:
+def _declared_spelling(value: Any, legal: tuple[str, ...]) -> str:
     """A value as declared: numbers may be integers, and text may have any case and any of `-`, `_` and spaces."""
     text = str(value)
     if text in legal:
         return text
-    similar = [name for name in legal if _plain(name) == _plain(text)]
+    similar = [name for name in legal if _normalized(name) == _normalized(text)]
     return similar[0] if len(similar) == 1 else text
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     return re.sub("[-_ ]", "", text.casefold())
 
 
-def _several(value: Any) -> bool:
+def _is_collection(value: Any) -> bool:
     return isinstance(value, (set, frozenset, list, tuple))
 
 

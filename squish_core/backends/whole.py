@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from squish_core.backends.chain import Chain
 
 WHOLE = "the whole model"
-"""What a chain of the whole model is about."""
+"""The target of the chain of a whole model."""
 Feature = tuple[tuple[int, ...], str]
 """Shape and dtype id of an input or output."""
 

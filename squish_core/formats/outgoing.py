@@ -38,7 +38,7 @@ class Stream:
         yield from self._chunks()
 
     def read(self) -> bytes:
-        """The whole part; zeros while a target is laid out (`Sink.records`), so its values must not decide sizes."""
+        """The whole part; zeros while a target is laid out (`Sink.records`), so sizes must not depend on it."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
     def write_to(self, sink: Sink, digest: Digest | None = None) -> None:

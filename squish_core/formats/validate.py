@@ -24,9 +24,9 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     Parameters
     ----------
     name
-        What the file has for a name.
+        The name in the file, of any type.
     limits
-        Caps of the file.
+        Limits to check.
     offset
         Where the name begins, in bytes, for errors.
 
@@ -88,9 +88,9 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     Parameters
     ----------
     shape
-        What the file has for a shape.
+        The shape in the file, of any type.
     limits
-        Caps of the file.
+        Limits to check.
     tensor
         Name of the tensor, for errors.
     offset
@@ -168,19 +168,19 @@ def check_extents(
     files
         The files, with their sizes.
     aliases
-        What becomes of identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
+        What to do about identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
 
     Returns
     -------
     problems : list of Problem
         The identical ranges, with `aliases="problem"`.
     contiguous : bool
-        Whether the ranges of each file leave no hole, for formats that forbid holes.
+        Whether the ranges of each file leave no gap, for formats that forbid gaps.
 
     Raises
     ------
     TruncatedError
-        A range ends behind its file (code `bounds`).
+        A range ends past the end of its file (code `bounds`).
     FormatError
         Two ranges overlap (code `overlap`).
 
@@ -240,7 +240,7 @@ def check_extents(
 
 
 def check_index(index: Index, limits: Limits, *, views: bool = False) -> None:
-    """Check any Index, whichever plugin made it: number of tensors, names, shapes, sizes, bounds.
+    """Check the Index of any plugin: number of tensors, names, shapes, sizes, bounds.
 
     `views`: the container declares that tensors may overlap.
     """

@@ -1,4 +1,4 @@
-"""Caches that evict what was used longest ago; the one of folders that can be rebuilt from their sources, by key."""
+"""The cache of folders that can be rebuilt from their sources; those used longest ago are evicted."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def surplus(entries: Iterable[CacheEntry], limit: int) -> list[CacheEntry]:
     Parameters
     ----------
     entries
-        What a cache holds.
+        The entries of a cache.
     limit
         Maximum sum of the sizes of what stays, in bytes.
 

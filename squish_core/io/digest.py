@@ -34,7 +34,7 @@ def crc32c() -> Any:
 
 
 class CompiledCrc32c:
-    """A hasher over google-crc32c, whose own one takes no writable buffers."""
+    """A hasher over google-crc32c, whose own hasher accepts no writable buffers."""
 
     def __init__(self, extend: Callable[[int, Any], int]) -> None:
         self._extend, self._checksum = extend, 0
@@ -207,7 +207,7 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
     Returns
     -------
     Verdict
-        `matches`, `differs` with the true digest, or `unverified` for an unknown algorithm.
+        State "ok"; "wrong", with both digests; or "unverified" for an unknown algorithm.
 
     Examples
     --------

@@ -19,18 +19,18 @@ from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, snapshot_of, subfolders
 from squish_core.io.rollback import committed_size
-from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed, shrunk
+from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed, shrunk_error
 from squish_core.io.system import BINARY
 
 
-def mapped(fd: int, size: int) -> memoryview:
+def map_shared(fd: int, size: int) -> memoryview:
     """Map the first `size` bytes (at least one) of an open file, read-only. Views keep the mapping alive."""
     if sys.platform == "win32":
         return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
     return _mapping(fd, 0, size, mmap.PROT_READ, mmap.MAP_SHARED).toreadonly()
 
 
-def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
+def map_private(fd: int, offset: int, length: int) -> memoryview:
     """Map a range (at least one byte) of an open file copy-on-write: writes never reach the file."""
     start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     size = offset + length - start
@@ -73,7 +73,7 @@ if sys.platform != "win32":
 
 
 def release_pages(view: memoryview) -> None:
-    """Give the resident pages of a mapping back to the system; reading them again takes them from its cache."""
+    """Return the resident pages of a mapping to the system; later reads take them from its page cache."""
     advice = getattr(mmap, "MADV_DONTNEED", None)
     if advice is None:
         return
@@ -226,7 +226,7 @@ class FileSource(Source):
         with self._lock:
             handle = self._open()
             if self._map is None:
-                self._map = mapped(handle.fd, self.size)
+                self._map = map_shared(handle.fd, self.size)
             return self._map
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
@@ -238,7 +238,7 @@ class FileSource(Source):
         return Backing(self.name, self.identity[:2], self.size) if self._maps else None
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
-        return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+        return shrunk_error(self.name, self.size, os.fstat(handle.fd).st_size)
 
     def _read_error(self, error: OSError, offset: int) -> FormatError:
         if error.errno == errno.ENOMEM:
@@ -265,11 +265,11 @@ def _map_privately(name: str, identity: Identity, offset: int, length: int) -> m
         handle = _Handle(name)
         current = _identity(os.fstat(handle.fd))
         if length and current == identity:
-            return mapped_privately(handle.fd, offset, length)
+            return map_private(handle.fd, offset, length)
     except OSError:  # the file is gone, or the process has too many mappings
         return None
     if current[:2] == identity[:2] and current[2] < offset + length:  # mapped pages are gone
-        raise shrunk(name, offset + length, current[2])
+        raise shrunk_error(name, offset + length, current[2])
     return None
 
 

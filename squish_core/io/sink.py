@@ -34,7 +34,7 @@ WRITES = 3
 
 
 class Syncer:
-    """Writes to files and syncs them in background threads; `settle` and `wait` raise an OSError from any of them."""
+    """Writes to files and syncs them in background threads; `finish_writes` and `wait` raise their OSErrors."""
 
     def __init__(self) -> None:
         self._pool = Pool(THREADS)
@@ -47,7 +47,7 @@ class Syncer:
             self._writes.popleft().result()
         self._writes.append(self._submitted(write_at, file, data, offset))
 
-    def settle(self) -> None:
+    def finish_writes(self) -> None:
         """Wait until all bytes are written."""
         while self._writes:
             self._writes.popleft().result()
@@ -62,7 +62,7 @@ class Syncer:
         """Flush and close a file, and sync it in the background."""
         with file:
             file.flush()
-            self.settle()
+            self.finish_writes()
             self.begin(file)
 
     def wait(self) -> None:
@@ -189,7 +189,7 @@ class Sink:
         """Overwrite earlier bytes, such as header fields whose value follows from the data."""
         assert self._file is not None
         assert offset + len(data) <= self._position
-        self._settle()
+        self._finish_writes()
         self._file.seek(offset)
         self._file.write(data)
         self._file.seek(self._position)
@@ -216,7 +216,7 @@ class Sink:
     def read_back(self, offset: int, length: int) -> bytes:
         """Read earlier bytes."""
         assert self._file is not None
-        self._settle()
+        self._finish_writes()
         self._file.seek(offset)
         data = self._file.read(length)
         self._file.seek(self._position)
@@ -225,7 +225,7 @@ class Sink:
     def truncate(self, offset: int) -> None:
         """Drop all bytes from `offset` on."""
         assert self._file is not None
-        self._settle()
+        self._finish_writes()
         self._file.truncate(offset)
         self._file.seek(offset)
         self._advance(offset - self._position)
@@ -344,10 +344,10 @@ class Sink:
             self._advance(len(view))
         self._file.seek(self._position)
 
-    def _settle(self) -> None:
+    def _finish_writes(self) -> None:
         """Wait for the writes of other threads."""
         if self._syncer is not None:
-            self._syncer.settle()
+            self._syncer.finish_writes()
 
     def _advance(self, count: int) -> None:
         self._position += count

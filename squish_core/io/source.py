@@ -43,10 +43,10 @@ class Backing:
         except OSError:
             return
         if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
-            raise shrunk(self.name, self.size, info.st_size)
+            raise shrunk_error(self.name, self.size, info.st_size)
 
 
-def shrunk(name: str, expected: int, size: int) -> TruncatedError:
+def shrunk_error(name: str, expected: int, size: int) -> TruncatedError:
     """Error for a file that shrank while it was open."""
     return TruncatedError(
         "the file changed while it was open",
@@ -121,14 +121,14 @@ class Source:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
 
     def expect(self, statements: Iterable[Statement]) -> bool:
-        """Compare statements about bytes with the bytes, each before those that it concerns are read.
+        """Compare statements about bytes with the bytes, each before its bytes are read.
 
         Returns whether this source does so; if not, the caller must read and compare the bytes itself.
         """
         return False
 
     def release_pages(self) -> None:
-        """Give memory that holds pages of the file back to the system; views stay valid."""
+        """Return memory with pages of the file to the system; views stay valid."""
 
     def traffic(self) -> Traffic | None:
         """Traffic of this file and its members; None for a local source."""
@@ -218,9 +218,9 @@ class Source:
         return None
 
     def overlay(self, folder: Source, names: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Resolve those of `names` (all files of `folder` by default) that are missing here from `folder`.
+        """Take those of `names` (all files of `folder` by default) that are missing here from `folder`.
 
-        Returns them.
+        Returns their names.
         """
         own = frozenset(self._names())
         self._overlay = {name: folder for name in (folder.members() if names is None else names) if name not in own}

@@ -177,7 +177,7 @@ _FACT_TYPES = {"str": str, "bool": bool, "int": int, "bytes": bytes, "Signature"
 
 
 def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None) -> None:
-    """Refuse a value that the field of a declaration can never have."""
+    """Raise UsageError for a value of a type that the field of a declaration never has."""
     if declared is None:  # of a third party's declaration
         return
     outer, bracket, inner = str(declared.type).partition("[")
@@ -193,13 +193,13 @@ def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None
         )
 
 
-def has_fact(value: Any, wanted: Any) -> bool:
+def has_fact(value: Any, expected: Any) -> bool:
     """Whether a field has a value, or contains it, or all of several."""
-    if value == wanted:
+    if value == expected:
         return True
-    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return all(key in value and has_fact(value[key], item) for key, item in wanted.items())
+    if isinstance(value, Mapping) and isinstance(expected, Mapping):
+        return all(key in value and has_fact(value[key], item) for key, item in expected.items())
     if isinstance(value, (tuple, Mapping)):
-        several = isinstance(wanted, (tuple, list, set, frozenset))
-        return all(item in value for item in (wanted if several else (wanted,)))
+        several = isinstance(expected, (tuple, list, set, frozenset))
+        return all(item in value for item in (expected if several else (expected,)))
     return False

@@ -117,9 +117,9 @@ class FamilyInfo:
     """A model family: the names of its tensors and settings in each engine.
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
-    `experts`: among families of one architecture, this one is for GGUF files with experts. `layouts`: if there are any,
-    the models are unknown apart from their types, and are carried over into these layouts alone: tensors stay as they
-    are, and `Family.carry` computes the other files.
+    `experts`: among families of one architecture, this one is for GGUF files with experts. `layouts`: for
+    models of which only the type is known, the only layouts to convert them into; tensors are copied unchanged, and
+    `Family.carry` computes the other files.
     """
 
     id: str

@@ -172,7 +172,7 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
 
 
 def _known_needs(container: str, tables: Tables) -> Iterator[Requirement]:
-    """What files of a format that is not installed need, as far as the catalog knows, and what of that is missing."""
+    """Missing codecs and base format of a format that is not installed, as far as the catalog lists them."""
     base = catalog.format_facts(container).get("refines")
     if base and base not in tables["container"]:
         yield _absent("container", base)
