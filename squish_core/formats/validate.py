@@ -111,47 +111,32 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     >>> check_shape([4, 32], squish.Limits(), tensor="w")
     (4, 32)
     """
+    place: dict[str, Any] = {"tensor": tensor, "offset": offset}
     if not isinstance(shape, (list, tuple)):
+        found = type(shape).__name__
         raise FormatError(
-            "the shape is not a list",
-            tensor=tensor,
-            offset=offset,
-            expected="a list of integers",
-            found=type(shape).__name__,
-            code="shape",
-            hint=_DAMAGED,
+            "the shape is not a list", expected="a list of integers", found=found, code="shape", hint=_DAMAGED, **place
         )
     for size in shape:
         if type(size) is not int or size < 0:
+            expected = "an integer, 0 or more"
             raise FormatError(
-                "invalid dimension",
-                tensor=tensor,
-                offset=offset,
-                expected="an integer, 0 or more",
-                found=repr(size),
-                code="shape",
-                hint=_DAMAGED,
+                "invalid dimension", expected=expected, found=repr(size), code="shape", hint=_DAMAGED, **place
             )
     if len(shape) > limits.rank:
+        expected = f"at most {limits.rank}"
         raise LimitError(
-            "too many dimensions",
-            tensor=tensor,
-            offset=offset,
-            expected=f"at most {limits.rank}",
-            found=len(shape),
-            code="shape",
-            limit="rank",
+            "too many dimensions", expected=expected, found=len(shape), code="shape", limit="rank", **place
         )
     # Another axis of size 0 makes the byte count 0, but no array can have an axis this long.
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
             "the shape is larger than any array",
-            tensor=tensor,
-            offset=offset,
             expected=f"fewer than {_ELEMENTS} elements",
             found=list(shape),
             code="shape",
             hint=_DAMAGED,
+            **place,
         )
     return tuple(shape)
 
@@ -217,14 +202,8 @@ def check_extents(
         if same and aliases == "accept":
             continue
         if same and aliases == "problem":
-            problems.append(
-                Problem(
-                    code="alias",
-                    severity="warning",
-                    where=after[3],
-                    message=f"shares the bytes at {after[1]} with {before[3]!r}",
-                )
-            )
+            message = f"shares the bytes at {after[1]} with {before[3]!r}"
+            problems.append(Problem(code="alias", severity="warning", where=after[3], message=message))
             continue
         raise FormatError(
             f"the data {'has the same byte range as' if same else 'overlaps'} that of {before[3]!r}",

@@ -1,4 +1,4 @@
-"""The cache of folders that can be rebuilt from their sources; those used longest ago are evicted."""
+"""Eviction of what was used longest ago, and the cache of folders that can be rebuilt from their sources."""
 
 from __future__ import annotations
 
