@@ -181,7 +181,7 @@ def test_mappings_leave_the_descriptor_alone(
     monkeypatch.setattr(local, "IS_UNTRACKED", untracked)
     offset, length = checkpoint.stat().st_size - 64, 64
     with checkpoint.open("rb") as file:
-        view = local.mapped(file.fileno(), offset + length)
+        view = local.map_shared(file.fileno(), offset + length)
         private = local.map_private(file.fileno(), offset, length)
         if untracked:
             with pytest.raises(OSError, match="greater than file size"):
