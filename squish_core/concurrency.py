@@ -187,7 +187,7 @@ def start_finishing(function: Callable[[], object], name: str, at_exit: Callable
 
 class EventLoop:
     """A thread that runs coroutines: many requests wait in it at once. It computes nothing, so SQUISH_THREADS does not
-    count it. `close` cancels what runs; so does the garbage collector, for a loop that nobody uses any more.
+    count it. `close` cancels what runs; so does the garbage collector, for an unused loop.
 
     Examples
     --------
@@ -216,11 +216,8 @@ class EventLoop:
 
         if os.getpid() != self._process:
             coroutine.close()
-            raise FileAccessError(
-                "was opened before this process was forked",
-                code=ErrorCode.FORK,
-                hint="Open it in the process that reads it, or start processes by spawning.",
-            )
+            hint = "Open it in the process that reads it, or start processes by spawning."
+            raise FileAccessError("was opened before this process was forked", code=ErrorCode.FORK, hint=hint)
         with self._lock:
             if not self._stop.alive:
                 coroutine.close()

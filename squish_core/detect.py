@@ -46,7 +46,7 @@ def detect(source: Source, registry: Registry) -> str:
     """Id of the format with the best matching signature; otherwise a typed error that says what the file is."""
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.find("container")]
-    base = [info for info in infos if not info.refines and not _denied(info, probe, source, registry)]
+    base = [info for info in infos if not info.refines and not _rejects(info, probe, source, registry)]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # A signature at the end counts only if none at the start matches: data may end in any bytes.
     scores: dict[str, tuple[int, bool]] = {}
@@ -145,7 +145,7 @@ class SniffedSource(Source):
         self._remaining -= length
 
 
-def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
+def _rejects(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
     """Whether a format with a matching signature rejects the file in `sniff`."""
     if not info.sniffs or source.is_dir or not score(info, probe):
         return False
@@ -170,26 +170,24 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
 
 def _not_installed(absent: str, source: Source) -> UnknownFormatError:
     refusal = catalog.absent("container", absent)
+    hint = f"Run `{refusal.install}`."
     return UnknownFormatError(
-        f"looks like {absent}, whose plugin is not installed",
-        file=source.name,
-        code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{refusal.install}`.",
+        f"looks like {absent}, whose plugin is not installed", file=source.name, code=ErrorCode.NOT_INSTALLED, hint=hint
     )
 
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """Warnings for refinements that the file declares and that are not installed."""
-    return tuple(_missing(name, *mark) for name, mark in _marks(index, source, registry).items())
+    problems = []
+    for name, (where, mark) in absent_refinements(index, source, registry).items():
+        message = f"{mark} needs {name}, which is not installed: tensors stay in their stored form"
+        message += f". Run `{catalog.absent('container', name).install}`."
+        problems.append(Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=where, message=message))
+    return tuple(problems)
 
 
-def absent_refinements(index: Index, source: Source, registry: Registry) -> list[str]:
-    """Ids of the refinements that the file declares and that are not installed."""
-    return list(_marks(index, source, registry))
-
-
-def _marks(index: Index, source: Source, registry: Registry) -> dict[str, tuple[str, str]]:
-    """Refinement that is not installed -> the place and text of its mark in the file."""
+def absent_refinements(index: Index, source: Source, registry: Registry) -> dict[str, tuple[str, str]]:
+    """Id of each refinement that the file declares and that is not installed -> place and text of its declaration."""
     marks: dict[str, tuple[str, str]] = {}
     for name, base, place, keys in catalog.DECLARATIONS:
         if name in marks or name in registry.containers or index.format != base:
@@ -207,13 +205,6 @@ def _marks(index: Index, source: Source, registry: Registry) -> dict[str, tuple[
         elif index.tensors and all(re.fullmatch(every, tensor) for tensor in index.tensors):
             marks[name] = ("tensors", "a file of numbered tensors")
     return marks
-
-
-def _missing(name: str, where: str, what: str) -> Problem:
-    """The warning for a mark of a refinement that is not installed."""
-    message = f"{what} needs {name}, which is not installed: tensors stay in their stored form"
-    hint = f"Run `{catalog.absent('container', name).install}`."
-    return Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=where, message=f"{message}. {hint}")
 
 
 def _refinement(base: str, probe: Probe, source: Source) -> str | None:
@@ -260,12 +251,10 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> SquishError:
     absent = catalog.suffixes().get(PurePath(probe.name).suffix.lower())  # without a signature, such as ONNX
     if absent and absent not in registry.containers:
         return _not_installed(absent, source)
+    hint = f"Installed formats: {installed}; `squish formats` describes them."
+    found = f"first bytes {probe.head[:8]!r}"
     return UnknownFormatError(
-        "is not in any installed format",
-        file=source.name,
-        found=f"first bytes {probe.head[:8]!r}",
-        code=ErrorCode.UNKNOWN,
-        hint=f"Installed formats: {installed}; `squish formats` describes them.",
+        "is not in any installed format", file=source.name, found=found, code=ErrorCode.UNKNOWN, hint=hint
     )
 
 

@@ -188,17 +188,10 @@ def file_lines(file: Any) -> list[str]:
 
 def tensor_lines(tensors: Iterable[Any]) -> list[str]:
     """A table with one row per `Tensor`."""
-    rows = [
-        (
-            list(tensor.shape),
-            tensor.dtype,
-            tensor.codec,
-            f"{tensor.bits_per_weight:.2f}",
-            f"{tensor.nbytes:,}",
-            tensor.name,
-        )
-        for tensor in tensors
-    ]
+    rows = []
+    for tensor in tensors:
+        sizes = f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}"
+        rows.append((list(tensor.shape), tensor.dtype, tensor.codec, *sizes, tensor.name))
     return table(("shape", "dtype", "codec", "bits", "bytes", "name"), "<<<>><", rows)
 
 

@@ -55,7 +55,7 @@ def _flags() -> str:
 
 
 def _uv_tool(receipt: Path) -> str:
-    """`uv tool install` with all that the tool has now, which uv would remove otherwise."""
+    """`uv tool install` with the packages that the tool has now, since uv would remove them otherwise."""
     import tomllib
 
     try:

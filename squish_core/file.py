@@ -101,7 +101,7 @@ class File(Mapping[str, "Tensor"]):
 
     @property
     def values_source(self) -> Callable[[int], Source]:
-        """`source_for`; the first call tells the format that values are read, if the Index asks for it."""
+        """`source_for`; if the Index has `pending_caches`, the first call notifies the format that values are read."""
         return self._loading_source if self.index.pending_caches else self.source_for
 
     def _loading_source(self, number: int) -> Source:
@@ -184,7 +184,7 @@ class File(Mapping[str, "Tensor"]):
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """Data of the original that has no place here."""
+        """Data of the original that this file does not contain."""
         return ()
 
     @property
@@ -242,15 +242,9 @@ class File(Mapping[str, "Tensor"]):
         """
         from squish_core.backends.plan import plan_tensors
 
+        specs = self.index.tensors.values()
         return plan_tensors(
-            self.registry,
-            self.name,
-            self.index,
-            self.index.tensors.values(),
-            self.bind,
-            backend=backend,
-            policy=policy,
-            op=op,
+            self.registry, self.name, self.index, specs, self.bind, backend=backend, policy=policy, op=op
         )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:

@@ -44,11 +44,7 @@ def default() -> Limits:
     for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
         name, _, value = (word.strip() for word in item.partition("="))
         if name not in names or not (value.isdecimal() and len(value) < 20):
-            raise UsageError(
-                f"{VARIABLE} is invalid",
-                expected=f"NAME=NUMBER[,...] of {', '.join(names)}",
-                found=repr(item),
-                code=ErrorCode.USAGE,
-            )
+            expected = f"NAME=NUMBER[,...] of {', '.join(names)}"
+            raise UsageError(f"{VARIABLE} is invalid", expected=expected, found=repr(item), code=ErrorCode.USAGE)
         settings[name] = int(value)
     return Limits(**settings) if settings else DEFAULT

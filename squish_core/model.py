@@ -17,15 +17,15 @@ VIEWABLE = frozenset(name for name in dtypes.NAMES if dtypes.bits(name) >= 8) - 
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 
 
-def plain_key(value: Any) -> Hashable:
+def data_key(value: Any) -> Hashable:
     """Plain data as a key with types, so that 1, 1.0 and True differ; TypeError for anything else."""
     kind = type(value)
     if kind in _SCALARS:
         return kind, value
     if isinstance(value, Mapping):
-        return kind, tuple([(key, plain_key(item)) for key, item in value.items()])
+        return kind, tuple([(key, data_key(item)) for key, item in value.items()])
     if kind in (list, tuple):
-        return kind, tuple([plain_key(item) for item in value])
+        return kind, tuple([data_key(item) for item in value])
     raise TypeError(f"{kind.__name__} is not plain data")
 
 
@@ -110,7 +110,7 @@ class CodecSpec:
         """Equal for equal specifications; TypeError for parameters that are not plain data."""
         if not self.params and self.inner is None:
             return self.id
-        return self.id, plain_key(self.params), None if self.inner is None else self.inner.key
+        return self.id, data_key(self.params), None if self.inner is None else self.inner.key
 
 
 DENSE = CodecSpec("dense")
@@ -168,12 +168,9 @@ class TensorSpec:
             return self
         codecs = [encoding.codec for encoding in others]
         own = [codec.params.get("dtype", self.dtype) if codec.id == "dense" else "f32" for codec in codecs]
-        ranked = (
-            encoding
-            if encoding.codec.id != "dense"
-            else evolve(encoding, codec=DENSE if kind == own[0] else CodecSpec("dense", {"dtype": kind}))
-            for encoding, kind in zip(others, own)
-        )
+        dense = {dtype: DENSE if dtype == own[0] else CodecSpec("dense", {"dtype": dtype}) for dtype in own}
+        pairs = zip(others, own)
+        ranked = [evolve(other, codec=dense[dtype]) if other.codec.id == "dense" else other for other, dtype in pairs]
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
     def stored_values(self, encoding: Encoding) -> Part | None:

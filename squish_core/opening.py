@@ -143,14 +143,14 @@ def _main_file(source: Source, registry: Registry, format_spec: str | None) -> S
 
 
 def _others(folder: Source, index: Index) -> tuple[str, ...]:
-    """What else is in the folder that a file stands for; hidden files are not the model's."""
+    """Other files and subfolders beside the file that a folder stands for, without hidden ones."""
     read = {file.name for file in index.files}
     names = (*folder.members(), *(f"{name}/" for name in folder.subfolders()))
     return tuple(name for name in names if name not in read and not name.startswith("."))
 
 
 def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec: str | None) -> Index:
-    """Read the Index; a file whose name says that it is a piece of another one fails as such."""
+    """Read the Index; if a file named like a piece of another one cannot be read, the error says so."""
     try:
         return read_index(source, registry, limits, format_spec)
     except SquishError as error:

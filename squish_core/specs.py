@@ -54,12 +54,8 @@ def _flat(text: str) -> CodecSpec:
 
 
 def _syntax_error(text: str) -> UsageError:
-    return UsageError(
-        "invalid specification",
-        found=repr(text),
-        code=ErrorCode.SPEC,
-        expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
-    )
+    expected = "ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)"
+    return UsageError("invalid specification", found=repr(text), code=ErrorCode.SPEC, expected=expected)
 
 
 def parse_format(text: str, options_of: Callable[[str], Mapping[str, str] | None]) -> tuple[str, dict[str, str]]:
@@ -71,12 +67,9 @@ def parse_format(text: str, options_of: Callable[[str], Mapping[str, str] | None
     legal = options_of(spec.id)
     unknown = sorted(set(spec.params) - set(legal or ()))
     if legal is not None and unknown:
-        raise UsageError(
-            f"{spec.id} has no such option",
-            found=", ".join(unknown),
-            expected=", ".join(sorted(legal)) or "no options",
-            code=ErrorCode.OPTION,
-        )
+        expected = ", ".join(sorted(legal)) or "no options"
+        found = ", ".join(unknown)
+        raise UsageError(f"{spec.id} has no such option", found=found, expected=expected, code=ErrorCode.OPTION)
     return spec.id, {key: str(value) for key, value in spec.params.items()}
 
 

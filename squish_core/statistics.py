@@ -117,15 +117,11 @@ def statistics_lines(statistics: Statistics) -> list[str]:
 def magnitudes(statistics: Statistics) -> list[str]:
     """Number of values per power of two, with a bar for both signs together."""
     both = Counter(statistics.negative) + Counter(statistics.positive)
-    rows = [
-        (
-            f"2^{k} = {2.0**k:.3g}" if k > LOWEST else "0",
-            f"{statistics.negative.get(k, 0):,}",
-            f"{statistics.positive.get(k, 0):,}",
-            "#" * -(-BAR * count // max(both.values())),
-        )
-        for k, count in sorted(both.items())
-    ]
+    rows = []
+    for k, count in sorted(both.items()):
+        start = f"2^{k} = {2.0**k:.3g}" if k > LOWEST else "0"
+        signs = (f"{side.get(k, 0):,}" for side in (statistics.negative, statistics.positive))
+        rows.append((start, *signs, "#" * -(-BAR * count // max(both.values()))))
     return table(("|x| from", "negative", "positive", ""), ">>><", rows)
 
 

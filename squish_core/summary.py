@@ -105,24 +105,14 @@ class Summary:
         yield from table(("file", escape(with_link(self.file, self.link))), "<<", self._facts())
         if len(self.files) > 1:
             head = self.files[:MOST_FILES]
-            yield from (
-                "",
-                "files",
-                *(f"  {format_bytes(ref.size):>8}  {with_link(ref.name, ref.link)}" for ref in head),
-            )
+            listing = [f"  {format_bytes(ref.size):>8}  {with_link(ref.name, ref.link)}" for ref in head]
             if more := len(self.files) - len(head):
-                yield f"            and {more:,} more (--json lists them)"
-        rows = [
-            (
-                kind.stored_as,
-                f"{kind.tensors:,}",
-                f"{kind.parameters:,}",
-                format_bytes(kind.nbytes),
-                f"{kind.bits_per_weight:.2f}",
-                _remark(kind),
-            )
-            for kind in self.codecs
-        ]
+                listing.append(f"            and {more:,} more (--json lists them)")
+            yield from _section("files", listing)
+        rows = []
+        for kind in self.codecs:
+            size, bits = format_bytes(kind.nbytes), f"{kind.bits_per_weight:.2f}"
+            rows.append((kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", size, bits, _remark(kind)))
         yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
         meta = [
             (key, abbreviate(_fewest_digits(self.meta_types.get(key), value))) for key, value in self.metadata.items()
@@ -136,11 +126,10 @@ class Summary:
             f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in self.children.items()
         ]
         yield from _section("children", children)
-        problems = [
-            f"  {': '.join(filter(None, (problem.severity, shorten(problem.where, MAX_PLACE))))}: "
-            f"{shorten(problem.message, MAX_MESSAGE)}"
-            for problem in self.problems
-        ]
+        problems = []
+        for problem in self.problems:
+            fields = problem.severity, shorten(problem.where, MAX_PLACE), shorten(problem.message, MAX_MESSAGE)
+            problems.append(f"  {': '.join(filter(None, fields))}")
         yield from _section("problems", problems)
 
     def _facts(self) -> Iterable[tuple[str, str]]:

@@ -291,10 +291,10 @@ class Tensor:
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
-        from squish_core.backends.plan import examined
+        from squish_core.backends.plan import with_value_facts
 
         file = self.file
-        return examined(self._resolve(backend, policy, op), file.registry, file.name, file.bind)
+        return with_value_facts(self._resolve(backend, policy, op), file.registry, file.name, file.bind)
 
     chain = plan
 
@@ -310,7 +310,7 @@ class Tensor:
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """Load the tensor on a backend, which keeps it compressed if it can.
 
-        Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
+        Falls back to the next backend if the chosen one rejects the data, unless `backend` names one.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ spelling = argument
 
 
 def words(text: str) -> str:
-    """Spell the options that a text names, `{option:encode}` or `{option:encode=f32}`, for whoever reads it.
+    """Spell the options that a text names, `{option:encode}` or `{option:encode=f32}`, for its reader.
 
     >>> words("Decode it with {option:encode=f32}, or leave out {option:scheduler}.")
     "Decode it with encode='f32', or leave out scheduler=."

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from squish_core.backends.chain import Reason
 from squish_core.backends.offers import Offer
 from squish_core.codes import ErrorCode
-from squish_core.model import Encoding, Part, Refusal, TensorSpec, plain_key
+from squish_core.model import Encoding, Part, Refusal, TensorSpec, data_key
 
 MOST = 1024
 """Maximum number of cached answers."""
@@ -89,10 +89,10 @@ def kind_of(spec: TensorSpec) -> Hashable:
         (encoding.label, encoding.codec.key, *[_part(role, part) for role, part in encoding.parts.items()])
         for encoding in spec.encodings
     ]
-    return spec.dtype, spec.shape, spec.problem, plain_key(spec.attrs) if spec.attrs else None, *encodings
+    return spec.dtype, spec.shape, spec.problem, data_key(spec.attrs) if spec.attrs else None, *encodings
 
 
 def _part(role: str, part: Part) -> Hashable:
     lengths = tuple([segment.length for segment in part.segments])
-    filters = tuple([(item.codec, plain_key(item.params)) for item in part.filters]) if part.filters else None
+    filters = tuple([(item.codec, data_key(item.params)) for item in part.filters]) if part.filters else None
     return role, part.dtype, part.shape, part.byteorder, part.data, lengths, filters

@@ -210,7 +210,7 @@ class Backend:
         raise self.lacks("linear")
 
     def linear_pointers(self, handle: Any, dtype: str = "f32") -> Callable[[int, int, int], None] | None:
-        """`linear` on raw addresses, where this backend computes it in place.
+        """`linear` on raw addresses, if this backend computes it in place.
 
         Parameters
         ----------
@@ -222,8 +222,8 @@ class Backend:
         Returns
         -------
         function or None
-            Takes the address of contiguous rows of x, their number (at least 1), and the address of the result, of as
-            many rows; MemoryError without memory. None: `linear` is the only way.
+            Takes the address of contiguous rows of x, their number (at least 1), and the address of the result, with as
+            many rows; MemoryError without memory. None if only `linear` is available.
         """
         return None
 

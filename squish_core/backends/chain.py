@@ -56,14 +56,14 @@ OFFER_ORDERS: dict[str, tuple[OfferOrder, str]] = {
 
 
 class Reason:
-    """Why an offer is preferred, put into words when they are asked for."""
+    """Why an offer is preferred; the text is made on first use."""
 
     def __init__(self, words: Callable[[], str]) -> None:
         self._words = words
 
     @cached_property
     def text(self) -> str:
-        """The words."""
+        """The sentence."""
         return self._words()
 
     def __reduce__(self) -> tuple[Any, ...]:

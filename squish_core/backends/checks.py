@@ -68,13 +68,9 @@ def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     (3, 2)
     """
     if len(spec.shape) != rank:
-        raise UsageError(
-            "wrong rank for this operation",
-            tensor=spec.name,
-            expected=f"rank {rank}",
-            found=f"shape {spec.shape}",
-            code="rank",
-        )
+        expected = f"rank {rank}"
+        found = f"shape {spec.shape}"
+        raise UsageError("wrong rank for this operation", tensor=spec.name, expected=expected, found=found, code="rank")
     return spec.shape
 
 
@@ -113,12 +109,8 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
         with suppress(TypeError, ValueError):
             array = array.astype(np.float32, copy=False)
     if array.dtype != np.float32:
-        raise SquishError(
-            "the operand must be an array of real numbers",
-            tensor=spec.name,
-            found=f"dtype {array.dtype}",
-            code="operand",
-        )
+        found = f"dtype {array.dtype}"
+        raise SquishError("the operand must be an array of real numbers", tensor=spec.name, found=found, code="operand")
     if array.ndim == 0 or array.shape[-1] != columns:
         raise UsageError(
             "the operand's last dimension does not fit the weight",
@@ -166,13 +158,8 @@ def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     if array.dtype.kind not in "iu":
         raise UsageError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
     if not (int(array.min()) >= 0 and int(array.max()) < rows):
-        raise UsageError(
-            "an id is out of range",
-            tensor=spec.name,
-            expected=f"0..{rows - 1}",
-            found=f"{array.min()}..{array.max()}",
-            code="ids",
-        )
+        found = f"{array.min()}..{array.max()}"
+        raise UsageError("an id is out of range", tensor=spec.name, expected=f"0..{rows - 1}", found=found, code="ids")
     return array
 
 
@@ -264,11 +251,9 @@ def check_expert_args(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, n
     count, _, columns = require_rank(spec, 3)
     x, ids = check_input(x, columns, spec), check_ids(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:
+        expected = f"shapes [n, {columns}] and [n]"
+        found = f"{list(x.shape)} and {list(ids.shape)}"
         raise UsageError(
-            "experts needs one row of x per id",
-            tensor=spec.name,
-            expected=f"shapes [n, {columns}] and [n]",
-            found=f"{list(x.shape)} and {list(ids.shape)}",
-            code="shape",
+            "experts needs one row of x per id", tensor=spec.name, expected=expected, found=found, code="shape"
         )
     return x, ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -18,7 +18,7 @@ from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
 
 ANY = "any"
-"""The name of the choice among all backends."""
+"""Stands for the choice among all backends."""
 Answer = Chain | SquishError
 
 
@@ -168,19 +168,6 @@ def _answer_dict(answer: Answer) -> dict[str, Any]:
     }
 
 
-class ContainerFeatures(Protocol):
-    """The part of a format's declaration that says what its features are."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def features(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def bits(self) -> Mapping[str, Mapping[str, int]]: ...
-    @property
-    def synonyms(self) -> Mapping[str, Mapping[str, str]]: ...
-
-
 def resolve_features(
     registry: Lookup,
     container: str,
@@ -197,29 +184,23 @@ def resolve_features(
         registry.container(info.refines)  # raises if it is not installed: such files could not be opened
     legal: Mapping[str, tuple[str, ...]] = info.features
     if unknown := [name for name in features if name not in legal]:
-        raise UsageError(
-            f"format {container!r} has no such feature",
-            expected=", ".join(legal) or "no features",
-            found=", ".join(map(repr, unknown)),
-            code="feature",
-        )
+        expected = ", ".join(legal) or "no features"
+        found = ", ".join(map(repr, unknown))
+        raise UsageError(f"format {container!r} has no such feature", expected=expected, found=found, code="feature")
     requests = {name: _split(value, legal[name], info.bits.get(name)) for name, value in features.items()}
     values = {name: _values(info, name, value) for name, value in requests.items()}
     text = ", ".join(f"{name}={'+'.join(sorted(names)) or 'none'}" for name, names in values.items())
     target = f"{container} with {text or 'no features'}"
     # Containers distinguish a single value from a set.
     arguments = {
-        name: values[name] if info.bits.get(name) or _several(value) else next(iter(values[name]))
+        name: values[name] if info.bits.get(name) or _is_collection(value) else next(iter(values[name]))
         for name, value in requests.items()
     }
     with guarded(SquishError, f"resolving {target}"):
         encodings = implementation.encodings_for(**arguments)
         if not encodings and legal:
-            raise UsageError(
-                f"{target}: these features determine no encoding",
-                code="feature",
-                hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
-            )
+            hint = f"Features are {', '.join(legal)}; `squish formats {container}` lists their values."
+            raise UsageError(f"{target}: these features determine no encoding", code="feature", hint=hint)
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
     if chosen_backend(chain, registry).reads_values:
         raise UsageError(
@@ -235,22 +216,23 @@ def resolve_features(
 
 def _split(value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -> Any:
     """A value in the words of an answer, `INT4+SPARSE` or `none`, as a set of values."""
-    if not isinstance(value, str) or _word(value) is not None or _declared(value, legal) in legal:
+    if not isinstance(value, str) or _word(value) is not None or _declared_spelling(value, legal) in legal:
         return value
     if value.casefold() == "none" and bits:
         return frozenset()
     return frozenset(filter(None, map(str.strip, re.split("[+,|]", value)))) if re.search("[+,|]", value) else value
 
 
-def _values(info: ContainerFeatures, name: str, value: Any) -> set[str]:
-    """The values of a feature by name; a stored word stands for the set of its bits."""
-    legal, bits = info.features[name], info.bits.get(name)
+def _values(info: Any, name: str, value: Any) -> set[str]:
+    """The values of a feature of a declaration, by name; a stored word stands for the set of its bits."""
+    legal: tuple[str, ...] = info.features[name]
+    bits: Mapping[str, int] | None = info.bits.get(name)
     synonyms = info.synonyms.get(name, {})
     values: set[str] = set()
-    for item in value if _several(value) else (value,):
+    for item in value if _is_collection(value) else (value,):
         word = None if bits is None else _word(item)
         if word is None:
-            values.add(synonyms.get(str(item).casefold()) or _declared(item, legal))
+            values.add(synonyms.get(str(item).casefold()) or _declared_spelling(item, legal))
             continue
         assert bits is not None
         values.update(flag for flag, bit in bits.items() if word & bit)
@@ -261,20 +243,20 @@ def _values(info: ContainerFeatures, name: str, value: Any) -> set[str]:
     return values
 
 
-def _declared(value: Any, legal: tuple[str, ...]) -> str:
+def _declared_spelling(value: Any, legal: tuple[str, ...]) -> str:
     """A value as declared: numbers may be integers, and text may have any case and any of `-`, `_` and spaces."""
     text = str(value)
     if text in legal:
         return text
-    similar = [name for name in legal if _plain(name) == _plain(text)]
+    similar = [name for name in legal if _normalized(name) == _normalized(text)]
     return similar[0] if len(similar) == 1 else text
 
 
-def _plain(text: str) -> str:
+def _normalized(text: str) -> str:
     return re.sub("[-_ ]", "", text.casefold())
 
 
-def _several(value: Any) -> bool:
+def _is_collection(value: Any) -> bool:
     return isinstance(value, (set, frozenset, list, tuple))
 
 
@@ -287,9 +269,7 @@ def _word(value: Any) -> int | None:
 
 
 def _value_error(container: str, name: str, expected: Any, actual: str) -> UsageError:
+    found = repr(actual)
     return UsageError(
-        f"format {container!r} has no such value of {name!r}",
-        expected=", ".join(expected),
-        found=repr(actual),
-        code="feature",
+        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=found, code="feature"
     )

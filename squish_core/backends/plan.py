@@ -212,11 +212,11 @@ def plan_tensors(
         except SquishError as error:
             tensors[spec.name] = _plan_error(error)
         else:
-            tensors[spec.name] = examined(chain, registry, name, bind)
+            tensors[spec.name] = with_value_facts(chain, registry, name, bind)
     return FilePlan(target=name, container=index.format, tensors=tensors, whole=whole)
 
 
-def examined(chain: Chain, registry: Lookup, file: str, bind: Bind) -> Chain:
+def with_value_facts(chain: Chain, registry: Lookup, file: str, bind: Bind) -> Chain:
     """The chain of a tensor, with facts from its values if options of the backend ask for them."""
     spec, offer = chain.spec, chain.chosen
     backend = chosen_backend(chain, registry) if chain.options else None

@@ -6,7 +6,7 @@ Without a file, an example tensor takes the place of the stored one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked, Reason
 from squish_core.backends.offers import MEMORY, OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.codes import ErrorCode
-from squish_core.errors import CodecError, SquishError, UsageError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Filter, Part, Refusal, Segment, TensorSpec, check_declared
 from squish_core.specs import parse_spec
@@ -65,18 +65,15 @@ def _example(registry: Lookup, encoding: Encoding, op: str, shape: tuple[int, in
 
 def _fitted(registry: Lookup, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
     """A codec and the codecs it wraps, with the parameters that depend on values."""
-    inner = None if codec.inner is None else _fitted(registry, codec.inner, spec)
-    fitted = evolve(codec, inner=inner)
-    return evolve(fitted, params=registry.codec(fitted).fit_params(_panels(spec), spec))
 
-
-def _panels(spec: TensorSpec) -> Callable[[], Iterator[np.ndarray]]:
     def panels() -> Iterator[np.ndarray]:
         import numpy as np
 
         yield np.ones(spec.shape, dtypes.to_numpy(spec.dtype))
 
-    return panels
+    inner = None if codec.inner is None else _fitted(registry, codec.inner, spec)
+    fitted = evolve(codec, inner=inner)
+    return evolve(fitted, params=registry.codec(fitted).fit_params(panels, spec))
 
 
 def _part(dtype: str, shape: tuple[int, ...], filters: tuple[Filter, ...]) -> Part:
@@ -211,7 +208,7 @@ class Resolver:
         self,
         target: str,
         container: str,
-        recipes: Sequence[Encoding | Refusal],
+        alternatives: Sequence[Encoding | Refusal],
         *,
         spec: TensorSpec | None = None,
         op: str | None = None,
@@ -232,13 +229,14 @@ class Resolver:
             check_declared(spec)
         here = self._candidates or self.probe()
         question = self.policy, op, self.backend, here.refusals
-        cacheable = spec if spec is not None and recipes is spec.encodings and isinstance(self.policy, str) else None
+        is_stored = spec is not None and alternatives is spec.encodings
+        cacheable = spec if is_stored and isinstance(self.policy, str) else None
         answers = None if cacheable is None else answers_for(self._table, question, cacheable)
         if answers is None:
             alone = self._named is not None
-            answers = quietly(_answers, self.registry, here.candidates, recipes, spec, op, *self._order, alone)
+            answers = quietly(_answers, self.registry, here.candidates, alternatives, spec, op, *self._order, alone)
             if not answers.offers:
-                raise _no_chain(target, recipes, answers.refusals, spec)
+                raise _no_chain(target, alternatives, answers.refusals, spec)
             offers, refusals = answers.offers, answers.refusals
             if cacheable is not None:
                 keep(self._table, question, cacheable, answers)
@@ -264,7 +262,7 @@ def resolve(
     registry: Lookup,
     target: str,
     container: str,
-    recipes: Sequence[Encoding | Refusal],
+    alternatives: Sequence[Encoding | Refusal],
     *,
     spec: TensorSpec | None = None,
     backend: str | None = None,
@@ -280,13 +278,13 @@ def resolve(
         resolver = Resolver(registry, backend, policy)
         if backend is None and isinstance(policy, str):
             resolvers[policy] = resolver
-    return resolver.resolve(target, container, recipes, spec=spec, op=op)
+    return resolver.resolve(target, container, alternatives, spec=spec, op=op)
 
 
 def _answers(
     registry: Lookup,
     candidates: Sequence[Candidate],
-    recipes: Sequence[Encoding | Refusal],
+    alternatives: Sequence[Encoding | Refusal],
     spec: TensorSpec | None,
     op: str,
     policy: str,
@@ -294,8 +292,8 @@ def _answers(
     alone: bool,
 ) -> Answers:
     """Ask the candidates about every encoding and order the offers. `alone`: the caller named a backend."""
-    encodings = [item for item in recipes if isinstance(item, Encoding)]
-    refusals: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
+    encodings = [item for item in alternatives if isinstance(item, Encoding)]
+    refusals: list[tuple[Refusal, int | None]] = [(item, None) for item in alternatives if isinstance(item, Refusal)]
     offers: list[Ranked] = []
     questions = [_question(registry, spec, encoding, op) for encoding in encodings]
     refusals += [(question, rank) for rank, question in enumerate(questions) if isinstance(question, Refusal)]
@@ -419,13 +417,11 @@ def _only_by_name(offer: Offer) -> Refusal:
 
 
 def _no_chain(
-    target: str, recipes: Sequence[Encoding | Refusal], refusals: Sequence[Refusal], spec: TensorSpec | None
+    target: str, alternatives: Sequence[Encoding | Refusal], refusals: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
-    from squish_core.errors import MissingPluginError, TensorError
-
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
-    if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refusals):
+    if not any(isinstance(item, Encoding) for item in alternatives) and all(item.encoding is None for item in refusals):
         return TensorError("has no encoding that Squish knows", tensor=target, code=ErrorCode.UNREADABLE)
     real = [item for item in refusals if item.encoding is not None]
     if all(item.code == ErrorCode.WHOLE for item in real):  # only the others could run a whole model

@@ -74,12 +74,8 @@ class Weight:
         return self.linear(x.T).T
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
-        raise UsageError(
-            "x @ w is not defined",
-            tensor=self.name,
-            code="operand",
-            hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
-        )
+        hint = "Use w.linear(x), which is x @ W.T; or w @ x for W @ x."
+        raise UsageError("x @ w is not defined", tensor=self.name, code="operand", hint=hint)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
@@ -125,7 +121,7 @@ class Weight:
         x
             Of shape [..., in]: an array, or a tensor of another library on the CPU.
         out
-            A float32 array for the result; one that is contiguous is filled without a copy, where the backend can.
+            A float32 array for the result, filled without a copy if it is contiguous and the backend can.
 
         Returns
         -------
@@ -175,8 +171,8 @@ class Weight:
         -------
         function or None
             Takes the address of contiguous rows of x, their number (at least 1), and the address of the result; this
-            weight must outlive it. None where the backend has no such call, or where the codes are mapped from a file,
-            whose size `linear` checks at each call.
+            weight must outlive it. None if the backend has no such call, or if the codes are mapped from a file:
+            `linear` checks its size at each call.
 
         Examples
         --------

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from squish_core.backends.chain import Chain
 
 WHOLE = "the whole model"
-"""What a chain of the whole model is about."""
+"""The target of the chain of a whole model."""
 Feature = tuple[tuple[int, ...], str]
 """Shape and dtype id of an input or output."""
 
@@ -25,20 +25,16 @@ class WholeHandle(Protocol):
     @property
     def inputs(self) -> Mapping[str, Feature]:
         """Name -> (shape, dtype id)."""
-        ...
 
     @property
     def outputs(self) -> Mapping[str, Feature]:
         """Name -> (shape, dtype id)."""
-        ...
 
     def predict(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the model once."""
-        ...
 
     def close(self) -> None:
         """Unload the model."""
-        ...
 
 
 class WholeModel:

@@ -1,1 +1,1 @@
-"""Analysis of files: verify, diff, statistics, benchmark."""
+"""Checking files: `verify`, and maps over tensors in worker processes."""

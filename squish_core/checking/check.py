@@ -46,7 +46,7 @@ _PIECE = 1 << 22
 
 @define
 class ValueCheck:
-    """Counts NaN and infinite values of an array given in panels, and notices whether all are zero."""
+    """Counts NaN and infinite values of an array, panel by panel, and checks whether all are zero."""
 
     total: int = 0
     nan: int = 0
@@ -83,18 +83,14 @@ class ValueCheck:
         """Warnings: NaN and infinite values, and a matrix of zeros."""
         kinds = [f"{count:,} {word}" for count, word in ((self.nan, "NaN"), (self.infinite, "infinite")) if count]
         if kinds:
-            yield Problem(
-                code=ErrorCode.NOT_FINITE,
-                severity="warning",
-                where=where,
-                message=f"{' and '.join(kinds)} of {counted(self.total, 'value')}",
-            )
+            message = f"{' and '.join(kinds)} of {counted(self.total, 'value')}"
+            yield Problem(code=ErrorCode.NOT_FINITE, severity="warning", where=where, message=message)
         elif is_matrix and self.total and self.is_zero:
             yield Problem(code="zeros", severity="warning", where=where, message="its values are all zeros")
 
 
-def checked(panels: Iterable[np.ndarray]) -> ValueCheck:
-    """The check of an array's panels."""
+def check_values(panels: Iterable[np.ndarray]) -> ValueCheck:
+    """Check the panels of an array."""
     check = ValueCheck()
     for panel in panels:
         check.add(panel)
@@ -107,7 +103,7 @@ def is_matrix(shape: tuple[int, ...]) -> bool:
 
 
 def name_problem(path: Path) -> Problem | None:
-    """The error of a file whose name is the digest of other bytes; None if it is its own, or no digest.
+    """The problem of a file whose name is a digest, but not its own; None for any other file.
 
     `sha256-<64 digits>` anywhere; in a store, 64 digits of SHA-256, or 40 of the SHA-1 of a Git blob.
     """
@@ -119,13 +115,11 @@ def name_problem(path: Path) -> Problem | None:
     found = _digest(path, kind)
     if found == match[2]:
         return None
-    return Problem(
-        code=ErrorCode.DIGEST,
-        severity="error",
-        where=f"{path.parent.name}/{path.name}",
-        message=f"the file's name is the {kind} of other bytes (found {found}). It is damaged or was replaced; "
-        "delete it and download it again.",
+    message = (
+        f"the file's name is not the {kind} of its bytes (found {found}). It is damaged or was replaced; "
+        "delete it and download it again."
     )
+    return Problem(code=ErrorCode.DIGEST, severity="error", where=f"{path.parent.name}/{path.name}", message=message)
 
 
 def _digest(path: Path, kind: str) -> str:
@@ -139,11 +133,11 @@ def _digest(path: Path, kind: str) -> str:
 
 
 class SourceReader:
-    """Reads a file through one source around its own, so that bytes are checked and used, but fetched once.
+    """Reads a file through a cache, so that bytes that are both checked and used are fetched once.
 
     `file` is the file to read through. `cache` keeps what is read, up to `MEMORY_LIMIT`, until it `is_complete`; the
     file of an earlier reader brings its cache. `listener` gets what is read. A source with cheap views, and a mapped
-    file, are read as they are.
+    file, are read directly.
     """
 
     def __init__(self, file: File, *, wraps: bool = True, listener: Listener | None = None) -> None:
@@ -355,7 +349,7 @@ class Check:
                     panels = (
                         as_array(chunk, part.dtype, (len(chunk) // size,), part.byteorder) for chunk in array.chunks()
                     )
-                    self.problems += checked(panels).problems(f"{tensor.name}/{role}", False)
+                    self.problems += check_values(panels).problems(f"{tensor.name}/{role}", False)
 
     def _file_names(self) -> None:
         """Compare the names of files on disk that are digests with their bytes."""

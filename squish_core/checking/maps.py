@@ -103,12 +103,10 @@ def file_at(address: Address, mmap: bool = False) -> File:
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
     size, tensors = file.source.size, len(file)
     if (size, tensors) != (address.size, address.tensors):
+        expected = f"{counted(address.size, 'byte')}, {counted(address.tensors, 'tensor')}"
+        found = f"{counted(size, 'byte')}, {counted(tensors, 'tensor')}"
         raise FormatError(
-            "differs in a worker process",
-            file=address.path,
-            code=ErrorCode.CHANGED,
-            expected=f"{counted(address.size, 'byte')}, {counted(address.tensors, 'tensor')}",
-            found=f"{counted(size, 'byte')}, {counted(tensors, 'tensor')}",
+            "differs in a worker process", file=address.path, code=ErrorCode.CHANGED, expected=expected, found=found
         )
     return file
 

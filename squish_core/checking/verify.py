@@ -32,11 +32,11 @@ class Report:
 
     file: str = field(converter=redact)
     format: str | None
-    tensors: int
+    tensors: int = 0
     deep: bool
-    decoded: int
-    digests: int
-    unverified: int
+    decoded: int = 0
+    digests: int = 0
+    unverified: int = 0
     problems: tuple[Problem, ...]
     not_checked: tuple[str, ...] = ()
 
@@ -121,11 +121,8 @@ def verify(
     (True, 3)
     """
     if scheduler is not None and not deep:
-        raise UsageError(
-            "{option:scheduler} needs {option:deep=True}",
-            code=ErrorCode.USAGE,
-            hint="Structure is checked in one process.",
-        )
+        hint = "Structure is checked in one process."
+        raise UsageError("{option:scheduler} needs {option:deep=True}", code=ErrorCode.USAGE, hint=hint)
     try:
         if isinstance(target, File):
             file = File(target.source.unmapped(), target.index, target.registry, target.limits)
@@ -136,16 +133,7 @@ def verify(
         problem = as_problem(error)
         if error.file and os.path.basename(error.file) != os.path.basename(name):  # one of several
             problem = evolve(problem, where=f"{error.file}: {problem.where}")
-        return Report(
-            file=name,
-            format=format,
-            tensors=0,
-            deep=deep,
-            decoded=0,
-            digests=0,
-            unverified=0,
-            problems=error.findings or (problem,),
-        )
+        return Report(file=name, format=format, deep=deep, problems=error.findings or (problem,))
     try:
         check = Check(file, progress)
         check.structure()

@@ -54,11 +54,11 @@ class Encoder:
     encoder_only_params: tuple[str, ...] = ()
     """Parameters that affect encoding but are not stored; formats never see them."""
     data_params: tuple[str, ...] = ()
-    """Parameters that state what the codes happen to be (`Codec.examine`); an encoder obeys them only on request."""
+    """Parameters that describe the stored codes (`Codec.examine`); an encoder applies them only on request."""
 
     @classmethod
     def from_params(cls, params: Params, inner: Codec | None = None) -> Self:
-        """The codec with the parameters of a file; CodecError if they are invalid. `Registry.codec` keeps it."""
+        """The codec with the parameters of a file; CodecError if they are invalid. `Registry.codec` caches it."""
         if inner is not None and not cls.wraps:
             raise CodecError("this codec does not wrap another one", code="wrap")
         if inner is None and cls.wraps:
@@ -70,7 +70,7 @@ class Encoder:
         return codec
 
     def bind(self) -> None:
-        """Check `params` and `inner` as far as they do not depend on a tensor, and keep what is computed from them."""
+        """Check what does not depend on a tensor in `params` and `inner`, and store what is computed from them."""
 
     @property
     def specification(self) -> CodecSpec:
@@ -110,7 +110,7 @@ class Encoder:
 
     @property
     def error_bound(self) -> Exactness:
-        """Error bound of encoding and decoding."""
+        """Exactness of a round trip."""
         return Exactness("bounded")
 
     @classmethod
@@ -123,7 +123,7 @@ class Codec(Encoder):
     """A tensor codec with its parameters. `parts` declares the shapes of the stored parts, for the core to check.
 
     A codec overrides `parts`, `grain` and `decode`, and `bind` to check its parameters. One that encodes or has stored
-    integers overrides `encode` or `codes` and what belongs to them; the defaults say that it does not. One that wraps
+    integers overrides `encode` or `codes` and what belongs to them; by default it has neither. One that wraps
     another codec is a `Wrapper`. A codec serves several threads: after `bind`, methods change nothing.
 
     Parameters
@@ -197,7 +197,7 @@ class Codec(Encoder):
         """
 
     def doubts(self, parts: Parts, spec: TensorSpec) -> Iterator[str]:
-        """Sentences about contents that decode but that no writer means, for `verify(deep=True)`; none by default."""
+        """Warnings about contents that decode but are probably wrong, for `verify(deep=True)`; none by default."""
         return iter(())
 
     @property
@@ -298,9 +298,7 @@ class MeasuringEncoder(Protocol):
         Returns the largest error, and the sums in f64 of squared errors, squared values and squared decoded values.
         None if that needs decoding, or if a value or decoded value is not finite.
         """
-        ...
 
     def decoder(self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec) -> Decoder | None:
         """A faster decoder than `codec` for arrays of f32, f16 or bf16, with equal values rounded once; None if there
         is none."""
-        ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -76,14 +76,11 @@ class CodeLayout:
     word: str | None = None
 
     def __attrs_post_init__(self) -> None:
+        has_dtype_of_offsets = (self.offset_kind == "none") == (self.offset_dtype is None)
         rules = (
             (1 <= self.bits <= 8, "bits", "1 to 8"),
             (self.offset_kind in OFFSET_KINDS, "offset_kind", " or ".join(OFFSET_KINDS)),
-            (
-                (self.offset_kind == "none") == (self.offset_dtype is None),
-                "offset_dtype",
-                "a dtype if there are offsets",
-            ),
+            (has_dtype_of_offsets, "offset_dtype", "a dtype if there are offsets"),
             (not self.zero or self.offset_kind != "bias", "zero", "0 with a bias"),
             (self.global_scale in (None, *GLOBAL_SCALES), "global_scale", " or ".join(GLOBAL_SCALES)),
             (self._has_legal_table, "table", f"numbers, a dtype of {self.bits} bits or {STORED_TABLE!r}"),
@@ -194,17 +191,3 @@ class Codes:
             return self.offset
         offset = np.zeros(self.scale.shape) if self.offset is None else self.offset.astype(np.float64)
         return (offset + self.layout.zero).astype(np.float32)
-
-
-def _layout_of(bits: int, signed: bool, offset_kind: str, arrays: Mapping[str, Any]) -> CodeLayout:
-    """The layout of codes from their arrays alone, for callers that declare no layout."""
-    scale, offset, table = arrays["scale"], arrays.get("offset"), arrays.get("table")
-    return CodeLayout(
-        bits=bits,
-        signed=signed,
-        group=tuple(arrays["group"]),
-        scale_dtype=str(dtypes.named(scale.dtype)),
-        offset_kind="none" if offset is None else offset_kind,
-        offset_dtype=None if offset is None else str(dtypes.named(offset.dtype)),
-        table=None if table is None else tuple(table.tolist()),
-    )

@@ -59,11 +59,9 @@ class Dense(Codec):
     @classmethod
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
         if unknown := [name for name in options if name != "dtype"]:
+            found = ", ".join(unknown)
             raise CodecError(
-                f"dense has no parameter {unknown[0]!r}",
-                expected="dtype",
-                found=", ".join(unknown),
-                code=ErrorCode.PARAMS,
+                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=found, code=ErrorCode.PARAMS
             )
         dtype = options.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:

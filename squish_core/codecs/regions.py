@@ -214,9 +214,5 @@ def position_of(item: Any) -> int:
             return operator.index(item)
     except TypeError:
         pass
-    raise RangeError(
-        "an index must be an integer or a slice",
-        found=repr(item),
-        code="index",
-        hint="A list may pick rows (the first axis). For any other index, call numpy() and index the array.",
-    )
+    hint = "A list may pick rows (the first axis). For any other index, call numpy() and index the array."
+    raise RangeError("an index must be an integer or a slice", found=repr(item), code="index", hint=hint)

@@ -214,12 +214,9 @@ class StoredArray:
 
     def _check_size(self) -> None:
         if self.part.stored != self.part.nbytes:
-            raise TensorError(
-                "the stored bytes do not fit the shape",
-                expected=f"{self.part.nbytes} bytes for {self.part.dtype} {list(self.part.shape)}",
-                found=f"{self.part.stored} bytes",
-                code="size",
-            )
+            expected = f"{self.part.nbytes} bytes for {self.part.dtype} {list(self.part.shape)}"
+            found = f"{self.part.stored} bytes"
+            raise TensorError("the stored bytes do not fit the shape", expected=expected, found=found, code="size")
 
     def _decode(self, start: int, stop: int) -> tuple[int, memoryview]:
         """Decode the filter for a range; returns the start of the decoded bytes, and the bytes.

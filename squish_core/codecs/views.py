@@ -25,7 +25,7 @@ def dense_views(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and read-only array of each tensor that can be viewed: dense, in one byte range of a file that is mapped.
 
-    Without a `Tensor` each, for files with 20,000 small tensors.
+    It makes no `Tensor`: a file may have 20,000 small ones.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which files beside the tensors describe a model."""
+"""The files of a model beside its tensors: config, tokenizer, chat template."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OBJECTS = (
     "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "chat_template.json",
 )  # fmt: skip
-"""Files of a model folder with one JSON object each, besides config.json."""
+"""Files of a model folder that contain one JSON object, besides config.json."""
 TEXTS = ("merges.txt", "*.jinja")
-"""Patterns of a model folder's files with text."""
+"""Name patterns of the text files in a model folder."""
 MAX_BYTES, MAX_NODES = 64 << 20, 4 << 20
 """Maximum bytes and values of a JSON file; twice those of the largest tokenizer.json in use."""
 MAX_INLINE = 16 << 20
-"""Files of up to this size come with their bytes when a conversion is planned, so that a format can look into them."""
+"""Planning a conversion passes files up to this size with their bytes, so that the format can read them."""
 REPLACE = "Correct the file, or download it again."
 _Value = TypeVar("_Value")
 
@@ -68,13 +68,9 @@ class LazyAssets(Mapping[str, _Value]):
 
 
 def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:
-    """Resolve config and tokenizer files that are not beside `source` from `folder`; returns their names."""
-    names = [name for name in folder.members() if name.endswith(SUFFIXES)]
-    return source.overlay(folder, [name for name in names if not name.startswith(".") and not _lists_shards(name)])
-
-
-def _lists_shards(name: str) -> bool:
-    return name.endswith(".index.json")
+    """Take the config and tokenizer files that are missing beside `source` from `folder`; returns their names."""
+    names = [name for name in folder.members() if name.endswith(SUFFIXES) and not name.startswith(".")]
+    return source.overlay(folder, [name for name in names if not name.endswith(".index.json")])  # not lists of shards
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     Raises
     ------
     FormatError
-        It is not an object in JSON, or has a key twice; LimitError beyond MAX_BYTES and MAX_NODES.
+        It is not a JSON object, or a key appears twice; LimitError beyond MAX_BYTES and MAX_NODES.
 
     Examples
     --------
@@ -120,14 +116,9 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     except SquishError as error:
         raise error.within(part=name, hint=REPLACE) from None
     if not isinstance(parsed, dict):
+        found = repr(text.lstrip()[:4])
         raise FormatError(
-            "is not a JSON object",
-            part=name,
-            offset=0,
-            expected="'{'",
-            found=repr(text.lstrip()[:4]),
-            code="json",
-            hint=REPLACE,
+            "is not a JSON object", part=name, offset=0, expected="'{'", found=found, code="json", hint=REPLACE
         )
     return parsed
 
@@ -138,7 +129,7 @@ def check_assets(assets: Mapping[str, bytes]) -> None:
     Parameters
     ----------
     assets
-        Contents by file name; files of no known kind are ignored.
+        Contents by file name; other files are ignored.
 
     Raises
     ------
@@ -186,11 +177,5 @@ def parse_text(data: bytes, name: str, code: str = "encoding") -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(
-            "is not UTF-8",
-            part=name,
-            offset=error.start,
-            found=repr(data[error.start : error.start + 4]),
-            code=code,
-            hint=REPLACE,
-        ) from None
+        found = repr(data[error.start : error.start + 4])
+        raise FormatError("is not UTF-8", part=name, offset=error.start, found=found, code=code, hint=REPLACE) from None

@@ -1,4 +1,4 @@
-"""The interfaces of file formats: `Container` reads files, and `WritableContainer` writes them, too."""
+"""The interfaces of file formats: `Container` reads files, and `WritableContainer` also writes them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Container:
         raise NotImplementedError
 
     def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
-        """Read the header under the declared read options (`ContainerInfo.reading`) of `format="id:key=value"`.
+        """Read the header with the read options of `format="id:key=value"`, which `ContainerInfo.reading` declares.
 
         Parameters
         ----------
@@ -78,29 +78,29 @@ class Container:
         Returns
         -------
         Index
-            As of `read_index`, which a format without read options keeps.
+            As from `read_index`, which a format without read options calls.
         """
         return self.read_index(source, limits)
 
     def unrefined(self, index: Index, source: Source, limits: Limits) -> Index:
-        """Add to the Index what a file says to refinements that will not read it: its format was stated by name.
+        """Complete the Index of a file that no refinement will read, because the caller named this format.
 
         Parameters
         ----------
         index
-            As of `read_index`.
+            As from `read_index`.
         source, limits
             As in `read_index`.
 
         Returns
         -------
         Index
-            The same by default.
+            The Index itself by default.
         """
         return index
 
     def loading(self, source: Source) -> None:
-        """React to the first values that are read of a file whose Index has `pending_caches`.
+        """React to the first read of values from a file whose Index has `pending_caches`.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class Container:
         """
 
     def sniff(self, source: Source) -> bool:
-        """Whether a file with this format's signature has this format. Called only if the declaration has `sniffs`.
+        """Whether a file with this format's signature is in this format. Called only if the declaration has `sniffs`.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class Container:
         return True
 
     def encodings_for(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
-        """Encodings that a combination of the declared `features` stands for, without a file.
+        """Encodings for a combination of the declared `features`, without a file.
 
         Parameters
         ----------
@@ -134,8 +134,8 @@ class Container:
         Returns
         -------
         tuple of Encoding or Refusal
-            In order of preference. A Refusal stands for an encoding that one feature names and another excludes, so
-            that the chain can give the reason.
+            In order of preference. A Refusal takes the place of an encoding that one feature names and another
+            excludes, so that the chain can list the reason.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class Container:
         raise FormatError("this format has no features; use a file instead", code="features")
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
-        """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
+        """Check what only the data show, in addition to the core's checks of bounds, digests and decoding.
 
         Parameters
         ----------
@@ -163,9 +163,9 @@ class Container:
 
 
 class WritableContainer(Container):
-    """A file format that can be written, too: it implements `accepts`, `write` and, where it drops less, `plan_file`.
+    """A file format that can also be written: it implements `accepts`, `write` and, to store metadata, `plan_file`.
 
-    `write` decides all sizes and places: planning calls it with a sink that only records them (`Sink.records`).
+    `write` decides all sizes and offsets: planning calls it with a sink that only records them (`Sink.records`).
 
     Examples
     --------
@@ -212,12 +212,12 @@ class WritableContainer(Container):
         Returns
         -------
         Encoding, Refusal or None
-            None leaves the refusal of `accepts` in place.
+            None keeps the refusal of `accepts`.
         """
         return None
 
     def tells_symmetric(self, options: Options) -> bool:
-        """Whether this format stores or states codes whose zero points are all the middle in another way than others.
+        """Whether this format stores symmetric codes, whose zero points are all the middle, in a form of their own.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ class WritableContainer(Container):
         Returns
         -------
         bool
-            If True, planning reads stored zero points, and `accepts` and `accepts_codes` are asked about such codes as
+            If True, planning reads stored zero points, and passes symmetric codes to `accepts` and `accepts_codes` as
             codes without zero points.
         """
         return False
@@ -249,22 +249,22 @@ class WritableContainer(Container):
         return {spec.name: codec for spec in specs}
 
     def preset(self, name: str, model: ModelFacts) -> str | None:
-        """What an encoding's bare name means as the rule for all tensors of a model.
+        """What the bare name of an encoding means in a rule for all tensors.
 
         Parameters
         ----------
         name, model
-            The name as in `encode=`, in small letters, and the model to write.
+            The name in `encode=`, in lower case, and the model to write.
 
         Returns
         -------
         str or None
-            Another specification, such as a preset; None: the encoding itself.
+            Another specification, such as a preset; None for the encoding itself.
         """
         return None
 
     def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
-        """What to encode a tensor as whose shape the codec of a rule with a pattern cannot take; None: nothing else.
+        """The codec for a tensor whose shape does not fit the codec of a rule with a pattern; None if there is none.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class WritableContainer(Container):
         Returns
         -------
         CodecSpec or None
-            The codec to use in its place, as the format's own quantizer does; the step's note names it.
+            The codec that the format's own quantizer would use instead; the step's note names it.
         """
         return None
 
@@ -289,7 +289,7 @@ class WritableContainer(Container):
         Returns
         -------
         dict
-            Name -> reason, for the report. An unknown tensor is not left out but an error of `plan_file`.
+            Name -> reason, for the report. For a tensor that it does not know, `plan_file` raises an error instead.
         """
         return {}
 
@@ -309,11 +309,7 @@ class WritableContainer(Container):
         return {}
 
     def plan_file(
-        self,
-        specs: Sequence[TensorSpec],
-        meta: Mapping[str, Any],
-        assets: Mapping[str, Part],
-        options: Options,
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
         """State what the file cannot store: by default, all metadata and assets.
 
@@ -344,7 +340,7 @@ class WritableContainer(Container):
         Parameters
         ----------
         sink
-            The output: one file, or the files of a folder; or what only records the places of all bytes.
+            The output: one file, the files of a folder, or a sink that only records offsets.
         tensors
             The tensors that `plan_file` got, each part as a stream.
         meta, assets, options
@@ -398,7 +394,7 @@ class WritableContainer(Container):
         return False
 
     def options_for(self, source: Source, index: Index, options: Options) -> Options:
-        """The write options of a conversion, with those that its source settles.
+        """The write options of a conversion, completed from its source.
 
         Parameters
         ----------
@@ -410,6 +406,6 @@ class WritableContainer(Container):
         Returns
         -------
         dict
-            `options`, unless the format takes something other than tensors from a source of its own.
+            `options` by default; more if the format copies data other than tensors from a source in the same format.
         """
         return options

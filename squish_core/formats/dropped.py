@@ -1,4 +1,4 @@
-"""What a target cannot store of its source."""
+"""Records of what a target cannot store."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ class Dropped:
     """
 
     kind: Literal[
-        "metadata",
-        "asset",
-        "attribute",
-        "part",
-        "digest",
-        "child",
-        "encoding",
-        "declaration",
-        "tensor",
-        "graph",
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor", "graph"
     ]
     name: str
     reason: str = ""
@@ -37,12 +28,12 @@ class Dropped:
 
 
 def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """Make the records of files beside the tensors that a target cannot store.
+    """Make the records of assets that a target cannot store.
 
     Parameters
     ----------
     names
-        Their names.
+        Names of the files.
     reason
         Why the target cannot store them.
 
@@ -60,12 +51,12 @@ def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...
 
 
 def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """Make the records of keys of metadata that a target cannot store.
+    """Make the records of metadata keys that a target cannot store.
 
     Parameters
     ----------
     keys
-        Their keys.
+        The keys.
     reason
         Why the target cannot store them.
 

@@ -77,7 +77,7 @@ class JsonMembers:
         return _members(depth).match(self.raw, begin, begin + self.piece)
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
-        """A member longer than a piece: a long string, or an object that is itself read in pieces."""
+        """Parse a member longer than a piece: a long string, or an object, which is read in pieces."""
         key = _KEY.match(self.raw, begin, begin + self.piece)
         if key is None:
             raise self._syntax_error(begin)
@@ -135,11 +135,9 @@ class JsonMembers:
                 "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + self.piece - 8
             ):
                 return error
+        expected = f"at most {self.piece} bytes"
         return LimitError(
-            f"the {self.what} has an entry that is too long",
-            offset=self.start + begin,
-            expected=f"at most {self.piece} bytes",
-            code="entry",
+            f"the {self.what} has an entry that is too long", offset=self.start + begin, expected=expected, code="entry"
         )
 
     def _too_deep(self, begin: int) -> LimitError:
@@ -165,9 +163,9 @@ def load_json(
     raw
         UTF-8 text.
     what
-        What the text is, for errors ("the header").
+        Name of the text in errors, without "the".
     limits
-        Caps of the file.
+        Limits to check.
     piece
         Bytes to parse at a time; 0 for all.
     constants
@@ -181,11 +179,11 @@ def load_json(
     Raises
     ------
     FormatError
-        It is not JSON, not an object, or has a key twice; LimitError if it exceeds the limits.
+        It is not JSON, not an object, or a key appears twice; LimitError if it exceeds the limits.
 
     Examples
     --------
-    >>> load_json(b'{"shape": [2, 3]}', "the header", squish.Limits())
+    >>> load_json(b'{"shape": [2, 3]}', "header", squish.Limits())
     {'shape': [2, 3]}
     """
     members_by_key: dict[str, Any] = {}
@@ -206,7 +204,7 @@ def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, l
     at
         Offset of the piece in bytes, for errors.
     limits
-        Caps of the file.
+        Limits to check.
 
     Raises
     ------

@@ -29,7 +29,7 @@ _ROLE = re.compile(r"\.(weight|bias)$")
 
 
 def kind_of(name: str) -> str | None:
-    """Return what a tensor is for, from its name: in Hugging Face's and GGUF's spelling.
+    """Return the kind of a tensor, from its name in Hugging Face's or GGUF's spelling.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def kind_of(name: str) -> str | None:
     Returns
     -------
     str or None
-        NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for the rest (projections, experts).
+        NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for others (projections, experts).
 
     Examples
     --------

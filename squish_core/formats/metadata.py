@@ -52,7 +52,7 @@ def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any],
     data
         The block.
     limits
-        Caps of the file.
+        Limits to check.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any],
     Raises
     ------
     FormatError
-        It is not such a block (code `meta`).
+        The bytes are not a metadata block (code `meta`).
 
     Examples
     --------

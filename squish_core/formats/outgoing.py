@@ -38,7 +38,7 @@ class Stream:
         yield from self._chunks()
 
     def read(self) -> bytes:
-        """The whole part; zeros while a target is laid out (`Sink.records`), so its values must not decide sizes."""
+        """The whole part; zeros while a target is laid out (`Sink.records`), so sizes must not depend on it."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
     def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
@@ -54,9 +54,4 @@ class Stream:
                 if digest is not None:
                     digest.update(chunk)
         if sink.tell() - start != self.part.nbytes:
-            raise FormatError(
-                "part size mismatch",
-                expected=self.part.nbytes,
-                found=sink.tell() - start,
-                code="size",
-            )
+            raise FormatError("part size mismatch", expected=self.part.nbytes, found=sink.tell() - start, code="size")

@@ -1,4 +1,4 @@
-"""The Protocol Buffers wire format for untrusted files: fields are listed without reading what they hold."""
+"""The Protocol Buffers wire format for untrusted files: fields are listed without reading their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOW = 4096
 
 
 class _Window:
-    """Bytes of a source around the last position: a mapping as a whole, other sources in small pieces."""
+    """Buffered bytes of a source around the last position: all of a mapping, else a small piece."""
 
     def __init__(self, source: Source) -> None:
         self.source, self._start, self._data = source, 0, memoryview(b"")
@@ -31,7 +31,7 @@ class _Window:
         return self._data[at]
 
     def view(self, offset: int, length: int) -> memoryview:
-        """A range of the source; a short one of the bytes around the last position."""
+        """A range of the source, from the buffer if it contains the range."""
         at = offset - self._start
         if length <= _WINDOW and 0 <= at <= len(self._data) - length:
             return self._data[at : at + length]
@@ -73,7 +73,7 @@ class Message:
 
     @classmethod
     def of(cls, data: Source | bytes | memoryview) -> Message:
-        """The message that a whole file is.
+        """The message that a whole file consists of.
 
         Parameters
         ----------

@@ -24,9 +24,9 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     Parameters
     ----------
     name
-        What the file has for a name.
+        The name in the file, of any type.
     limits
-        Caps of the file.
+        Limits to check.
     offset
         Where the name begins, in bytes, for errors.
 
@@ -46,13 +46,9 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     'layers.0.weight'
     """
     if not isinstance(name, str):
+        found = type(name).__name__
         raise FormatError(
-            "a tensor name is not text",
-            offset=offset,
-            expected="text",
-            found=type(name).__name__,
-            code="name",
-            hint=_DAMAGED,
+            "a tensor name is not text", offset=offset, expected="text", found=found, code="name", hint=_DAMAGED
         )
     if not name or "\0" in name:
         raise FormatError(
@@ -65,13 +61,10 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
             hint=_DAMAGED,
         )
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
+        expected = f"at most {limits.name} bytes"
+        found = f"{len(name.encode('utf-8', 'surrogatepass'))} bytes"
         raise LimitError(
-            "a tensor name is too long",
-            offset=offset,
-            expected=f"at most {limits.name} bytes",
-            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes",
-            code="name",
-            limit="name",
+            "a tensor name is too long", offset=offset, expected=expected, found=found, code="name", limit="name"
         )
     return name
 
@@ -95,9 +88,9 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     Parameters
     ----------
     shape
-        What the file has for a shape.
+        The shape in the file, of any type.
     limits
-        Caps of the file.
+        Limits to check.
     tensor
         Name of the tensor, for errors.
     offset
@@ -118,47 +111,32 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     >>> check_shape([4, 32], squish.Limits(), tensor="w")
     (4, 32)
     """
+    place: dict[str, Any] = {"tensor": tensor, "offset": offset}
     if not isinstance(shape, (list, tuple)):
+        found = type(shape).__name__
         raise FormatError(
-            "the shape is not a list",
-            tensor=tensor,
-            offset=offset,
-            expected="a list of integers",
-            found=type(shape).__name__,
-            code="shape",
-            hint=_DAMAGED,
+            "the shape is not a list", expected="a list of integers", found=found, code="shape", hint=_DAMAGED, **place
         )
     for size in shape:
         if type(size) is not int or size < 0:
+            expected = "an integer, 0 or more"
             raise FormatError(
-                "invalid dimension",
-                tensor=tensor,
-                offset=offset,
-                expected="an integer, 0 or more",
-                found=repr(size),
-                code="shape",
-                hint=_DAMAGED,
+                "invalid dimension", expected=expected, found=repr(size), code="shape", hint=_DAMAGED, **place
             )
     if len(shape) > limits.rank:
+        expected = f"at most {limits.rank}"
         raise LimitError(
-            "too many dimensions",
-            tensor=tensor,
-            offset=offset,
-            expected=f"at most {limits.rank}",
-            found=len(shape),
-            code="shape",
-            limit="rank",
+            "too many dimensions", expected=expected, found=len(shape), code="shape", limit="rank", **place
         )
     # Another axis of size 0 makes the byte count 0, but no array can have an axis this long.
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
             "the shape is larger than any array",
-            tensor=tensor,
-            offset=offset,
             expected=f"fewer than {_ELEMENTS} elements",
             found=list(shape),
             code="shape",
             hint=_DAMAGED,
+            **place,
         )
     return tuple(shape)
 
@@ -175,19 +153,19 @@ def check_extents(
     files
         The files, with their sizes.
     aliases
-        What becomes of identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
+        What to do about identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
 
     Returns
     -------
     problems : list of Problem
         The identical ranges, with `aliases="problem"`.
     contiguous : bool
-        Whether the ranges of each file leave no hole, for formats that forbid holes.
+        Whether the ranges of each file leave no gap, for formats that forbid gaps.
 
     Raises
     ------
     TruncatedError
-        A range ends behind its file (code `bounds`).
+        A range ends past the end of its file (code `bounds`).
     FormatError
         Two ranges overlap (code `overlap`).
 
@@ -224,14 +202,8 @@ def check_extents(
         if same and aliases == "accept":
             continue
         if same and aliases == "problem":
-            problems.append(
-                Problem(
-                    code="alias",
-                    severity="warning",
-                    where=after[3],
-                    message=f"shares the bytes at {after[1]} with {before[3]!r}",
-                )
-            )
+            message = f"shares the bytes at {after[1]} with {before[3]!r}"
+            problems.append(Problem(code="alias", severity="warning", where=after[3], message=message))
             continue
         raise FormatError(
             f"the data {'has the same byte range as' if same else 'overlaps'} that of {before[3]!r}",
@@ -247,19 +219,14 @@ def check_extents(
 
 
 def check_index(index: Index, limits: Limits, *, views: bool = False) -> None:
-    """Check any Index, whichever plugin made it: number of tensors, names, shapes, sizes, bounds.
+    """Check the Index of any plugin: number of tensors, names, shapes, sizes, bounds.
 
     `views`: the container declares that tensors may overlap.
     """
     aliases = "views" if views else "accept"
     if len(index.tensors) > limits.tensors:
-        raise LimitError(
-            "too many tensors",
-            expected=f"at most {limits.tensors}",
-            found=len(index.tensors),
-            code="count",
-            limit="tensors",
-        )
+        expected = f"at most {limits.tensors}"
+        raise LimitError("too many tensors", expected=expected, found=len(index.tensors), code="count", limit="tensors")
     if isinstance(index.tensors, LazyTensors):
         check_extents(index.tensors.extents, index.files, aliases=aliases)
     else:

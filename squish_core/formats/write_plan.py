@@ -1,4 +1,4 @@
-"""What a format says about a file before it is written."""
+"""The plan of a file: what its format cannot store, and notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from squish_core.formats.dropped import Dropped
 
 @frozen(kw_only=True)
 class WritePlan:
-    """What a file will lack of its source.
+    """What a file will lack of the content of its source.
 
     `dropped`: what the format cannot store. `notes`: sentences for the user. `stacks`: name of a stacked tensor ->
     names of the tensors in its rows, in order.

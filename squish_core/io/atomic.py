@@ -102,7 +102,7 @@ def new_temporary(target: Path, create: Callable[[Path], int]) -> Iterator[NewTe
         with suppress(OSError):
             _delete(path)
         with suppress(OSError):
-            for folder in absent:  # those that `create` made, as far as they are empty
+            for folder in absent:  # those that `create` made, if they are empty
                 folder.rmdir()
         raise
     finally:
@@ -146,16 +146,16 @@ def remove(leftover: Temporary) -> bool:
     fd = None if not IS_POSIX and leftover.age < _FRESH else _open(leftover.path)
     if fd is None:
         return False
-    found = NewTemporary(leftover.path, fd)
+    temporary = NewTemporary(leftover.path, fd)
     try:
         if try_lock(fd) is not True or not is_same_file(lockable(leftover.path), fd):
             return False
         if not IS_POSIX:
-            found.release()
+            temporary.release()
         _delete(leftover.path)
         return True
     finally:
-        found.release()
+        temporary.release()
 
 
 def _beside(target: Path) -> Path:
@@ -334,7 +334,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int:
 
 
 def create_folder(path: Path, target: Path, mode: int | None) -> int:
-    """Create a temporary folder; whoever may read its files may list it."""
+    """Create a temporary folder; users who may read its files may list it."""
     with creation(target):
         make_folders(target)
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
@@ -357,7 +357,7 @@ def check_parent(target: Path) -> None:
     folder = nearest_folder(target)
     if not folder.is_dir():
         raise WriteError("is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder.")
-    if not target.parent.exists() and (hint := home_hint(target.parent)):  # made, it would be called `~`
+    if not target.parent.exists() and (hint := home_hint(target.parent)):  # it would be created with the name `~`
         raise MissingFileError("the folder does not exist", file=str(target.parent), code=ErrorCode.MISSING, hint=hint)
 
 
@@ -365,12 +365,8 @@ def check_regular(target: Path) -> None:
     """Raise WriteError if a target exists and is not a regular file."""
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "not a regular file"
-        raise WriteError(
-            f"is {kind}, and cannot be overwritten",
-            file=str(target),
-            code=ErrorCode.FILE_KIND,
-            hint="Name a file in it." if kind == "a folder" else "Name a regular file.",
-        )
+        hint = "Name a file in it." if kind == "a folder" else "Name a regular file."
+        raise WriteError(f"is {kind}, and cannot be overwritten", file=str(target), code=ErrorCode.FILE_KIND, hint=hint)
 
 
 @contextmanager
@@ -386,13 +382,8 @@ def creation(target: Path) -> Iterator[None]:
 
 def unwritable(target: Path, reason: str) -> WriteError:
     """Error for a target that cannot be written."""
-    return WriteError(
-        "cannot be written",
-        file=str(target),
-        found=reason,
-        code="unwritable",
-        hint=f"Check that you may create files in {str(target.parent)!r} and that the name is not too long.",
-    )
+    hint = f"Check that you may create files in {str(target.parent)!r} and that the name is not too long."
+    return WriteError("cannot be written", file=str(target), found=reason, code="unwritable", hint=hint)
 
 
 def sync_rename(target: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Caches that evict what was used longest ago; the one of folders that can be rebuilt from their sources, by key."""
+"""Eviction of what was used longest ago, and the cache of folders that can be rebuilt from their sources."""
 
 from __future__ import annotations
 
@@ -92,12 +92,9 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            hint = f"Set {FOLDER} to a writable folder."
             raise WriteError(
-                "the cache cannot be written",
-                file=str(folder.parent),
-                found=error.strerror,
-                code="write",
-                hint=f"Set {FOLDER} to a writable folder.",
+                "the cache cannot be written", file=str(folder.parent), found=error.strerror, code="write", hint=hint
             ) from None
         try:
             fill(folder)
@@ -130,7 +127,7 @@ def surplus(entries: Iterable[CacheEntry], limit: int) -> list[CacheEntry]:
     Parameters
     ----------
     entries
-        What a cache holds.
+        The entries of a cache.
     limit
         Maximum sum of the sizes of what stays, in bytes.
 

@@ -34,7 +34,7 @@ def crc32c() -> Any:
 
 
 class CompiledCrc32c:
-    """A hasher over google-crc32c, whose own one takes no writable buffers."""
+    """A hasher over google-crc32c, whose own hasher accepts no writable buffers."""
 
     def __init__(self, extend: Callable[[int, Any], int]) -> None:
         self._extend, self._checksum = extend, 0
@@ -151,11 +151,6 @@ def _sha256() -> Any:
     return sha256()
 
 
-def _crc32c() -> Any:
-
-    return crc32c()
-
-
 def _xxh3() -> Any:
     try:
         import xxhash
@@ -171,7 +166,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (_sha256, ""), "crc32c": (_crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (_sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 
@@ -212,7 +207,7 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
     Returns
     -------
     Verdict
-        `matches`, `differs` with the true digest, or `unverified` for an unknown algorithm.
+        State "ok"; "wrong", with both digests; or "unverified" for an unknown algorithm.
 
     Examples
     --------

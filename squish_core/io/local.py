@@ -14,25 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, snapshot_of, subfolders
 from squish_core.io.rollback import committed_size
-from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
+from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed, shrunk_error
 from squish_core.io.system import BINARY
 
 
-def mapped(fd: int, size: int) -> memoryview:
+def map_shared(fd: int, size: int) -> memoryview:
     """Map the first `size` bytes (at least one) of an open file, read-only. Views keep the mapping alive."""
     if sys.platform == "win32":
         return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
     return _mapping(fd, 0, size, mmap.PROT_READ, mmap.MAP_SHARED).toreadonly()
 
 
-def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
+def map_private(fd: int, offset: int, length: int) -> memoryview:
     """Map a range (at least one byte) of an open file copy-on-write: writes never reach the file."""
     start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     size = offset + length - start
@@ -75,7 +73,7 @@ if sys.platform != "win32":
 
 
 def release_pages(view: memoryview) -> None:
-    """Give the resident pages of a mapping back to the system; reading them again takes them from its cache."""
+    """Return the resident pages of a mapping to the system; later reads take them from its page cache."""
     advice = getattr(mmap, "MADV_DONTNEED", None)
     if advice is None:
         return
@@ -83,37 +81,6 @@ def release_pages(view: memoryview) -> None:
         view.obj.madvise(advice)
     elif isinstance(view.obj, ctypes.Array):
         _libc.madvise(ctypes.addressof(view.obj), view.nbytes, advice)
-
-
-@frozen
-class MappedFile:
-    """A file that loaded weights read in place. Identified by path: one descriptor per file would be too many."""
-
-    name: str
-    node: tuple[int, int]
-    """Device and inode."""
-    size: int
-
-    def check(self) -> None:
-        """Raise TruncatedError if the file has shrunk. A deleted or replaced file stays alive under its mapping."""
-        try:
-            info = os.stat(self.name)
-        except OSError:
-            return
-        if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
-            raise shrunk(self.name, self.size, info.st_size)
-
-
-def shrunk(name: str, expected: int, size: int) -> TruncatedError:
-    """Error for a file that shrank while it was open."""
-    return TruncatedError(
-        "the file changed while it was open",
-        file=name,
-        expected=f"{expected} bytes",
-        found=f"{size} bytes",
-        code=ErrorCode.CHANGED,
-        hint="Open it again once it is complete.",
-    )
 
 
 Identity = tuple[int, int, int, int]
@@ -139,6 +106,8 @@ class _Handle:
 class FileSource(Source):
     """A regular file: headers through pread, tensor bytes through one lazy, read-only mapping."""
 
+    path: Path
+
     def __init__(self, path: Path) -> None:
         try:
             handle = _Handle(path)
@@ -154,20 +123,14 @@ class FileSource(Source):
         self._handle: _Handle | None = handle
         self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
-            raise FormatError(
-                "is not a regular file",
-                file=str(path),
-                found=file_type(info.st_mode),
-                code=ErrorCode.FILE_KIND,
-                hint="Squish needs random access; write the data to a file first.",
-            )
+            hint = "Squish needs random access; write the data to a file first."
+            found = file_type(info.st_mode)
+            raise FormatError("is not a regular file", file=str(path), found=found, code=ErrorCode.FILE_KIND, hint=hint)
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return regular_files(self.path.parent / folder)
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return subfolders(self.path.parent / folder)
 
     @property
@@ -226,11 +189,9 @@ class FileSource(Source):
         return handle
 
     def _open_member(self, name: str) -> Source:
-        assert self.path is not None
         return FileSource(self.path.parent / name)
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        assert self.path is not None
         _refuse_links(self.path.parent, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -265,7 +226,7 @@ class FileSource(Source):
         with self._lock:
             handle = self._open()
             if self._map is None:
-                self._map = mapped(handle.fd, self.size)
+                self._map = map_shared(handle.fd, self.size)
             return self._map
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
@@ -274,10 +235,10 @@ class FileSource(Source):
         return partial(_map_privately, self.name, self.identity, offset, length)
 
     def backing(self) -> Backing | None:
-        return MappedFile(self.name, self.identity[:2], self.size) if self._maps else None
+        return Backing(self.name, self.identity[:2], self.size) if self._maps else None
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
-        return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+        return shrunk_error(self.name, self.size, os.fstat(handle.fd).st_size)
 
     def _read_error(self, error: OSError, offset: int) -> FormatError:
         if error.errno == errno.ENOMEM:
@@ -304,11 +265,11 @@ def _map_privately(name: str, identity: Identity, offset: int, length: int) -> m
         handle = _Handle(name)
         current = _identity(os.fstat(handle.fd))
         if length and current == identity:
-            return mapped_privately(handle.fd, offset, length)
+            return map_private(handle.fd, offset, length)
     except OSError:  # the file is gone, or the process has too many mappings
         return None
     if current[:2] == identity[:2] and current[2] < offset + length:  # mapped pages are gone
-        raise shrunk(name, offset + length, current[2])
+        raise shrunk_error(name, offset + length, current[2])
     return None
 
 
@@ -316,6 +277,7 @@ class FolderSource(Source):
     """A folder; its regular files are members."""
 
     is_dir = True
+    path: Path
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), 0)
@@ -328,11 +290,9 @@ class FolderSource(Source):
         return self._maps
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return regular_files(self.path / folder)
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        assert self.path is not None
         return subfolders(self.path / folder)
 
     def stat(self, path: str) -> tuple[int, int] | None:
@@ -346,13 +306,11 @@ class FolderSource(Source):
 
     def _open_member(self, name: str) -> Source:
         """Open a member; one that was dropped and is opened again must be the same file."""
-        assert self.path is not None
         member = FileSource(self.path / name)
         self._check_same(name, member.identity)
         return member
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        assert self.path is not None
         _refuse_links(self.path, path, member)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:
@@ -454,12 +412,8 @@ def open_source(target: Any) -> Source:
         raise FormatError("the path is empty", file=repr(name), code=ErrorCode.MISSING, hint="Name a file.")
     path = Path(name)
     if "://" in name and not path.exists():
-        raise FormatError(
-            "is not a local path",
-            file=name,
-            code=ErrorCode.MISSING,
-            hint="Name a local path here; `squish.open` reads URLs where squish-remote is installed.",
-        )
+        hint = "Name a local path here; `squish.open` reads URLs where squish-remote is installed."
+        raise FormatError("is not a local path", file=name, code=ErrorCode.MISSING, hint=hint)
     try:
         info = path.stat()
     except (OSError, ValueError) as error:

@@ -87,7 +87,7 @@ def missing(path: Path, error: Exception) -> FileAccessError:
 
 
 def nearest_folder(target: Path) -> Path:
-    """The nearest folder above a target that exists, or what is in the place of one."""
+    """The nearest existing path above a target: a folder, unless a file is in its place."""
     return next((parent for parent in target.parents if os.path.lexists(parent)), Path())
 
 

@@ -139,5 +139,5 @@ class Pin:
                     expected=f"{name} {expected}",
                     found=f"{name} {found}",
                     code=ErrorCode.CHANGED,
-                    hint="Open its address, without the pin, to read what is there.",
+                    hint="Open its URL, without the pin, to read the current content.",
                 )

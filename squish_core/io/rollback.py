@@ -142,16 +142,10 @@ def _finding(path: Path, size: int, actual_size: int, running: bool) -> Problem:
     from squish_core.model import Problem
 
     if running:
-        return Problem(
-            code=ErrorCode.EDIT_RUNNING,
-            severity="note",
-            where=path.name,
-            message=f"another process is appending to the file; only the first {size} bytes are read",
-        )
-    return Problem(
-        code=ErrorCode.TORN_APPEND,
-        severity="warning",
-        where=path.name,
-        message=f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are ignored. "
-        "The next edit or `squish edit FILE --recover` removes them",
+        message = f"another process is appending to the file; only the first {size} bytes are read"
+        return Problem(code=ErrorCode.EDIT_RUNNING, severity="note", where=path.name, message=message)
+    message = (
+        f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are ignored. "
+        "The next edit or `squish edit FILE --recover` removes them"
     )
+    return Problem(code=ErrorCode.TORN_APPEND, severity="warning", where=path.name, message=message)

@@ -34,7 +34,7 @@ WRITES = 3
 
 
 class Syncer:
-    """Writes to files and syncs them in background threads; `settle` and `wait` raise an OSError from any of them."""
+    """Writes to files and syncs them in background threads; `finish_writes` and `wait` raise their OSErrors."""
 
     def __init__(self) -> None:
         self._pool = Pool(THREADS)
@@ -47,21 +47,23 @@ class Syncer:
             self._writes.popleft().result()
         self._writes.append(self._submitted(write_at, file, data, offset))
 
-    def settle(self) -> None:
+    def finish_writes(self) -> None:
         """Wait until all bytes are written."""
         while self._writes:
             self._writes.popleft().result()
 
     def begin(self, file: BinaryIO) -> None:
         """Start writeback of a file's dirty pages."""
-        self._submit(file)
+        while len(self._running) >= MOST:
+            self._running.popleft().result()
+        self._running.append(self._submitted(os.fsync, file))
 
     def finish(self, file: BinaryIO) -> None:
         """Flush and close a file, and sync it in the background."""
         with file:
             file.flush()
-            self.settle()
-            self._submit(file)
+            self.finish_writes()
+            self.begin(file)
 
     def wait(self) -> None:
         """Wait until all syncs are done."""
@@ -71,11 +73,6 @@ class Syncer:
     def close(self) -> None:
         """Cancel writes and syncs that have not started, and wait for the others."""
         self._pool.close()
-
-    def _submit(self, file: BinaryIO) -> None:
-        while len(self._running) >= MOST:
-            self._running.popleft().result()
-        self._running.append(self._submitted(os.fsync, file))
 
     def _submitted(self, function: Callable[..., None], file: BinaryIO, *arguments: Any) -> Future[None]:
         """A call with a descriptor of its own: the file may be closed meanwhile."""
@@ -192,7 +189,7 @@ class Sink:
         """Overwrite earlier bytes, such as header fields whose value follows from the data."""
         assert self._file is not None
         assert offset + len(data) <= self._position
-        self._settle()
+        self._finish_writes()
         self._file.seek(offset)
         self._file.write(data)
         self._file.seek(self._position)
@@ -219,7 +216,7 @@ class Sink:
     def read_back(self, offset: int, length: int) -> bytes:
         """Read earlier bytes."""
         assert self._file is not None
-        self._settle()
+        self._finish_writes()
         self._file.seek(offset)
         data = self._file.read(length)
         self._file.seek(self._position)
@@ -228,7 +225,7 @@ class Sink:
     def truncate(self, offset: int) -> None:
         """Drop all bytes from `offset` on."""
         assert self._file is not None
-        self._settle()
+        self._finish_writes()
         self._file.truncate(offset)
         self._file.seek(offset)
         self._advance(offset - self._position)
@@ -347,10 +344,10 @@ class Sink:
             self._advance(len(view))
         self._file.seek(self._position)
 
-    def _settle(self) -> None:
+    def _finish_writes(self) -> None:
         """Wait for the writes of other threads."""
         if self._syncer is not None:
-            self._syncer.settle()
+            self._syncer.finish_writes()
 
     def _advance(self, count: int) -> None:
         self._position += count

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
+from squish_core.codes import ErrorCode
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
 if TYPE_CHECKING:
@@ -22,11 +25,37 @@ MEMBERS = 64
 """Open files per folder, at most: a model may have more files than a process may have descriptors."""
 
 
-class Backing(Protocol):
-    """The file under a mapped view."""
+@frozen
+class Backing:
+    """A mapped file that loaded weights read in place. Identified by path: one descriptor per file would be too many.
+
+    `node`: device and inode.
+    """
+
+    name: str
+    node: tuple[int, int]
+    size: int
 
     def check(self) -> None:
-        """Raise TruncatedError if the file has become shorter than its mapping."""
+        """Raise TruncatedError if the file has shrunk. A deleted or replaced file stays alive under its mapping."""
+        try:
+            info = os.stat(self.name)
+        except OSError:
+            return
+        if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
+            raise shrunk_error(self.name, self.size, info.st_size)
+
+
+def shrunk_error(name: str, expected: int, size: int) -> TruncatedError:
+    """Error for a file that shrank while it was open."""
+    return TruncatedError(
+        "the file changed while it was open",
+        file=name,
+        expected=f"{expected} bytes",
+        found=f"{size} bytes",
+        code=ErrorCode.CHANGED,
+        hint="Open it again once it is complete.",
+    )
 
 
 class Source:
@@ -92,14 +121,14 @@ class Source:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
 
     def expect(self, statements: Iterable[Statement]) -> bool:
-        """Compare statements about bytes with the bytes, each before those that it concerns are read.
+        """Compare statements about bytes with the bytes, each before its bytes are read.
 
         Returns whether this source does so; if not, the caller must read and compare the bytes itself.
         """
         return False
 
     def release_pages(self) -> None:
-        """Give memory that holds pages of the file back to the system; views stay valid."""
+        """Return memory with pages of the file to the system; views stay valid."""
 
     def traffic(self) -> Traffic | None:
         """Traffic of this file and its members; None for a local source."""
@@ -189,9 +218,9 @@ class Source:
         return None
 
     def overlay(self, folder: Source, names: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Resolve those of `names` (all files of `folder` by default) that are missing here from `folder`.
+        """Take those of `names` (all files of `folder` by default) that are missing here from `folder`.
 
-        Returns them.
+        Returns their names.
         """
         own = frozenset(self._names())
         self._overlay = {name: folder for name in (folder.members() if names is None else names) if name not in own}
@@ -290,12 +319,9 @@ def check_file_name(name: str, file: str) -> None:
     """
     separators = any(c in name for c in "/\\\0:")
     if not name or name.startswith(".") or separators or name != name.strip() or not _encodes(name):
+        expected = "a file name without a path"
         raise FormatError(
-            "refers to a file by an invalid name",
-            file=file,
-            expected="a file name without a path",
-            found=repr(name),
-            code="path",
+            "refers to a file by an invalid name", file=file, expected=expected, found=repr(name), code="path"
         )
 
 

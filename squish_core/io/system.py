@@ -1,6 +1,6 @@
-"""What operating systems do differently: file locks, writes at an offset, open folders, renames, a process's memory.
+"""Differences between operating systems: file locks, writes at an offset, open folders, renames, process memory.
 
-Nothing else asks which system this is, except `local` (mappings), `sink` (allocation) and `cache` (the user's folder).
+No other module checks the system, except `local` (mappings), `sink` (allocation) and `cache` (the user's folder).
 Windows locks are mandatory, so one byte far behind the end of a file stands for the file: its data stays readable. It
 opens no folders, so a file in a folder stands for the folder. It neither renames nor removes open files, so they are
 closed before, and it refuses to replace a file that anything has open or mapped.
@@ -39,7 +39,7 @@ LOCK_FILE = ".squish-lock"
 PATIENCE = 1.0
 """Seconds for which a file in use on Windows is tried again: a reader or a scanner may have it open for a moment."""
 _POLL = 0.02
-_moving = threading.Lock()
+_position_lock = threading.Lock()
 
 
 def lock(fd: int, shared: bool = False) -> None:
@@ -65,7 +65,7 @@ def unlock(fd: int) -> None:
 
 def _locking(fd: int, mode: int) -> None:
     """Lock or unlock the byte, which is at the descriptor's position meanwhile."""
-    with _moving:
+    with _position_lock:
         position = os.lseek(fd, 0, os.SEEK_CUR)
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         try:
@@ -177,14 +177,14 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
         if hasattr(os, "pwrite"):
             count = os.pwrite(fd, data, offset)
         else:
-            with _moving:
+            with _position_lock:
                 os.lseek(fd, offset, os.SEEK_SET)
                 count = os.write(fd, data)
         data, offset = data[count:], offset + count
 
 
 def user_name() -> str:
-    """Name of the user who runs this process, else their number, else "unknown"."""
+    """Name of the user who runs this process, else the user id, else "unknown"."""
     import getpass
 
     try:

@@ -1,4 +1,4 @@
-"""What plugins implement for URLs: openers of sources, and targets, whose files appear whole or not at all."""
+"""The interfaces of plugins for URLs: openers of sources, and targets, whose files appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from squish_core.io.source import Source
 
 
 class RemoteTarget:
-    """A file, or a folder of files, that is written at a URL. Plugins subclass it (`SourceOpener.create`).
+    """A file, or a folder of files, to write at a URL. Plugins subclass it (`SourceOpener.create`).
 
     `name` is the URL without user, password and query; `filename` its last piece; `job` the id of the job that writes
-    it, or "": a process of a job may complete what another one began and did not end.
+    it, or "": a process may complete what another process of the job began.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def target_exists(name: str, what: str = "") -> WriteError:
     name
         Path or URL of the target.
     what
-        What is there, if it is not a file.
+        What exists there, if it is not a file.
 
     Returns
     -------
@@ -102,13 +102,8 @@ def target_exists(name: str, what: str = "") -> WriteError:
     >>> target_exists("s3://bucket/model.gguf").code
     'exists'
     """
-    return WriteError(
-        "already exists",
-        file=name,
-        found=what or None,
-        code=ErrorCode.EXISTS,
-        hint="Choose a new name, or replace it with --overwrite (overwrite=True).",
-    )
+    hint = "Choose a new name, or replace it with --overwrite (overwrite=True)."
+    return WriteError("already exists", file=name, found=what or None, code=ErrorCode.EXISTS, hint=hint)
 
 
 class SourceOpener:
@@ -132,9 +127,9 @@ class SourceOpener:
         Parameters
         ----------
         url
-            As the user gave it; errors and `Source.name` show it without user, password and query.
+            As the user wrote it; errors and `Source.name` show it without user, password and query.
         options
-            Of those declared, the ones that were given: text from the environment, any value from Python.
+            The declared options that the user set: text from the environment, any value from Python.
 
         Returns
         -------
@@ -156,7 +151,7 @@ class SourceOpener:
         raise NotImplementedError
 
     def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
-        """The source of a pin, by default what its URL leads to; the core compares the pins.
+        """The source of a pin, by default that of its URL; the core compares the pins.
 
         Parameters
         ----------
@@ -210,9 +205,5 @@ class SourceOpener:
             ...
         squish_core.errors.UsageError: ...
         """
-        raise UsageError(
-            "such addresses can be read, not written",
-            found=redact(url),
-            code="read-only",
-            hint="Write a local file, or to a store such as s3://.",
-        )
+        hint = "Write a local file, or to a store such as s3://."
+        raise UsageError("URLs of this source can only be read", found=redact(url), code="read-only", hint=hint)

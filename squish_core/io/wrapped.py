@@ -65,7 +65,7 @@ class RangeCache:
         self._ranges: dict[str, dict[int, memoryview]] = {}
 
     def clear(self) -> None:
-        """Drop everything, and keep again what is read."""
+        """Drop all ranges, and cache again what is read."""
         with self._lock:
             self.is_complete, self.budget, self._ranges = False, self._size, {}
 
@@ -119,12 +119,12 @@ class CachedSource(WrappedSource):
         self.cache, self._listener = cache, listener
 
     def read_ranges(self, ranges: Sequence[Range], what: str = "data") -> list[memoryview]:
-        absent = [range_ for range_ in ranges if not self._is_kept(*range_)]
+        absent = [range_ for range_ in ranges if not self._is_cached(*range_)]
         fetched = dict(zip(absent, self.inner.read_ranges(absent, what)))
         for (offset, _), view in fetched.items():
             self.cache.add(self.filename, offset, view)
         return [
-            self._heard(range_[0], fetched[range_]) if range_ in fetched else self.view(*range_, what)
+            self._notify(range_[0], fetched[range_]) if range_ in fetched else self.view(*range_, what)
             for range_ in ranges
         ]
 
@@ -134,7 +134,7 @@ class CachedSource(WrappedSource):
                 self.inner.read_into(low, out[low - offset : high - offset], what)
             else:
                 out[low - offset : high - offset] = view
-        self._heard(offset, out)
+        self._notify(offset, out)
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         self.inner.read_ahead(
@@ -146,7 +146,7 @@ class CachedSource(WrappedSource):
             ]
         )
 
-    def _is_kept(self, offset: int, length: int) -> bool:
+    def _is_cached(self, offset: int, length: int) -> bool:
         return all(view is not None for _, _, view in self.cache.cut(self.filename, offset, offset + length))
 
     def _view(self, offset: int, length: int) -> memoryview:
@@ -154,9 +154,9 @@ class CachedSource(WrappedSource):
             self._fetch(low, high) if view is None else view
             for low, high, view in self.cache.take(self.filename, offset, offset + length)
         ]
-        return self._heard(offset, views[0] if len(views) == 1 else memoryview(b"".join(views)))
+        return self._notify(offset, views[0] if len(views) == 1 else memoryview(b"".join(views)))
 
-    def _heard(self, offset: int, view: memoryview) -> memoryview:
+    def _notify(self, offset: int, view: memoryview) -> memoryview:
         if self._listener is not None:
             self._listener(self.filename, offset, view)
         return view

@@ -30,14 +30,14 @@ COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "a
 RELEASED_TOGETHER = {
     "squish_convert": "squish-convert", "squish_cli": "squish-core-cli", "squish_testing": "squish-testing",
 }  # fmt: skip
-"""Import package -> distribution of this repository, of those that are no plugins: one release with squish-core."""
+"""Import package -> distribution, of those that are not plugins but are released together with squish-core."""
 
 HEADS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"ZTEN", "ztensor"), (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
 )  # fmt: skip
 """(offset, bytes, format) of formats whose declared signatures are too precise or too short for a hint."""
 
-# files by which a folder is recognized where nothing lists it
+# files by which a folder is recognized if it cannot be listed
 STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
 
 # refinement, base format, place of its declaration ("meta" or the name of an asset), and keys (none: the whole file)
@@ -209,14 +209,11 @@ def requirement_lines(*packages: str) -> list[str]:
 
 
 def _targets(
-    packages: Iterable[str],
-    dependencies: Callable[[str], list[str]],
-    place: Callable[[Path], str],
-    named: bool = False,
+    packages: Iterable[str], dependencies: Callable[[str], list[str]], place: Callable[[Path], str], named: bool = False
 ) -> list[str]:
-    """What an installer is told for each package: its place in the checkout, its address, or its name.
+    """The argument of an installer for each package: its folder in the checkout, its URL, or its name.
 
-    `named`: with the package's name before its place.
+    `named`: with the package's name before its folder.
     """
     folders, address = plugin_folders(), repository()
     targets: dict[str, str] = {}
@@ -350,7 +347,7 @@ def absent(kind: str, name: str) -> Refusal:
 
 
 def lookalike(head: bytes, tail: bytes = b"", *, text: bool = False) -> tuple[str, str] | None:
-    """Return what a file is that is commonly mistaken for weights.
+    """Return the type of a file that is commonly mistaken for weights.
 
     Parameters
     ----------
@@ -421,10 +418,10 @@ def piece_hint(name: str) -> str | None:
     piece = _PIECE.fullmatch(name)
     if piece is None:
         return None
-    whole, _, count, named, bare = piece.groups()
+    whole, _, count, label, suffix = piece.groups()
     if count and int(count) <= _MOST_PIECES:
         pieces = " ".join(shlex.quote(f"{whole}.part{number}of{count}") for number in range(1, int(count) + 1))
     else:
-        common = name[: -len(named or bare)] if named or bare else f"{whole}.part"
+        common = name[: -len(label or suffix)] if label or suffix else f"{whole}.part"
         pieces = f"$(ls -v {shlex.quote(common)}*)"
     return f"Join its pieces: `cat {pieces} > {shlex.quote(whole)}`."

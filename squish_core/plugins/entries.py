@@ -82,12 +82,8 @@ class Settings:
         items = [item.strip() for item in text.split(",") if item.strip()]
         bad = [item for item in items if item[0] not in "+-" and "=" not in item]
         if bad:
-            raise ConflictError(
-                "invalid plugin settings",
-                found=repr(bad[0]),
-                code="settings",
-                hint=f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas.",
-            )
+            hint = f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas."
+            raise ConflictError("invalid plugin settings", found=repr(bad[0]), code="settings", hint=hint)
         return cls(
             frozenset(item[1:] for item in items if item[0] == "+"),
             frozenset(item[1:] for item in items if item[0] == "-"),
@@ -181,7 +177,7 @@ _FACT_TYPES = {"str": str, "bool": bool, "int": int, "bytes": bytes, "Signature"
 
 
 def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None) -> None:
-    """Refuse a value that the field of a declaration can never have."""
+    """Raise UsageError for a value of a type that the field of a declaration never has."""
     if declared is None:  # of a third party's declaration
         return
     outer, bracket, inner = str(declared.type).partition("[")
@@ -191,21 +187,19 @@ def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None
     if item not in _FACT_TYPES or optional:
         return
     if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
+        expected = f"type {item}"
         raise UsageError(
-            f"{name} of {kind} declarations has no such value",
-            found=repr(wrong[0]),
-            expected=f"type {item}",
-            code="fact",
+            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=expected, code="fact"
         )
 
 
-def has_fact(value: Any, wanted: Any) -> bool:
+def has_fact(value: Any, expected: Any) -> bool:
     """Whether a field has a value, or contains it, or all of several."""
-    if value == wanted:
+    if value == expected:
         return True
-    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
-        return all(key in value and has_fact(value[key], item) for key, item in wanted.items())
+    if isinstance(value, Mapping) and isinstance(expected, Mapping):
+        return all(key in value and has_fact(value[key], item) for key, item in expected.items())
     if isinstance(value, (tuple, Mapping)):
-        several = isinstance(wanted, (tuple, list, set, frozenset))
-        return all(item in value for item in (wanted if several else (wanted,)))
+        several = isinstance(expected, (tuple, list, set, frozenset))
+        return all(item in value for item in (expected if several else (expected,)))
     return False

@@ -1,4 +1,4 @@
-"""Folders without a name that a format knows: the file of weights that one holds, or what it is instead."""
+"""Folders that no format recognizes by a file name: the file of weights in one, or what the folder is instead."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ class FamilyInfo:
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
     `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of the
-    families of one architecture that fit, the one with most is chosen. `layouts`: if there are any, the models are
-    unknown apart from their types, and are carried over into these layouts alone: tensors stay as they are, and
+    families of one architecture that fit, the one with most is chosen. `layouts`: for models of which only the type
+    is known, the only layouts to convert them into; tensors are copied unchanged, and
     `Family.carry` computes the other files.
     """
 

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from squish_core.plugins.requirements import Providers, Requirement
 
 
-MOST_KEPT = 1024
-"""Maximum number of codecs, and of answers of `find`, that are kept."""
+MOST_CACHED = 1024
+"""Maximum number of codecs, and of answers of `find`, in a cache."""
 
 
 class Registry:
@@ -86,10 +86,10 @@ class Registry:
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._unnamed: set[str] = set()
         self._providers: Providers | None = None
-        self._bound: dict[Hashable, Codec] = {}
+        self._codec_cache: dict[Hashable, Codec] = {}
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
-        self._found: dict[Hashable, list[Entry[Any]]] = {}
+        self._find_cache: dict[Hashable, list[Entry[Any]]] = {}
         self._lock = threading.RLock()
         self.register(builtin, dist="squish-core", version=__version__)
         points = list((entry_points or installed)())
@@ -172,19 +172,19 @@ class Registry:
         return self.implementation("container", name)
 
     def codec(self, spec: CodecSpec) -> Codec:
-        """A tensor codec with its parameters and the codec that it wraps, kept; CodecError if they are invalid."""
-        kept = self._bound  # threads share it: dictionary operations are atomic
+        """A tensor codec with its parameters and the codec that it wraps, cached; CodecError if they are invalid."""
+        cache = self._codec_cache  # threads share it: dictionary operations are atomic
         try:
-            codec = kept.get(key := spec.key)
+            codec = cache.get(key := spec.key)
         except TypeError:  # parameters that are not plain data
             key, codec = None, None
         if codec is None:
             inner = None if spec.inner is None else self.codec(spec.inner)
             codec = self.codec_type(spec.id).from_params(spec.params, inner)
-            if len(kept) >= MOST_KEPT:
-                kept.clear()
+            if len(cache) >= MOST_CACHED:
+                cache.clear()
             if key is not None:
-                kept[key] = codec
+                cache[key] = codec
         return codec
 
     def codec_type(self, name: str) -> type[Codec]:
@@ -309,16 +309,16 @@ class Registry:
         >>> [entry.id for entry in squish.registry().find("containers", suffixes=".zt")]
         ['ztensor']
         """
-        found = self._found  # before the claims: a registration starts a new table
+        cache = self._find_cache  # before the claims: a registration starts a new table
         question = kind, *[(name, type(value), value) for name, value in facts.items()]
         try:
-            entries = found.get(question)
+            entries = cache.get(question)
         except TypeError:  # a value without a hash
-            found, question, entries = {}, (kind,), None
+            cache, question, entries = {}, (kind,), None
         if entries is None:
-            if len(found) >= MOST_KEPT:
-                found.clear()
-            entries = found[question] = self._find(kind, facts)
+            if len(cache) >= MOST_CACHED:
+                cache.clear()
+            entries = cache[question] = self._find(kind, facts)
         return list(entries)
 
     def _find(self, kind: str, facts: Mapping[str, Any]) -> list[Entry[Any]]:
@@ -328,12 +328,9 @@ class Registry:
         entries = self._claims.of(kind)
         legal = {name for info in {INFOS[kind], *(type(entry.info) for entry in entries)} for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
-            raise UsageError(
-                f"{kind} declarations have no such field",
-                found=", ".join(unknown),
-                expected=", ".join(sorted(legal)),
-                code="fact",
-            )
+            expected = ", ".join(sorted(legal))
+            found = ", ".join(unknown)
+            raise UsageError(f"{kind} declarations have no such field", found=found, expected=expected, code="fact")
         for name, value in facts.items():
             check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
         # of one kind, the declarations of a third party may have more fields
@@ -553,7 +550,7 @@ class Registry:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers, self.resolvers, self._found, self._bound, self._providers = {}, {}, {}, {}, None
+            self.answers, self.resolvers, self._find_cache, self._codec_cache, self._providers = {}, {}, {}, {}, None
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 

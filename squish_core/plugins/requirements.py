@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from squish_core.backends.chain import ChainPlugin
 from squish_core.model import CodecSpec, Encoding
@@ -172,7 +172,7 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
 
 
 def _known_needs(container: str, tables: Tables) -> Iterator[Requirement]:
-    """What files of a format that is not installed need, as far as the catalog knows, and what of that is missing."""
+    """Missing codecs and base format of a format that is not installed, as far as the catalog lists them."""
     base = catalog.format_facts(container).get("refines")
     if base and base not in tables["container"]:
         yield _absent("container", base)
@@ -190,8 +190,7 @@ def _merged(items: Iterable[Requirement]) -> list[Requirement]:
         key = (item.kind, item.id) if item.installed or item.dist is None else item.dist
         merged.setdefault(key, item)
         ids.setdefault(key, {}).update(dict.fromkeys((item.id, *item.others)))
-    fields = {key: {**asdict(item), "others": tuple(list(ids[key])[1:])} for key, item in merged.items()}
-    return [Requirement(**field) for field in fields.values()]
+    return [evolve(item, others=tuple(ids[key])[1:]) for key, item in merged.items()]
 
 
 def _codecs_of(name: str, tables: Tables) -> Iterator[str]:

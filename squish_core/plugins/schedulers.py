@@ -64,14 +64,7 @@ def scheduler_named(text: str, registry: Registry) -> Workers:
         return Workers(name, registry.instance("scheduler", entry), address)
     package = packages("scheduler").get(name)
     if package:
-        raise MissingPluginError(
-            f"the scheduler {name!r} is not installed",
-            code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run `{install_command(package)}`.",
-        )
-    raise UsageError(
-        "no such scheduler",
-        expected=", ".join(sorted({*registry.schedulers, *packages("scheduler")})),
-        found=text,
-        code=ErrorCode.USAGE,
-    )
+        hint = f"Run `{install_command(package)}`."
+        raise MissingPluginError(f"the scheduler {name!r} is not installed", code=ErrorCode.NOT_INSTALLED, hint=hint)
+    expected = ", ".join(sorted({*registry.schedulers, *packages("scheduler")}))
+    raise UsageError("no such scheduler", expected=expected, found=text, code=ErrorCode.USAGE)

@@ -41,12 +41,9 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
     scheme = scheme_of(target)
     if scheme is None:
         if options:
-            raise UsageError(
-                "source options are for URLs",
-                found=", ".join(sorted(options)),
-                expected="a URL such as https://...",
-                code=ErrorCode.USAGE,
-            )
+            expected = "a URL such as https://..."
+            found = ", ".join(sorted(options))
+            raise UsageError("source options are for URLs", found=found, expected=expected, code=ErrorCode.USAGE)
         return open_source(target)
     entry = source_entry(scheme, registry, target)
     merged = _options(entry, options or {})
@@ -113,11 +110,9 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry[SourceInfo]
         return (preferred or entries)[0]
     if entries:
         raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
+    hint = f"Run `{catalog.install_command(source_package(scheme))}`."
     raise MissingPluginError(
-        f"no installed plugin reads {scheme}:// addresses",
-        file=redact(url),
-        code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{catalog.install_command(source_package(scheme))}`.",
+        f"no installed plugin reads {scheme}:// addresses", file=redact(url), code=ErrorCode.NOT_INSTALLED, hint=hint
     )
 
 

@@ -72,12 +72,8 @@ def process_count(address: str) -> int:
     if not address:
         return workers()
     if not (address.isascii() and address.isdigit() and len(address) <= 4 and 0 < int(address) <= MOST):
-        raise UsageError(
-            "not a number of processes",
-            expected=f"local:1 to local:{MOST}",
-            found=f"local:{address}",
-            code=ErrorCode.USAGE,
-        )
+        expected = f"local:1 to local:{MOST}"
+        raise UsageError("not a number of processes", expected=expected, found=f"local:{address}", code=ErrorCode.USAGE)
     return int(address)
 
 

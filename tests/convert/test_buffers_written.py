@@ -181,11 +181,11 @@ def test_mappings_leave_the_descriptor_alone(
     monkeypatch.setattr(local, "IS_UNTRACKED", untracked)
     offset, length = checkpoint.stat().st_size - 64, 64
     with checkpoint.open("rb") as file:
-        view = local.mapped(file.fileno(), offset + length)
-        private = local.mapped_privately(file.fileno(), offset, length)
+        view = local.map_shared(file.fileno(), offset + length)
+        private = local.map_private(file.fileno(), offset, length)
         if untracked:
             with pytest.raises(OSError, match="greater than file size"):
-                local.mapped_privately(file.fileno(), 1 << 40, 1)
+                local.map_private(file.fileno(), 1 << 40, 1)
     stored = checkpoint.read_bytes()
     assert (view.readonly, private.readonly) == (True, False)
     assert bytes(view) == stored

@@ -345,7 +345,7 @@ def test_a_codec_is_made_once_for_equal_parameters() -> None:
     first = codec(a=0)
     for number in range(1100):
         codec(a=number)
-    assert len(registry._bound) <= 1024
+    assert len(registry._codec_cache) <= 1024
     assert codec(a=0) is not first
 
 

@@ -12,7 +12,7 @@ import pytest
 from squish_cli.app import run
 
 import squish_core as squish
-from squish_core.checking.check import checked
+from squish_core.checking.check import check_values
 
 NAN, INF = np.nan, np.inf
 FLOATS = ("f2", "f4", "f8", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, "c8", "c16")
@@ -23,7 +23,7 @@ FLOATS = ("f2", "f4", "f8", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes
 def test_the_counts_of_numpy(values: list[float], dtype: Any) -> None:
     array = np.array(values, "f4").astype(dtype)
     numbers = array.view("f4" if dtype == "c8" else "f8") if array.dtype.kind == "c" else array.astype("f4")
-    check = checked([array, array[:1]])
+    check = check_values([array, array[:1]])
     both = np.concatenate([numbers, numbers[: len(numbers) // len(array)]])
     assert (check.nan, check.infinite) == (np.isnan(both).sum(), np.isinf(both).sum())
     assert check.is_zero == (not both.any())
@@ -31,7 +31,7 @@ def test_the_counts_of_numpy(values: list[float], dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u2", "i8"])
 def test_integers_are_zero_or_not(dtype: str) -> None:
-    assert [checked([np.full(3, number, dtype)]).is_zero for number in (0, 1)] == [True, False]
+    assert [check_values([np.full(3, number, dtype)]).is_zero for number in (0, 1)] == [True, False]
 
 
 BAD = {
