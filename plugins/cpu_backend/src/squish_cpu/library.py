@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_uint8, c_uint64, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_uint8, c_void_p
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -60,24 +60,6 @@ class Tally(ctypes.Structure):
     )  # fmt: skip
 
 
-class Vocabulary(ctypes.Structure):
-    """`struct Vocabulary` of native/vocabulary.cpp."""
-
-    _fields_ = tuple(
-        (name, c_int64)
-        for name in (
-            "tokens",
-            "merges",
-            "tokens_size",
-            "merges_size",
-            "vocab_start",
-            "vocab_end",
-            "merges_start",
-            "merges_end",
-        )
-    )
-
-
 class Library(NamedTuple):
     """The functions of the library, and the available instruction sets, best first."""
 
@@ -91,9 +73,6 @@ class Library(NamedTuple):
     encode_triple: Function
     compare: Function
     tally: Function
-    read_vocabulary: Function
-    check_vocabulary: Function
-    write_vocabulary: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -148,8 +127,6 @@ def _open() -> Library:
     blocks = (c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int32)
     triple = (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
-    vocabulary = (c_char_p, c_int64, c_uint64, c_void_p, ctypes.POINTER(Vocabulary))
-    texts = (c_char_p, c_int64, c_char_p, c_int64)
     return Library(
         _declare(loaded.squish_decode, *rows),
         _declare(loaded.squish_multiply, *products),
@@ -161,9 +138,6 @@ def _open() -> Library:
         _declare(loaded.squish_encode_triple, *triple, result=c_int64),
         _declare(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
         _declare(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
-        _declare(loaded.squish_read_vocabulary, *vocabulary, result=c_int),
-        _declare(loaded.squish_check_vocabulary, *texts, c_uint64, result=c_int),
-        _declare(loaded.squish_write_vocabulary, *texts, c_void_p, ctypes.POINTER(c_int64), result=c_int64),
         _declare(loaded.squish_fill, c_void_p, c_int64),
         _declare(loaded.squish_read, c_void_p, c_int64, result=c_float),
         available,

@@ -6,7 +6,7 @@ from squish_core.api import lazy_exports
 
 _NAMES = {
     "squish_gguf.kept_files": ("FILE", "pack_files", "unpack_files"),
-    "squish_gguf.text_arrays": ("encode_texts", "text_array"),
+    "squish_gguf.text_arrays": ("text_array",),
     "squish_gguf.values": ("pack_pair",),
 }
 

@@ -43,8 +43,7 @@ def split(raw: bytes, starts: array[int]) -> Sequence[str | bytes] | None:
 
 
 def zero_ended(raw: bytes, starts: array[int]) -> bytes | None:
-    """The texts at these places with a zero after each; None where texts have zeros, too. The inverse of
-    `join_encoded`."""
+    """The texts at these places with a zero after each; None where texts have zeros, too."""
     import numpy as np
 
     content, places = np.frombuffer(bytearray(raw), np.uint8), np.asarray(starts)[:-1]
@@ -72,11 +71,6 @@ def _join_at_once(texts: Sequence[Any]) -> bytes | None:
     except (TypeError, UnicodeEncodeError):
         return None
     return _with_lengths(data) if texts and data.count(0) == 8 * len(texts) else None
-
-
-def join_encoded(texts: bytes) -> bytes:
-    """The array of texts in UTF-8 with a zero after each."""
-    return _with_lengths(bytearray(b"\0" + texts).replace(b"\0", _ZEROS.encode())[:-8]) if texts else b""
 
 
 def _with_lengths(data: bytearray) -> bytes:

@@ -35,6 +35,8 @@ from .tokenizer import gguf_keys as tokenizer_keys
 FRAMEWORK = ("format",)
 """Metadata of a checkpoint that names the framework that saved it."""
 EMBEDDINGS = "token_embd.weight"
+VOCABULARY = [f"tokenizer.ggml.{part}" for part in ("model", "tokens", "token_type", "scores", "merges")]
+"""GGUF's keys of a vocabulary."""
 
 
 def carry_to_gguf(
@@ -53,7 +55,7 @@ def carry_to_gguf(
     check_assets({name: data for name, data in files.items() if not describes_tokenizer(name)})
     if has_other_parts(model.config()):  # GGUF stores only the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
-    is_stored = tokenizer is not None and _has(meta, described)
+    is_stored = tokenizer is not None and _has_vocabulary(meta, described)
     vocabulary = tokenizer.vocabulary if tokenizer is not None and is_stored and _keeps_merges(tokenizer) else None
     rebuilt = _rebuilt(family, meta, constants, settings, vocabulary) if files else None
     differing = {name: data for name, data in files.items() if rebuilt is None or not _gives(rebuilt, name, data)}
@@ -133,15 +135,14 @@ def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, 
     return (f"{count} have no embedding, such as {first}: their ids are beyond the vocab_size of {size}",)
 
 
-def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer's keys are those in the metadata, with the same values."""
-    stored = stored_keys(meta)
-    return stored.keys() == keys.keys() and all(stored[key] is keys[key] for key in stored)
+def _has_vocabulary(meta: Mapping[str, Any], described: Mapping[str, Any]) -> bool:
+    """Whether the metadata has the vocabulary of a tokenizer's keys: none of its keys was restored or left out."""
+    return all(meta.get(key) is described.get(key) for key in VOCABULARY)
 
 
 def _keeps_merges(tokenizer: Tokenizer) -> bool:
-    """Whether GGUF stores the merges as they are: not those of tokens with a space."""
-    return not tokenizer.merges or " " not in "".join(tokenizer.tokens)
+    """Whether GGUF stores the merges unchanged: not those of tokens with a space."""
+    return " " not in "".join(map("".join, tokenizer.merges))
 
 
 def _rebuilt(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from enum import IntEnum
-from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
-from squish_gguf.api import encode_texts
 
 from squish_core.api import FormatError, LimitError
-
-from .json_file import Merges
 
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
@@ -107,11 +104,6 @@ class Vocabulary:
         if not self.checked:
             _check(self)
 
-    @cached_property
-    def encoded(self) -> bytes | None:
-        """The tokens in UTF-8 with a zero after each; None if one contains a zero."""
-        return encode_texts(self.tokens)
-
 
 @frozen(kw_only=True, eq=False)
 class Tokenizer:
@@ -186,7 +178,7 @@ def _check(vocabulary: Vocabulary) -> None:
             raise tokenizer_error(
                 f"the tokenizer has a different number of {name} than of tokens", count, len(values), part
             )
-    _check_text("token", lambda: vocabulary.encoded, TOKENS)
+    _check_text("token", lambda: "".join(vocabulary.tokens).encode(), TOKENS)
     unknown = vocabulary.kinds[(vocabulary.kinds < min(Kind)) | (vocabulary.kinds > max(Kind))]
     if len(unknown):
         raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()), KINDS)
@@ -198,11 +190,12 @@ def _check(vocabulary: Vocabulary) -> None:
 
 def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
     """Check that merges are pairs, and join and produce tokens."""
-    if isinstance(merges, Merges):
-        return
     if not {*map(type, merges)} <= {list, tuple} or not {*map(len, merges)} <= {2}:
         rank = next(rank for rank, pair in enumerate(merges) if type(pair) not in (list, tuple) or len(pair) != 2)
         raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", f"{merges[rank]!r:.60}", MERGES)
+    texts = tokens.keys()
+    if {*chain.from_iterable(merges)} <= texts and {*map("".join, merges)} <= texts:
+        return
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
             raise tokenizer_error(

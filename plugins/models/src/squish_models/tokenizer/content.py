@@ -10,7 +10,6 @@ from attrs import field, frozen
 from squish_core.api import LazyAssets, parse_object, parse_text
 
 from . import sentencepiece
-from .json_file import parse_tokenizer
 from .sentencepiece import Pieces
 
 FILES = (
@@ -65,8 +64,7 @@ def parse_files(files: Mapping[str, bytes], base: Content | None = None) -> Cont
     base = base or Content()
     templates = [name for name in files if name == "chat_template.jinja" or name.startswith(TEMPLATE_FOLDER)]
     texts = {name: parse_text(files[name], name) for name in templates if name.endswith(".jinja")}
-    parsers = {name: parse_object for name in FILES if name.endswith(".json")} | {"tokenizer.json": parse_tokenizer}
-    parsed = {name: parse(files[name], name) for name, parse in parsers.items() if name in files}
+    parsed = {name: parse_object(files[name], name) for name in FILES if name.endswith(".json") and name in files}
     values = LazyAssets((*base.values, *parsed), lambda name: parsed[name] if name in parsed else base.values[name])
     pieces = base.pieces
     if "tokenizer.model" in files and is_sentencepiece(values):

@@ -14,7 +14,6 @@ from squish_core.api import LazyAssets
 from . import sentencepiece
 from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .content import DEFAULT_TEMPLATE, Content
-from .json_file import TokenIds, dump_tokenizer
 from .pretokenizers import BY_NAME, Pretokenizer
 from .sampling import SAMPLES
 from .sentencepiece import Pieces
@@ -84,9 +83,8 @@ class EncodedFiles(Mapping[str, bytes]):
         if name == "tokenizer.model":
             return sentencepiece.write(self._tokenizer)
         content = self._content.values[name]
-        if name == "tokenizer.json":
-            return dump_tokenizer(content)
-        return json.dumps(content, ensure_ascii=False, check_circular=False, indent=2).encode()
+        indent = None if name == "tokenizer.json" else 2  # only on one line is a vocabulary written by compiled code
+        return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
 
     def gives(self, name: str, data: bytes) -> bool:
         """Whether a file has these bytes. A tokenizer.json that is indented has not: ours would be on one line."""
@@ -117,15 +115,12 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
 def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
     """A tokenizer.json with merges; its tokens are byte-level, or texts with U+2581 for a space."""
     steps, spelled, unknown = [*pretokenizer.steps], [*pretokenizer.spelled], tokenizer.special.get("unk")
-    encoded = None if Kind.UNUSED in tokenizer.kinds else tokenizer.vocabulary.encoded
     model = {
         "type": "BPE", "dropout": None,
         "unk_token": tokenizer.tokens[unknown] if spelled and unknown is not None else None,
         "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": bool(spelled),
         "byte_fallback": bool(spelled), "ignore_merges": pretokenizer.ignore_merges,
-        "vocab": _vocabulary(tokenizer, tokenizer.tokens) if encoded is None
-                 else TokenIds(tokenizer.tokens, encoded),
-        "merges": tokenizer.merges,
+        "vocab": _vocabulary(tokenizer, tokenizer.tokens), "merges": tokenizer.merges,
     }  # fmt: skip
     pre_tokenizer = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
     if spelled:

@@ -28,7 +28,6 @@ from .base import (
     check_count,
     tokenizer_error,
 )
-from .json_file import Merges, merges_of_texts
 from .pretokenizers import BY_NAME
 from .sampling import PREFIX as SAMPLING
 from .sampling import sampling_keys, sampling_of
@@ -130,7 +129,7 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
     _check_texts(tokens, TOKENS)
     merges: Sequence[Sequence[str]] = ()
     if model == "bpe" and ranked and (texts := values.get(f"{PREFIX}merges")):
-        merges = merges_of_texts(texts, values[f"{PREFIX}tokens"]) or _pairs(texts)
+        merges = _pairs(texts)
     return Vocabulary(
         tokens=tokens,
         kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
@@ -274,11 +273,8 @@ def _pairs(texts: Sequence[str]) -> Sequence[Sequence[str]]:
     return pairs
 
 
-def _joined(merges: Sequence[Sequence[str]]) -> list[str] | bytes:
-    """Merges as texts, or encoded; a space inside a token is written as in the byte-level vocabulary, so each has one
-    space."""
-    if isinstance(merges, Merges):
-        return merges.encoded
+def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
+    """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):
         return texts
@@ -312,8 +308,7 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     bpe = tokenizer.model == "bpe"
     model = GEMMA4 if tokenizer.pre == GEMMA4 else "gpt2" if bpe else "llama"
     keys = {"model": Typed("str", model), "pre": Typed("str", tokenizer.pre or "default")}
-    tokens, encoded = tokenizer.tokens, tokenizer.vocabulary.encoded
-    keys["tokens"] = Typed("array:str", text_array(tokens) if encoded is None else text_array(encoded, tokens))
+    keys["tokens"] = Typed("array:str", text_array(tokenizer.tokens))
     if tokenizer.scores is not None:
         keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
     keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))

@@ -25,7 +25,6 @@ from .base import (
     tokenizer_error,
 )
 from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
-from .json_file import Merges
 from .pretokenizers import find_pretokenizer, structure
 from .sampling import stated_sampling
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
@@ -152,8 +151,6 @@ def _is_other_kind(content: Content) -> bool:
 def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     """Merges, to be checked: pairs, or text separated by a space in files from before 2024."""
     merges = model.get("merges") or []
-    if isinstance(merges, Merges):
-        return merges
     if not isinstance(merges, (list, tuple)):
         raise tokenizer_error("the merges are not a list", "pairs of tokens", type(merges).__name__)
     if str in {*map(type, merges)}:

@@ -13,7 +13,6 @@ import numpy as np
 from squish_core.api import LimitError
 
 from .base import MOST_TOKENS, SPACE, Kind, looks_special, tokenizer_error
-from .json_file import TokenIds
 
 Texts = list[str | None]
 """Text by id; None for an id without a token."""
@@ -84,8 +83,7 @@ def vocabulary_texts(
     `declared`: those of tokenizer_config.json, which come before the ones of tokenizer.json with the same text.
     """
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
-    is_ordered = isinstance(vocabulary, TokenIds)
-    if not isinstance(vocabulary, (dict, TokenIds)) or not (is_ordered or {*map(type, vocabulary.values())} <= {int}):
+    if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
         raise tokenizer_error(
             "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
         )
@@ -95,7 +93,7 @@ def vocabulary_texts(
     ):
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
     added = _with_declared(added, declared, vocabulary)
-    in_order = len(vocabulary) <= MOST_TOKENS and (is_ordered or all(map(eq, vocabulary.values(), count())))
+    in_order = len(vocabulary) <= MOST_TOKENS and all(map(eq, vocabulary.values(), count()))
     texts: Texts = [*vocabulary] if in_order else []
     pairs = [(each["content"], each["id"]) for each in added]
     for text, number in (*(() if in_order else vocabulary.items()), *pairs):
@@ -103,7 +101,7 @@ def vocabulary_texts(
         if other is not None and other != text:
             raise tokenizer_error(f"id {number} has two tokens", repr(other[:40]), repr(text[:40]))
         place(texts, number, text)
-    return texts, ChainMap(dict(pairs), cast("dict[str, int]", vocabulary)), added
+    return texts, ChainMap(dict(pairs), vocabulary), added
 
 
 def _with_declared(
