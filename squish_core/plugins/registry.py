@@ -90,6 +90,7 @@ class Registry:
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
         self._find_cache: dict[Hashable, list[Entry[Any]]] = {}
+        self._missing_cache: dict[tuple[str, ...], Refusal | None] = {}
         self._lock = threading.RLock()
         self.register(builtin, dist="squish-core", version=__version__)
         points = list((entry_points or installed)())
@@ -364,29 +365,30 @@ class Registry:
 
     def missing(self, encoding: Encoding) -> Refusal | None:
         """Why an encoding cannot be decoded here: a missing codec or filter, or a whole model. None if it can."""
-        entry = self.codecs.get(encoding.codec.id)
-        if entry is not None and entry.info.kind == "whole":
-            return Refusal(
-                why=f"{encoding.codec.id} is a whole model, which only its own runtime can run", code=ErrorCode.WHOLE
-            )
-        refusals = {codec: refusal for codec in self._codecs(encoding) if (refusal := self._unusable(codec))}
+        ids, spec = [encoding.codec.id], encoding.codec.inner
+        while spec is not None:
+            ids.append(spec.id)
+            spec = spec.inner
+        ids += [item.codec for part in encoding.parts.values() for item in part.filters]
+        cache = self._missing_cache
+        if (names := tuple(ids)) not in cache:
+            cache[names] = self._missing(names)
+        return cache[names]
+
+    def _missing(self, codecs: tuple[str, ...]) -> Refusal | None:
+        """As `missing`, from the ids of an encoding's codec, wrapped codecs and filters."""
+        entries = [self.codecs[name] for name in codecs if name in self.codecs]
+        if any(entry.info.kind == "whole" and entry.info.id == codecs[0] for entry in entries):
+            why = f"{codecs[0]} is a whole model, which only its own runtime can run"
+            return Refusal(why=why, code=ErrorCode.WHOLE)
+        needed = dict.fromkeys((*codecs, *(codec for entry in entries for codec in entry.info.needs)))
+        refusals = {codec: refusal for codec in needed if (refusal := self._unusable(codec))}
         if not refusals:
             return None
         packages = [catalog.package_for("codec", codec) for codec, refusal in refusals.items() if refusal.install]
         install = catalog.install_command(*dict.fromkeys(filter(None, packages))) if packages else None
         first = next(iter(refusals.values()))
         return evolve(first, why="; ".join(dict.fromkeys(item.why for item in refusals.values())), install=install)
-
-    def _codecs(self, encoding: Encoding) -> list[str]:
-        """Ids of an encoding's codec, wrapped codecs and filters, and of the codecs that these need."""
-        ids = list[str]()
-        spec: CodecSpec | None = encoding.codec
-        while spec is not None:
-            ids.append(spec.id)
-            spec = spec.inner
-        ids += [item.codec for part in encoding.parts.values() for item in part.filters]
-        infos = [self.codecs[name].info for name in ids if name in self.codecs]
-        return list(dict.fromkeys((*ids, *(codec for info in infos for codec in info.needs))))
 
     def _unusable(self, codec: str) -> Refusal | None:
         """Why a codec cannot be used here."""
@@ -550,7 +552,8 @@ class Registry:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers, self.resolvers, self._find_cache, self._codec_cache, self._providers = {}, {}, {}, {}, None
+            self.answers, self.resolvers, self._providers = {}, {}, None
+            self._find_cache, self._codec_cache, self._missing_cache = {}, {}, {}
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 
