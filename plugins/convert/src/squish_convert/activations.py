@@ -52,7 +52,7 @@ def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry
             expected=f"at most {MOST_BYTES}",
             found=size,
         )
-    reader = _Reader(path)
+    reader = _ImatrixReader(path)
     arrays = {}
     count, most = reader.number("number of tensors"), (limits or default()).tensors
     if count > most:
@@ -111,7 +111,7 @@ def merge_imatrix(files: Sequence[File], *, registry: Registry | None = None) ->
     return in_memory(arrays, meta, registry=registry)
 
 
-class _Reader:
+class _ImatrixReader:
     """Fields of a file in order."""
 
     def __init__(self, path: Path) -> None:
@@ -173,7 +173,7 @@ def open_activations(
     return opening.open(source, limits=limits, registry=registry)
 
 
-class Activations:
+class ActivationStatistics:
     """Magnitudes of activations per column of each tensor, from a file of any format: vectors of the tensors' names
     (mean magnitudes), or llama.cpp's imatrix (the root of the mean square).
 
@@ -309,6 +309,6 @@ def _fault_of(array: np.ndarray) -> str:
     return f"{' and '.join(faults)} of {counted(array.size, 'value')}" if faults else f"shape {list(array.shape)}"
 
 
-def recorded_metadata(activations: Activations | None, prefix: str | None) -> Mapping[str, Typed]:
+def recorded_metadata(statistics: ActivationStatistics | None, prefix: str | None) -> Mapping[str, Typed]:
     """Metadata that a target records of the statistics it was encoded with."""
-    return {} if activations is None or prefix is None else activations.metadata(prefix)
+    return {} if statistics is None or prefix is None else statistics.metadata(prefix)

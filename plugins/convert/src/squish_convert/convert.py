@@ -29,11 +29,11 @@ from .activations import open_activations
 from .arrays import in_memory
 from .delete_source import deletable, delete
 from .destination import space_notes
-from .evidence import end_planning, undecided_notes
 from .execute import execute, outgoing_tensors
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
 from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
+from .planning_data import end_planning, undecided_notes
 from .report import Conversion
 from .rules import Encode
 from .step import ConversionObserver
@@ -51,14 +51,14 @@ class Inputs:
     """The open source and activation statistics, the target, and the rules for planning."""
 
     file: File
-    statistics: File | None
+    activations: File | None
     target: Path | RemoteTarget
     rules: Mapping[str, Any]
 
     def plan(self, source: File, *, first_panels: bool) -> tuple[ConversionPlan, File]:
         """As `plan_mapped`; `source` is the file, or one that keeps what it reads."""
         path = self.target if isinstance(self.target, Path) else Path(self.target.filename)
-        plan, model = plan_mapped(source, path, activations=self.statistics, first_panels=first_panels, **self.rules)
+        plan, model = plan_mapped(source, path, activations=self.activations, first_panels=first_panels, **self.rules)
         return evolve(plan, target=str(self.target)), model
 
 
@@ -66,20 +66,20 @@ def open_inputs(
     arguments: Mapping[str, Any], stack: ExitStack, *, limits: Limits | None, registry: Registry | None
 ) -> Inputs:
     """Open what the arguments of `convert` name; `stack` closes it."""
-    src, dst, activations = (arguments[name] for name in ("src", "dst", "activations"))
+    src, dst = arguments["src"], arguments["dst"]
     if src is None or dst is None:
         raise UsageError(
             "convert needs a source and a target",
             code=ErrorCode.USAGE,
             hint="Name both, or {option:plan=FILE} with an existing plan.",
         )
-    file, statistics = src, None
+    file, activations = src, None
     if isinstance(src, Mapping) and not isinstance(src, File):
         file = stack.enter_context(in_memory(src, assets=arguments["assets"], registry=registry))
     elif not isinstance(src, File):
         file = stack.enter_context(opening.open(src, assets=arguments["assets"], limits=limits, registry=registry))
-    if activations is not None:
-        statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
+    if arguments["activations"] is not None:
+        activations = stack.enter_context(open_activations(arguments["activations"], limits=limits, registry=registry))
     target: Path | RemoteTarget = Path(dst)
     if scheme_of(dst):
         target = stack.enter_context(closing(remote_target(dst, file.registry)))
@@ -87,7 +87,7 @@ def open_inputs(
     if rules["only"] is not None and not isinstance(rules["only"], str):
         rules["only"] = tuple(rules["only"])
     rules["requantize"] = bool(arguments["requantize"])
-    return Inputs(file=file, statistics=statistics, target=target, rules=rules)
+    return Inputs(file=file, activations=activations, target=target, rules=rules)
 
 
 def convert(
@@ -189,7 +189,7 @@ def convert(
         undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
         decided = evolve(decided, notes=(*decided.notes, *end_planning(reader), *undecided))
         if plan_file is not None:
-            plan_file.settle(decided, file)
+            plan_file.compare_or_write(decided, file)
         to_delete = _deletable(decided, model, inputs) if delete_source else ()
         if dry_run:
             report = _preview(decided, model, target)
@@ -354,7 +354,7 @@ def _execute(
     """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None or workers is None:
-        return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
+        return execute(plan, model, inputs.target, observer, activations=inputs.activations, overwrite=overwrite)
     from .job.run import execute_job
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
@@ -366,7 +366,7 @@ def _execute(
         job,
         workers,
         observer,
-        inputs.statistics,
+        inputs.activations,
         overwrite=overwrite,
         replanned=replanned,
     )

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.allocator import ModelFacts
+from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
@@ -28,7 +29,7 @@ from squish_core.model import (
 )
 from squish_core.text import counted
 
-from .activations import Activations
+from .activations import ActivationStatistics
 from .compatible import (
     can_widen,
     encoder_for,
@@ -42,11 +43,11 @@ from .compatible import (
     without_encoder_params,
     without_statistics,
 )
-from .evidence import complete_params, repack_exactness, values_of
 from .mapping.tensors import wraps_dense
 from .overflow import REFUSE
+from .planning_data import complete_params, repack_exactness, values_of
 from .refusals import Nearest, described, nearest_encodings, refused_codes
-from .rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
+from .rules import ALL, KEEP, NEAREST, EncodeRule, expand, kind_of, rule_for, short_names
 from .step import KEPT, Step
 
 REQUESTS = 16
@@ -64,12 +65,12 @@ class Decision:
         file: File,
         container: WritableContainer,
         options: Mapping[str, str],
-        rules: tuple[Rule, ...],
-        activations: Activations | None = None,
+        rules: tuple[EncodeRule, ...],
+        statistics: ActivationStatistics | None = None,
         *,
         first_panels: bool = False,
     ) -> None:
-        self.activations, self._first_panels = activations, first_panels
+        self.statistics, self._first_panels = statistics, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
         self.is_mapped, self.dtypes = file.original is not file, file.dtypes
@@ -155,9 +156,11 @@ class Decision:
                 }
         return encodings
 
-    def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+    def _allocate(
+        self, rule: EncodeRule, specs: list[TensorSpec], model: list[TensorSpec]
+    ) -> Mapping[str, CodecSpec | str]:
         names = tuple(spec.name for spec in model)
-        facts = ModelFacts(names, self.file.metadata, self.activations.names(model) if self.activations else None)
+        facts = ModelFacts(names, self.file.metadata, self.statistics.names(model) if self.statistics else None)
         try:
             return self.registry.allocator(rule.spec.id).choose(
                 specs,
@@ -171,7 +174,7 @@ class Decision:
                 raise error.about_argument() from None
             raise
 
-    def _is_allocator(self, rule: Rule) -> bool:
+    def _is_allocator(self, rule: EncodeRule) -> bool:
         return kind_of(rule.spec, self.registry) == "allocator"
 
     def _check_catch_all(self, steps: list[Step]) -> None:
@@ -202,32 +205,39 @@ class Decision:
             return self._keep_or_encode(spec)
         chosen = rule.pattern is None or self._is_allocator(rule)
         choice = self.encodings.get(spec.name, None if chosen else rule.spec)
-        other = None if chosen else self.container.fallback(spec, rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
-        encoding = self._by_statistics(spec, choice)
-        try:
-            if other is not None:
-                step = self._encode(spec, other, rule.overflow)
-                note = f"encoded as {other}: {rule.spec} does not fit its shape"
-                return evolve(step, note=note, overflow=rule.overflow)
-            step = self._encode(spec, encoding, rule.overflow)
+        encoding, note = self._by_statistics(spec, choice), ""
+        if not chosen and (fallback := self.container.fallback(spec, rule.spec)) is not None:
+            encoding, note = fallback, f"encoded as {fallback}: {rule.spec} does not fit its shape"
+        elif choice != rule.spec:
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
-            note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
-            return evolve(step, note=note, overflow=rule.overflow)
+            note = f"encoded as {choice} by {origin}"
+        try:
+            return evolve(self._encode(spec, encoding, rule.overflow), note=note, overflow=rule.overflow)
         except SquishError as error:
-            # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
-            skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
-            no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
-            skips = skips and spec.undeclared is None
-            if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
+            if not self._may_skip(spec, rule, error):
                 raise
-            try:
-                return evolve(self._leave(spec), note=KEPT + error.message)
-            except TensorError as kept:
-                detail = "" if error.message == kept.message else f" ({error.message})"
-                kept.message = f"{kept.message}; nor as {choice}{detail}"
-                raise
+            return self._skip(spec, choice, error)
+
+    def _may_skip(self, spec: TensorSpec, rule: EncodeRule, error: SquishError) -> bool:
+        """Whether a rule leaves a tensor that it cannot encode.
+
+        A rule without a pattern skips what its codec cannot encode (norms, odd shapes), and `*` skips vectors. Any
+        other rule must apply.
+        """
+        skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
+        is_rule_error = isinstance(error, MissingPluginError) or error.code in (*_RULE_ERRORS, ErrorCode.OPTION)
+        return skips and spec.undeclared is None and not is_rule_error
+
+    def _skip(self, spec: TensorSpec, choice: CodecSpec, error: SquishError) -> Step:
+        """Leave a tensor that a rule cannot encode; the target must be able to hold it as stored."""
+        try:
+            return evolve(self._leave(spec), note=KEPT + error.message)
+        except TensorError as refusal:
+            detail = "" if error.message == refusal.message else f" ({error.message})"
+            refusal.message = f"{refusal.message}; nor as {choice}{detail}"
+            raise
 
     def _leave(self, spec: TensorSpec) -> Step:
         """Keep a tensor that no rule changes; a dense one in the dtype that the write options prescribe."""
@@ -331,13 +341,35 @@ class Decision:
     def _encode(self, spec: TensorSpec, requested: CodecSpec, overflow: str) -> Step:
         bound = self.file[spec.name].bound
         origin, value_dtype = bound.encoding, bound.dtype
+        codec, full_codec = self._codec_for(spec, requested, origin, value_dtype, overflow)
+        exactness, dtype = codec.error_bound, codec.value_dtype(spec)
+        if requested.id == "dense":
+            # A dense tensor's dtype belongs to the tensor, not to the codec.
+            dtype, full_codec = codec.params["dtype"], DENSE
+            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
+        target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
+        answer = self._answer_encoded(target_spec, codec, full_codec, requested)
+        if requested.inner is None and answer.codec.inner is None:
+            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
+        if same_encoding(answer, origin, self.registry):
+            return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
+        if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
+            return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
+        answer = free_to_encode(answer, full_codec, self.registry)
+        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
+        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
+
+    def _codec_for(
+        self, spec: TensorSpec, requested: CodecSpec, origin: Encoding, value_dtype: str, overflow: str
+    ) -> tuple[Codec, CodecSpec]:
+        """The requested codec and its specification with all parameters, including those computed from the values."""
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if requested.inner is not None:
             inner = self.registry.codec_type(requested.inner.id).params_for(spec, requested.inner.params)
             requested = evolve(requested, inner=evolve(requested.inner, params=inner))
         elif self.registry.codec_type(requested.id).wraps:
-            self.registry.codec(requested)  # which says that it must wrap another one
+            self.registry.codec(requested)  # raises: the codec must wrap another one
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
                 "a vector is not quantized",
@@ -351,37 +383,22 @@ class Decision:
             if reason := encoder_problem(self.registry, requested):
                 error.message += f"; {reason}"
             raise
-        self._check_activations(spec, requested)
+        self._check_statistics(spec, requested)
         codec = self.registry.codec(evolve(requested, params=params))
         params = complete_params(codec, self.file, spec, origin, overflow)
-        codec = codec.from_params(params, codec.inner)
-        dtype = params["dtype"] if requested.id == "dense" else codec.value_dtype(spec)
-        target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
-        parts = {role: _part(*declaration) for role, declaration in codec.parts(target_spec).items()}
-        # A dense tensor's dtype belongs to the tensor, not to the codec.
-        full_codec = DENSE if requested.id == "dense" else evolve(requested, params=params)
-        stored_codec = without_encoder_params(full_codec, self.registry)
-        answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
+        return codec.from_params(params, codec.inner), evolve(requested, params=params)
+
+    def _answer_encoded(self, spec: TensorSpec, codec: Codec, full_codec: CodecSpec, requested: CodecSpec) -> Encoding:
+        """The encoding in which the target stores what a codec encodes; TensorError if it cannot."""
+        parts = {role: _part(*declaration) for role, declaration in codec.parts(spec).items()}
+        answer = self._answer(spec, Encoding(codec=without_encoder_params(full_codec, self.registry), parts=parts))
         if isinstance(answer, Refusal):
-            raise TensorError(
-                f"{self.format} cannot hold it: {answer.why}", found=str(requested), code=ErrorCode.REFUSED
-            )
-        if requested.inner is None and answer.codec.inner is None:
-            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
-        if requested.inner is not None and answer.codec.inner is None:
-            raise TensorError(
-                f"{self.format} has no place for {requested.id}", found=str(requested), code=ErrorCode.REFUSED
-            )
-        if same_encoding(answer, origin, self.registry):
-            return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
-        exactness = codec.error_bound
-        if requested.id == "dense":
-            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
-        if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
-            return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
-        answer = free_to_encode(answer, full_codec, self.registry)
-        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
-        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
+            reason = f"{self.format} cannot hold it: {answer.why}"
+        elif requested.inner is not None and answer.codec.inner is None:
+            reason = f"{self.format} has no place for {requested.id}"
+        else:
+            return answer
+        raise TensorError(reason, found=str(requested), code=ErrorCode.REFUSED)
 
     def _rewrap(
         self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
@@ -409,23 +426,23 @@ class Decision:
 
         TensorError if they are invalid, whatever the rule.
         """
-        if self.activations is None or not needs_activations(requested, self.registry):
+        if self.statistics is None or not needs_activations(requested, self.registry):
             return requested
-        if self.activations.are_zero(spec):
+        if self.statistics.are_zero(spec):
             return without_statistics(requested, self.registry)
         return requested
 
-    def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
+    def _check_statistics(self, spec: TensorSpec, requested: CodecSpec) -> None:
         if not needs_activations(requested, self.registry):
             return
-        if self.activations is None:
+        if self.statistics is None:
             raise TensorError(
                 "this encoding needs activation statistics",
                 found=str(requested),
                 code=ErrorCode.ENCODE,
                 hint="Pass them as {option:activations=FILE}.",
             )
-        if self.activations.of(spec) is None:
+        if self.statistics.of(spec) is None:
             raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")
 
     def _make_step(

@@ -18,7 +18,7 @@ from squish_core.io.local import FileSource
 from squish_core.tensor import Tensor
 from squish_core.text import counted
 
-from .carried import differing_companion
+from .companions import differing_companion
 from .compare.metrics import Distance
 from .compare.stacks import rows_of
 from .step import Step

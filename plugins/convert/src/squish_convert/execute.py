@@ -20,12 +20,12 @@ from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.urls import RemoteTarget
 
-from .activations import Activations
-from .carried import asset_bytes, carried_assets, outgoing_companions
+from .activations import ActivationStatistics
+from .companions import asset_bytes, outgoing_companions, target_assets
 from .compare.metrics import Distance
 from .destination import atomic_siblings, check_space, remote_sink, space_notes
 from .mapping.mapped import apply_map
-from .naming import stored_parts
+from .model_map import stored_parts
 from .plan import ConversionPlan, uses_activations, writable
 from .report import Conversion
 from .step import ConversionObserver, Step
@@ -91,7 +91,7 @@ def execute(
     reader = VerifiedReader(source.without_caches())
     source = apply_map(reader.file, plan.model_map, plan.options)
     companions = outgoing_companions(source.original, plan.children, plan.whole)
-    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+    assets = asset_bytes(source, target_assets(source, plan.format)[0])
     has_places = plan.image is not None and any(_has_several_parts(step) for step in plan.steps)
     places = plan.image.places if plan.image is not None and has_places else None
     tensors = _outgoing(plan, source, reader, measurements, activations, encoded or {}, places)
@@ -139,16 +139,16 @@ def _outgoing(
 ) -> list[OutgoingTensor]:
     check_source(plan, file)
     reader.begin(file, [step for step in plan.steps if step.name not in encoded])
-    statistics = None if activations is None else Activations(activations, file)
+    statistics = None if activations is None else ActivationStatistics(activations, file)
     tensors = []
     with gc_paused():
         for step in plan.steps:
             if step.name in encoded:
                 tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
                 continue
-            vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
+            magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, reader, observer)
-            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, magnitudes, places)))
     return tensors
 
 

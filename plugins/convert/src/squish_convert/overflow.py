@@ -12,12 +12,14 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, SquishError
 from squish_core.model import CodecSpec
 
+EncodedParts = dict[str, "np.ndarray"]
+"""Role -> array of an encoded panel."""
+
 if TYPE_CHECKING:
     import numpy as np
 
-    Parts = dict[str, np.ndarray]
-    Encode = Callable[[np.ndarray], Parts]
-    Changed = Callable[[np.ndarray, Parts], np.ndarray | None]
+    Encode = Callable[[np.ndarray], EncodedParts]
+    Changed = Callable[[np.ndarray, EncodedParts], np.ndarray | None]
 
 PARAMETER = "overflow"
 REFUSE, SATURATE = "refuse", "saturate"
@@ -92,7 +94,7 @@ def error_at(
     )
 
 
-def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> Parts:
+def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> EncodedParts:
     """The parts of a panel; if the encoder refuses its `values`, the error locates the bad one."""
     try:
         return encode(panel)
@@ -113,7 +115,7 @@ class Saturation:
 
     def encode(
         self, values: np.ndarray, start: tuple[int, ...], encode: Encode, changed_by: Changed
-    ) -> tuple[Parts, np.ndarray]:
+    ) -> tuple[EncodedParts, np.ndarray]:
         """The parts of a panel, and its values with infinities clipped."""
         import numpy as np
 
@@ -149,7 +151,7 @@ def _blocks(mask: np.ndarray, steps: tuple[int | None, ...]) -> np.ndarray:
 
 def _attempt(
     encode: Encode, changed_by: Changed, values: np.ndarray
-) -> tuple[Parts | None, np.ndarray | None, CodecError | None]:
+) -> tuple[EncodedParts | None, np.ndarray | None, CodecError | None]:
     """Parts (None: the encoder refused), the mask of changed values (None: no change, or unknown), and the refusal."""
     try:
         parts = encode(values)

@@ -25,13 +25,13 @@ from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
 from squish_core.text import counted, did_you_mean
 
-from .activations import Activations, recorded_metadata
-from .carried import asset_bytes, carried_assets, carried_names, inner_losses, split_companions
+from .activations import ActivationStatistics, recorded_metadata
+from .companions import asset_bytes, inner_losses, split_companions, target_assets, written_companions
 from .compatible import check_requantize, needs_activations
 from .decision import Decision
 from .image import HINT, OutputImage, UnreadAsset, lay_out
 from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
-from .naming import (
+from .model_map import (
     all_names,
     check_complete,
     check_dense,
@@ -45,7 +45,7 @@ from .naming import (
 from .report import Conversion, source_notes
 from .rules import (
     Encode,
-    Rule,
+    EncodeRule,
     check_patterns,
     expand,
     ineffective_rules,
@@ -97,7 +97,7 @@ class ConversionPlan:
     format: str
     options: Mapping[str, str]
     packing: str | None
-    rules: tuple[Rule, ...]
+    rules: tuple[EncodeRule, ...]
     steps: tuple[Step, ...] = field(repr=False)
     metadata: tuple[str, ...] = field(repr=False)
     assets: tuple[str, ...]
@@ -266,7 +266,7 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
         source = apply_map(source.without_caches(), plan.model_map, plan.options)
         container = writable(plan.format, source.registry)
         meta = {**source.index.meta, **plan.recorded}
-        assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+        assets = asset_bytes(source, target_assets(source, plan.format)[0])
         image = lay_out(container, [step.spec for step in plan.steps], meta, assets, plan.options)
     is_beside = writable(plan.format, source.registry).writes_beside(plan.options)
     return None if image is None or not image.is_final or is_beside else image
@@ -297,8 +297,8 @@ class _Planner:
         self.options = self.container.options_for(self.file.source, self.file.index, options)
         if self.packing is not None:
             self._check_single_file(content)
-        self._statistics = activations
-        self.activations: Activations | None = None
+        self._activations = activations
+        self.statistics: ActivationStatistics | None = None
         self.recorded: Mapping[str, Any] = {}
         self.assets: Mapping[str, Part] = {}
         self._model_map: ModelMap | None = None
@@ -320,13 +320,13 @@ class _Planner:
                 )
 
     def plan(
-        self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
+        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
     ) -> ConversionPlan:
         """The plan under these rules."""
         notes = self._map(rename)
-        rules = self._settled(rules, only)
+        rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
-        self.assets, undeclared = carried_assets(self.file, self.format)
+        self.assets, undeclared = target_assets(self.file, self.format)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)
         steps = self._decide(rules, [spec for spec in specs if spec.name not in omitted], requantize)
@@ -345,8 +345,8 @@ class _Planner:
             packing=self.packing,
             rules=rules,
             steps=contents.steps,
-            metadata=_carried_names(self.file.index.meta, contents.dropped, "metadata"),
-            assets=_carried_names(self.assets, contents.dropped, "asset"),
+            metadata=_written_names(self.file.index.meta, contents.dropped, "metadata"),
+            assets=_written_names(self.assets, contents.dropped, "asset"),
             children=tuple(contents.companions.children),
             whole=tuple(str(encoding.codec) for encoding in contents.companions.whole),
             dropped=contents.dropped,
@@ -366,7 +366,7 @@ class _Planner:
             check_complete(self.file)
         return (*map_notes(self.file), *notes)
 
-    def _settled(self, rules: tuple[Rule, ...], only: tuple[str, ...]) -> tuple[Rule, ...]:
+    def _expanded_rules(self, rules: tuple[EncodeRule, ...], only: tuple[str, ...]) -> tuple[EncodeRule, ...]:
         """The rules for this model and format, without presets and short names."""
         model = ModelFacts(tuple(self.file.index.tensors), self.file.metadata)
         rules = with_preset(rules, self.container, model)
@@ -374,13 +374,13 @@ class _Planner:
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         return with_sources(rules, self.file)
 
-    def _decide(self, rules: tuple[Rule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
+    def _decide(self, rules: tuple[EncodeRule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
         """The step of each tensor."""
-        if self._statistics is not None:
-            self.activations = Activations(self._statistics, self.file)
-            self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
+        if self._activations is not None:
+            self.statistics = ActivationStatistics(self._activations, self.file)
+            self.recorded = recorded_metadata(self.statistics, self.container.statistics_prefix)
         decision = Decision(
-            self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
+            self.file, self.container, self.options, rules, self.statistics, first_panels=self._first_panels
         )
         with computing(FormatError, "deciding", file=str(self.target)):
             steps = [
@@ -396,7 +396,7 @@ class _Planner:
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         written = self._write_plan(steps, companions)
-        children, whole = carried_names(companions, written.dropped)
+        children, whole = written_companions(companions, written.dropped)
         absent = {item.name for item in written.dropped if item.kind == "asset"}
         dropped = (
             *self.file.dropped,
@@ -438,8 +438,8 @@ class _Planner:
     def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
         """Check all steps; `kept` are those that may not quantize again."""
         check_requantize(kept, self.source.name, self.registry)
-        if self.activations is not None and not any(
-            uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
+        if self.statistics is not None and not any(
+            uses_activations(step, self.registry) or self.statistics.are_zero(step.spec) for step in steps
         ):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics",
@@ -452,18 +452,18 @@ class _Planner:
 
     def _statistics_notes(self, steps: Sequence[Step]) -> Iterator[str]:
         """Which encoded tensors are weighed by the statistics, and what nothing reached while they were collected."""
-        if self.activations is None:
+        if self.statistics is None:
             return
         encoded = [step for step in steps if step.action == "encode" and step.codec.id != DENSE.id]
         weighed = [step for step in encoded if uses_activations(step, self.registry)]
         others = [step.spec for step in encoded if step not in weighed]
-        zero = [spec.name for spec in others if self.activations.are_zero(spec)]
+        zero = [spec.name for spec in others if self.statistics.are_zero(spec)]
         without = f"; without: {_listed([spec.name for spec in others])}" if others else ""
         yield f"activation statistics weigh {len(weighed):,} of {counted(len(encoded), 'encoded tensor')}{without}"
         if zero:
             yield f"activation statistics of zeros, taken as none: {_listed(zero)}"
         for spec in (step.spec for step in weighed):
-            if unseen := self.activations.unseen(spec):
+            if unseen := self.statistics.unseen(spec):
                 yield (
                     f"{spec.name}: by the activation statistics, {len(unseen):,} of {counted(spec.shape[0], 'expert')} "
                     f"had no input ({_listed(list(map(str, unseen)))}); all their columns count alike"
@@ -510,7 +510,7 @@ def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
         yield Dropped("digest", digest[:40], "unknown algorithm", where)
 
 
-def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
+def _written_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
     absent = {item.name for item in dropped if item.kind == kind}
     return tuple(name for name in names if name not in absent)
 

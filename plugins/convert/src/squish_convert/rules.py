@@ -38,7 +38,7 @@ ALIKE = 0.7
 
 
 @frozen
-class Rule:
+class EncodeRule:
     """Encode tensors whose name matches `pattern`; without a pattern, every tensor that the codec can encode.
 
     `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
@@ -61,7 +61,7 @@ Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | 
 """The argument `encode=`: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
 
 
-def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
+def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[EncodeRule, ...]:
     """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification.
 
     A function is called with each of the `tensors`.
@@ -94,7 +94,7 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
 
 def _rules_of_function(
     choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]
-) -> tuple[Rule, ...]:
+) -> tuple[EncodeRule, ...]:
     """One rule for each specification that a function returns."""
     names: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
@@ -112,12 +112,14 @@ def _rules_of_function(
     return tuple(evolve(_rule(label, text), names=frozenset(matches)) for text, matches in names.items())
 
 
-def _rule(pattern: str | None, text: str) -> Rule:
+def _rule(pattern: str | None, text: str) -> EncodeRule:
     spec = parse_spec(text)
-    return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
+    return EncodeRule(pattern, spec) if spec.id == KEEP.id else EncodeRule(pattern, *take_overflow(spec))
 
 
-def with_preset(rules: tuple[Rule, ...], container: WritableContainer, model: ModelFacts) -> tuple[Rule, ...]:
+def with_preset(
+    rules: tuple[EncodeRule, ...], container: WritableContainer, model: ModelFacts
+) -> tuple[EncodeRule, ...]:
     """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
     bare = [rule for rule in rules if rule.pattern is None]
     if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
@@ -126,7 +128,7 @@ def with_preset(rules: tuple[Rule, ...], container: WritableContainer, model: Mo
     return tuple(evolve(rule, spec=parse_spec(text)) if text and rule is bare[0] else rule for rule in rules)
 
 
-def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
+def rule_for(rules: Iterable[EncodeRule], name: str) -> EncodeRule | None:
     """The last rule that matches a tensor's name."""
     match = None
     for rule in rules:
@@ -135,7 +137,7 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
     return match
 
 
-def required_patterns(rules: Iterable[Rule]) -> list[str]:
+def required_patterns(rules: Iterable[EncodeRule]) -> list[str]:
     """The name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
     return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
 
@@ -261,7 +263,7 @@ def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]
     return tables + [entry.info.aliases for entry in registry.encoders.values()]
 
 
-def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
+def ineffective_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
     """The rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
     steps_by_rule: dict[int, list[Step]] = {}
@@ -288,7 +290,7 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
     return tuple(effects)
 
 
-def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
+def size_notes(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> Iterator[str]:
     """Notes about a budget of bits (`bpw`) that kept tensors exceed, and about encodings larger than plain values."""
     for rule in rules:
         bpw = rule.spec.params.get("bpw") if rule.spec != KEEP else None
@@ -319,7 +321,7 @@ def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
         )
 
 
-def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
+def overridden_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
     """Notes about patterns whose tensors all match later rules."""
     effective = {id(rule_for(rules, step.name)) for step in steps}
     overridden = [rule for rule in rules if rule.pattern is not None and id(rule) not in effective]

@@ -1,6 +1,6 @@
 """Streams of parts to write: copied bytes, repacked codes, encoded panels, with one panel in memory at a time.
 
-Parts that are made together are spooled, so that each can be written where the format puts it.
+The parts of a panel are encoded together and spooled, so that each can be written where the format puts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from squish_core.io.sink import Sink
 from squish_core.model import Part, TensorSpec
 
 from .compare.metrics import Distance
-from .panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
+from .overflow import EncodedParts
+from .panels import ALL_PANELS, EncodedPanels, RepackedPanels
 from .step import ConversionObserver, Step
 
 if TYPE_CHECKING:
@@ -36,18 +37,18 @@ def streams_of(
     step: Step,
     before: Callable[[], object],
     observer: ConversionObserver,
-    activations: np.ndarray | None = None,
+    magnitudes: np.ndarray | None = None,
     places: Places | None = None,
 ) -> dict[str, Stream]:
     """The parts of a tensor as its step produces them; `before` is called as each part starts.
 
-    `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders. `places`:
-    where parts belong, so that those that are made together need no temporary file.
+    `observer` is notified of the error of a lossy encoding; `magnitudes` are the tensor's activation
+    statistics. `places`: offsets of the parts in the target, so that parts encoded together need no temporary file.
     """
     if not step.is_computed:
         return _copy(file, step, before)
-    pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, activations)
-    return PanelParts(step.spec, pieces, before, places or {}).streams()
+    pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, magnitudes)
+    return PartStreams(step.spec, pieces, before, places or {}).streams()
 
 
 def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
@@ -75,11 +76,11 @@ def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
     return part_bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
-def _encode(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
+def _encode(file: File, step: Step, observer: ConversionObserver, magnitudes: np.ndarray | None) -> Pieces:
     """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
-    panels = EncodedPanels(file, step, activations)
+    panels = EncodedPanels(file, step, magnitudes)
 
-    def pieces() -> Iterator[Parts]:
+    def pieces() -> Iterator[EncodedParts]:
         distance, clipped = Distance(), 0
         for parts, panel_distance, panel_clipped in panels.measured(panels.regions()):
             if panel_distance is not None:
@@ -95,20 +96,20 @@ def _encode(file: File, step: Step, observer: ConversionObserver, activations: n
 def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
 
-    def pieces() -> Iterator[Parts]:
+    def pieces() -> Iterator[EncodedParts]:
         panels = RepackedPanels(file, step, memory=ALL_PANELS)
         return map(panels.parts, panels.regions())
 
     return pieces
 
 
-Pieces = Callable[[], Iterator[Parts]]
+Pieces = Callable[[], Iterator[EncodedParts]]
 Item = TypeVar("Item")
 Places = Mapping[tuple[str, str], tuple[str, int]]
 """(tensor, role) in the target -> its file (as `Sink.name`) and the offset in it."""
 
 
-class PanelParts:
+class PartStreams:
     """The parts of a tensor from panels that yield all of them: the first part that is read drives.
 
     Others that belong at a known place of the same file are written there at once; else they wait in a temporary file.
@@ -181,9 +182,9 @@ class PanelParts:
 
 
 class _PanelStream(Stream):
-    """One part of `PanelParts`."""
+    """One part of `PartStreams`."""
 
-    def __init__(self, parts: PanelParts, role: str) -> None:
+    def __init__(self, parts: PartStreams, role: str) -> None:
         super().__init__(parts._parts[role], partial(parts.chunks, role), None, parts._before)
         self._panel_parts, self._role = parts, role
 

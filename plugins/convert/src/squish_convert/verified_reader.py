@@ -17,12 +17,12 @@ from squish_core.guard import computing
 from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.model import Part
 
-from .naming import stored_parts
+from .model_map import stored_parts
 from .step import Step
 
 
 @define
-class _Part:
+class _HashedPart:
     """A part in one byte range, with the digest of what has been read so far, in order."""
 
     name: str
@@ -54,7 +54,7 @@ class VerifiedReader(SourceReader):
         self.cache.is_complete = True  # except in `check`
         self._hashes = on_the_way and self.is_wrapped
         self._copies, self._digests = set[str](), set[tuple[str, str]]()
-        self._parts: dict[str, list[_Part]] = {}
+        self._parts: dict[str, list[_HashedPart]] = {}
         self._starts: dict[str, list[int]] = {}
         self._stops: dict[str, list[int]] = {}
         self._ahead: AbstractContextManager[None] = nullcontext()
@@ -125,7 +125,7 @@ class VerifiedReader(SourceReader):
             (segment,) = part.segments
             digest = Digest(str(part.digest).partition(":")[0].lower())
             filename = self.file.index.files[segment.file].name
-            self._parts.setdefault(filename, []).append(_Part(name, role, part, digest, segment.offset))
+            self._parts.setdefault(filename, []).append(_HashedPart(name, role, part, digest, segment.offset))
             self._digests.add((name, role))
 
     def _compare(self) -> None:

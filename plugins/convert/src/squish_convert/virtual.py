@@ -21,7 +21,7 @@ from squish_core.io.source import Source
 from squish_core.model import Part
 from squish_core.specs import parse_format
 
-from .activations import Activations
+from .activations import ActivationStatistics
 from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
 from .mapping.mapped import apply_map
@@ -57,7 +57,7 @@ class ImageReader:
         self.file = apply_map(source.without_caches(), plan.model_map, plan.options)
         check_source(plan, self.file)
         self._steps = {step.spec.name: step for step in plan.steps}
-        self._activations = None if activations is None else Activations(activations, self.file)
+        self._statistics = None if activations is None else ActivationStatistics(activations, self.file)
         self._digests, self._begun = set[tuple[str, str]](), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
@@ -125,7 +125,7 @@ class ImageReader:
             return parts
 
     def _table(self, step: Step) -> PanelTable:
-        return PanelTable(step, panels_of(self.file, step, self._activations), self.file)
+        return PanelTable(step, panels_of(self.file, step, self._statistics), self.file)
 
 
 def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
@@ -142,12 +142,12 @@ def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> It
         yield numbers[max(start - low * wide, 0) : stop - low * wide]
 
 
-def panels_of(file: File, step: Step, activations: Activations | None, *, memory: int = 0) -> Panels:
+def panels_of(file: File, step: Step, statistics: ActivationStatistics | None, *, memory: int = 0) -> Panels:
     """The panels of a tensor that is encoded or repacked; `memory`: bytes of its parts to keep in memory."""
     if step.action == "repack":
         return RepackedPanels(file, step, memory=memory)
-    statistics = activations if uses_activations(step, file.registry) else None
-    return EncodedPanels(file, step, statistics.of(step.spec) if statistics else None, memory=memory)
+    magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
+    return EncodedPanels(file, step, magnitudes, memory=memory)
 
 
 class PanelTable:

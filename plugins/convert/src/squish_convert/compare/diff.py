@@ -27,7 +27,7 @@ from ..families import CONFIG_FILE
 from ..mapping.mapped import MappedFile
 from ..mapping.pairing import map_to_first, respelled
 from .metrics import Distance
-from .stacks import Row, complete_stacks, rows_of
+from .stacks import StackRow, complete_stacks, rows_of
 
 Pair = tuple[Tensor | None, Tensor | None]
 KEEP = "keep"
@@ -260,7 +260,7 @@ def compare_span(span: Span) -> list[TensorDifference]:
     return [compare(name, *pairs[name]) for name in islice(pairs, span.start, span.stop)]
 
 
-def _tensor(file: File, rows: Mapping[str, Row], name: str) -> Tensor | None:
+def _tensor(file: File, rows: Mapping[str, StackRow], name: str) -> Tensor | None:
     if name in file:
         return file[name]
     return rows[name].tensor if name in rows else None

@@ -47,7 +47,7 @@ class JobFile:
             "encode": arguments.get("encode") or encode
         }
 
-    def settle(self, plan: ConversionPlan, source: File) -> None:
+    def compare_or_write(self, plan: ConversionPlan, source: File) -> None:
         """Write the document, or raise UsageError naming the first difference from the stored one."""
         document = job_document(plan, source, self._document_arguments)
         self._stored = self._stored or read_document(Path(self._file))  # another process may have written it meanwhile

@@ -10,7 +10,7 @@ from attrs import frozen
 from squish_core.errors import UsageError
 from squish_core.file import File
 
-from ..activations import Activations
+from ..activations import ActivationStatistics
 from ..image import OutputImage, PartExtent
 from ..plan import ConversionPlan
 from ..step import Step
@@ -57,11 +57,13 @@ class PieceRange:
         return self.stop - self.start
 
 
-class JobLayout:
+class JobPartition:
     """The ranges of a plan's pieces in the files of its image."""
 
-    def __init__(self, plan: ConversionPlan, image: OutputImage, file: File, activations: Activations | None) -> None:
-        self._plan, self._image, self._file, self._activations = plan, image, file, activations
+    def __init__(
+        self, plan: ConversionPlan, image: OutputImage, file: File, statistics: ActivationStatistics | None
+    ) -> None:
+        self._plan, self._image, self._file, self._statistics = plan, image, file, statistics
         self._table: tuple[int, PanelTable] | None = None
         self._locations: dict[tuple[str, str], tuple[int, int]] = {}
         for number, output in enumerate(image.files):
@@ -136,7 +138,7 @@ class JobLayout:
         latest = self._table  # of the task before; other threads replace it
         if latest is None or latest[0] != number:
             step = self._plan.steps[number]
-            latest = number, PanelTable(step, panels_of(self._file, step, self._activations), self._file)
+            latest = number, PanelTable(step, panels_of(self._file, step, self._statistics), self._file)
             self._table = latest
         return latest[1]
 

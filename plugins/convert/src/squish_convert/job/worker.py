@@ -32,7 +32,7 @@ from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
 
-from ..activations import Activations, open_activations
+from ..activations import ActivationStatistics, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
 from ..image import OutputFile, OutputImage
@@ -45,7 +45,7 @@ from ..streams import part_bytes, streams_of
 from ..verified_reader import VerifiedReader
 from ..virtual import panels_of, stored_range
 from .staging import upload
-from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
+from .tasks import JobPartition, Piece, PieceRange, Task, steps_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,15 +163,15 @@ BUDGET = 1 << 16
 """Approximate bytes of values in a canary panel."""
 
 
-def canaries(plan: ConversionPlan, file: File, activations: Activations | None) -> dict[str, str]:
+def canaries(plan: ConversionPlan, file: File, statistics: ActivationStatistics | None) -> dict[str, str]:
     """Codec id -> SHA-256 of a fixed panel of its first tensor, as this process encodes it."""
     encoded = [step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements]
     steps = {step.encoding_codec.id: step for step in encoded}
-    return {name: _digest(file, steps[name], activations) for name in sorted(steps)}
+    return {name: _digest(file, steps[name], statistics) for name in sorted(steps)}
 
 
-def _digest(file: File, step: Step, activations: Activations | None) -> str:
-    panels = panels_of(file, step, activations)
+def _digest(file: File, step: Step, statistics: ActivationStatistics | None) -> str:
+    panels = panels_of(file, step, statistics)
     assert isinstance(panels, EncodedPanels)
     grain = panels.encoder.grain
     region = next(stored_panels(step.spec.shape, grain, 4, budget=BUDGET), full(step.spec.shape))
@@ -252,7 +252,7 @@ class PanelError:
 
 
 @frozen(kw_only=True)
-class Answer:
+class TaskResult:
     """The result of a task: `sha256` is that of the digests of all ranges, in order; `read` the stored bytes."""
 
     task: int
@@ -264,7 +264,7 @@ class Answer:
     seconds: float
 
 
-def write_task(message: Message) -> Answer:
+def write_task(message: Message) -> TaskResult:
     """Write one task; the job is opened once in each process. SquishError as a serial conversion raises it."""
     for attempt in range(RETRIES + 1):
         try:
@@ -277,17 +277,17 @@ def write_task(message: Message) -> Answer:
 
 
 def read_task(message: Message) -> str | None:
-    """The digest of what an earlier run has written for a task, as in its answer; None if it is gone, or shorter."""
+    """The digest of what an earlier run has written for a task, as in its result; None if it is gone, or shorter."""
     job = opened_job(message.job, message.sha256)
-    return written_digest(job.layout, job.job.files, job.job.tasks[message.task], job.file.registry)
+    return written_digest(job.partition, job.job.files, job.job.tasks[message.task], job.file.registry)
 
 
-def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry: Registry) -> str | None:
+def written_digest(partition: JobPartition, files: Sequence[str], task: Task, registry: Registry) -> str | None:
     """The digest of a task's bytes in the output files; None if they are gone."""
     digests = list[bytes]()
     with ExitStack() as stack:
         sources: dict[int, Source] = {}
-        for piece_range in chain.from_iterable(map(layout.ranges, task.pieces)):
+        for piece_range in chain.from_iterable(map(partition.ranges, task.pieces)):
             try:
                 if piece_range.file not in sources:
                     source = open_target(files[piece_range.file], registry)
@@ -336,13 +336,13 @@ class OpenJob:
             statistics = None
             if job.activations is not None:
                 opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
-                statistics = Activations(opened, self.file)
-            self.activations, self._source = statistics, source
+                statistics = ActivationStatistics(opened, self.file)
+            self.statistics, self._source = statistics, source
             self._check(source)
             stack.pop_all()
-        self.layout = JobLayout(job.plan, job.image, self.file, statistics)
+        self.partition = JobPartition(job.plan, job.image, self.file, statistics)
 
-    def write(self, number: int) -> Answer:
+    def write(self, number: int) -> TaskResult:
         """Write and sync the ranges of a task; or write whole files and upload them."""
         task = self.job.tasks[number]
         if not task.files:
@@ -354,7 +354,7 @@ class OpenJob:
         except OSError as error:
             raise unwritable_by_worker(gettempdir(), error) from None
 
-    def _write_files(self, task: Task) -> Answer:
+    def _write_files(self, task: Task) -> TaskResult:
         with TemporaryDirectory(prefix="squish-") as folder:
             paths = {file: str(Path(folder, str(number))) for number, file in enumerate(task.files)}
             for file, path in paths.items():
@@ -362,10 +362,10 @@ class OpenJob:
                 Path(path).touch()
                 os.truncate(path, output.size)
                 write_literals(path, output)
-            answer = self._write_pieces(task, paths)
+            result = self._write_pieces(task, paths)
             for file, path in paths.items():
                 self._upload(path, file)
-        return answer
+        return result
 
     def _upload(self, path: str, file: int) -> None:
         url, plugins = self.job.files[file], self.file.registry
@@ -373,7 +373,7 @@ class OpenJob:
             target.job = self.job.id
             upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
 
-    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
+    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> TaskResult:
         started = time.perf_counter()
         reader = VerifiedReader(self.file)
         steps = steps_of(self.job.plan, task)
@@ -387,7 +387,7 @@ class OpenJob:
                     errors += self._write(reader.file, piece, step, writer)
                     self._release_pages(step)
             writer.sync()
-        return Answer(
+        return TaskResult(
             task=task.number,
             read=sum(map(self._stored_bytes, task.pieces)),
             nbytes=writer.nbytes,
@@ -403,11 +403,11 @@ class OpenJob:
         stored = sum(part.nbytes for part in step.origin.parts.values())
         if piece.stop is None:
             return stored
-        written = sum(piece_range.nbytes for piece_range in self.layout.ranges(piece))
+        written = sum(piece_range.nbytes for piece_range in self.partition.ranges(piece))
         return stored * written // max(step.size, 1)
 
     def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
-        ranges = {piece_range.role: piece_range for piece_range in self.layout.ranges(piece)}
+        ranges = {piece_range.role: piece_range for piece_range in self.partition.ranges(piece)}
         if step.is_computed:
             return self._encode(file, piece, step, ranges, writer)
         streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
@@ -426,7 +426,7 @@ class OpenJob:
     def _encode(
         self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
     ) -> Iterator[PanelError]:
-        panels = panels_of(file, step, self.activations, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
+        panels = panels_of(file, step, self.statistics, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
         regions = islice(panels.regions(), piece.start, piece.stop)
         total, clipped = Distance(), 0
         with computing(CodecError, "encoding", file=file.name, tensor=step.name):
@@ -454,7 +454,7 @@ class OpenJob:
         for key, values in self.job.lock.items():
             for name, stored, current in sorted(differences(values, lock[key])):
                 raise _refusal(f"has other plugins: {name}", stored, current, "lock")
-        current_canaries = canaries(self.job.plan, self.file, self.activations)
+        current_canaries = canaries(self.job.plan, self.file, self.statistics)
         for name, digest in self.job.canaries.items():
             if current_canaries.get(name) != digest:
                 encoder = lock["encoders"].get(name)

@@ -30,24 +30,24 @@ CONTRADICTION = "The settings belong to another model, or one of the two files i
 
 
 @frozen
-class Origin:
+class SourceTensor:
     """A source tensor that contains tensors of the family: its name, the rule that covers it, and its numbers."""
 
-    source: str
+    name: str
     rule: Rule
     numbers: Mapping[str, int]
 
 
 @frozen(kw_only=True)
 class Coverage:
-    """Origin of each family tensor (`origins`) and of each source tensor (`sources`), by name.
+    """SourceTensor of each family tensor (`origins`) and of each source tensor (`sources`), by name.
 
     `other_modalities` and `unused` are source tensors without a place: `unused` ones are computed by engines or tied
     to other tensors.
     """
 
-    origins: Mapping[str, Origin]
-    sources: Mapping[str, Origin]
+    origins: Mapping[str, SourceTensor]
+    sources: Mapping[str, SourceTensor]
     other_modalities: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -101,8 +101,8 @@ class Matching:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
         self.absent, self.left_out = absent, left_out
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
-        self.origins: dict[str, Origin] = {}
-        self.sources: dict[str, Origin] = {}
+        self.origins: dict[str, SourceTensor] = {}
+        self.sources: dict[str, SourceTensor] = {}
         self.other_modalities: list[str] = []
         self.unused: list[str] = []
 
@@ -142,20 +142,22 @@ class Matching:
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
-        origin = Origin(name, *match)
+        origin = SourceTensor(name, *match)
         if error := _wrong_number(origin, self.sizes):
             return error
         spec = tensors[name]
         error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
-        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        contents = {
+            member: SourceTensor(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied
+        }
         if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
             return TensorError(
                 "contains a tensor that another one contains, too",
                 tensor=name,
                 code="doubled",
                 expected="each tensor of the family once",
-                found=f"{duplicate} also in {self.origins[duplicate].source}",
+                found=f"{duplicate} also in {self.origins[duplicate].name}",
             )
         if error is None and (other := next((member for member in contents if member in self.absent), None)):
             return TensorError(
@@ -229,12 +231,12 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )
 
 
-def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
+def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
                 "has a number outside the range in the settings",
-                tensor=origin.source,
+                tensor=origin.name,
                 code=ErrorCode.CONTRADICTION,
                 expected=f"{size} 0 to {sizes[size] - 1}",
                 found=origin.numbers[hole],
@@ -243,12 +245,12 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     return None
 
 
-def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
+def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
     return TensorError(
         "has a shape that contradicts the settings",
-        tensor=origin.source,
+        tensor=origin.name,
         code=ErrorCode.CONTRADICTION,
         expected=list(expected),
         found=list(shape),
@@ -291,12 +293,12 @@ def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[
         origin = coverage.origins.get(partner) if partner is not None else None
         if origin is None:
             continue
-        own, other = file.index.tensors[name], file.index.tensors[origin.source]
+        own, other = file.index.tensors[name], file.index.tensors[origin.name]
         if sample and not (is_dense(own) and is_dense(other)):
             continue
         if not _equal(file, own, other, sample or file.source.is_remote):
             raise TensorError(
-                f"differs from {origin.source}, to which the settings tie it",
+                f"differs from {origin.name}, to which the settings tie it",
                 tensor=name,
                 code=ErrorCode.CONTRADICTION,
                 hint="Set tie_word_embeddings to false in config.json to keep both.",

@@ -82,10 +82,7 @@ def take_inventory(file: File, layout: str) -> Inventory:
     except SquishError as error:
         return Inventory(naming=naming, family=family, errors=(error,))
     matching = outline.matching
-    if (layout == GGUF) != (naming.layout == GGUF):
-        errors: tuple[SquishError, ...] = ()
-    else:
-        errors = tuple(islice(matching.errors(), MOST))
+    errors = () if naming.crosses(layout) else tuple(islice(matching.errors(), MOST))
     return Inventory(
         naming=naming,
         family=family,

@@ -88,10 +88,10 @@ ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 
 @frozen(kw_only=True)
 class Naming:
-    """The family and model type that a file declares, the layout of its names, and why there is no family.
+    """The family and model type that a file declares, and the layout of its names.
 
-    An `adapter` has the family of its base model. `class_name` is the class in a config.json without `model_type`.
-    `error` is about a config.json that cannot be read.
+    `reason` says why there is no family. An `adapter` has the family of its base model. `class_name` is the class in a
+    config.json without `model_type`. `error` is set if config.json cannot be read.
     """
 
     layout: str
@@ -101,6 +101,10 @@ class Naming:
     class_name: str | None = None
     reason: str = ""
     error: SquishError | None = None
+
+    def crosses(self, layout: str) -> bool:
+        """Whether mapping to a layout enters or leaves GGUF, which has names of its own; the others share most."""
+        return (layout == GGUF) != (self.layout == GGUF)
 
 
 @frozen
@@ -183,7 +187,7 @@ class MappedFile(File):
         return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
-class CarriedFile(File):
+class PassThroughFile(File):
     """A file of an unknown model with its tensors as they are, and the other files that a target's engine expects.
 
     Attributes
@@ -311,25 +315,25 @@ def family_of(file: File, naming: Naming) -> Family:
 
 def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
     """Map a file, unless there is no map or the file is mapped already."""
-    if model_map is None or isinstance(file, MappedFile | CarriedFile):
+    if model_map is None or isinstance(file, MappedFile | PassThroughFile):
         return file
     naming, layout = model_map.naming, model_map.layout
-    if carrying_family(file, naming, layout) == naming.family:
-        return CarriedFile(file, family_of(file, naming), naming, layout, options)
+    if pass_through_family(file, naming, layout) == naming.family:
+        return PassThroughFile(file, family_of(file, naming), naming, layout, options)
     return map_file(file, layout, options, naming)
 
 
 def map_notes(file: File) -> tuple[str, ...]:
     """Notes for the report: the family, and what the target's engine will lack."""
-    if not isinstance(file, MappedFile | CarriedFile):
+    if not isinstance(file, MappedFile | PassThroughFile):
         return ()
     missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
-    if isinstance(file, CarriedFile):
+    if isinstance(file, PassThroughFile):
         return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
     return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
 
 
-def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
+def pass_through_family(file: File, naming: Naming, layout: str) -> str | None:
     """The family that carries models of this type over into a layout without knowing them, if there is one."""
     infos = (info for info in _infos(file.registry) if layout in info.layouts)
     return next((info.id for info in infos if naming.model_type in info.model_types), None)

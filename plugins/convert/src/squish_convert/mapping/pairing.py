@@ -82,7 +82,7 @@ def _layout(file: File, naming: Naming) -> str:
     """Layout of a file's names: the one its format prescribes, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
     own = container.naming({}) if isinstance(container, WritableContainer) else None
-    return own if own is not None and (own == GGUF) == (naming.layout == GGUF) else naming.layout
+    return naming.layout if own is None or naming.crosses(own) else own
 
 
 Alias = tuple[str, int | None]

@@ -28,9 +28,9 @@ from ..families import (
     Transpose,
     source_names,
 )
-from .coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
+from .coverage import Coverage, SourceTensor, groups_of_sizes, is_dense, turns_when_dense
 from .names import Numbers, fill, members, target_rules
-from .rows import Rows, deinterleave, interleave, transpose
+from .row_views import RowViews, deinterleave, interleave, transpose
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,7 @@ SEGMENT = 64
 
 
 @frozen(kw_only=True)
-class Target:
+class TargetTensor:
     """A tensor of the target: its rule, its numbers, and the source tensors it is built from."""
 
     rule: Rule
@@ -61,8 +61,11 @@ class Change:
 
 @frozen(kw_only=True)
 class Setting:
-    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's),
-    tensors computed from the settings, and `Carried.coded`."""
+    """What the rules of a layout depend on, apart from the file.
+
+    `sizes` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
+    `constants`: tensors computed from the settings. `coded`: as in `Carried`.
+    """
 
     layout: str
     sizes: Mapping[str, int]
@@ -83,7 +86,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
     coverage
         The source tensors matched with the family's.
     setting
-        Target layout, sizes, dtype of vectors, and tensors computed from the settings.
+        The target layout, and what its rules depend on.
 
     Attributes
     ----------
@@ -95,7 +98,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
 
     def __init__(self, file: File, family: Family, coverage: Coverage, setting: Setting) -> None:
         self.file, self.family, self.coverage, self.setting = file, family, coverage, setting
-        self.rows = Rows(file)
+        self.rows = RowViews(file)
         self.targets = _targets(family, coverage, setting)
         self.dtypes: dict[str, str] = {}
         self.changes: dict[str, Change] = {}
@@ -123,12 +126,12 @@ class MappedTensors(Mapping[str, TensorSpec]):
             self._cached += size
         return spec
 
-    def _spec(self, name: str, target: Target) -> TensorSpec:
+    def _spec(self, name: str, target: TargetTensor) -> TensorSpec:
         if name in self.setting.constants:
             return dense(name, self.setting.constants[name])
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
-            spec, change = self._oriented(self.file.index.tensors[origin.source], target.rule.of)
+            spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
         else:
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
@@ -155,7 +158,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
                 hint="Encode all such tensors alike: as codes with the target's method for them, or as floats without.",
             )
 
-    def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
+    def _note_dtype(self, spec: TensorSpec, target: TargetTensor, origin: SourceTensor) -> None:
         """Note the dtype that the target expects, if it can represent every value."""
         dtype = target.rule.dtype
         if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
@@ -210,12 +213,10 @@ class _Builder:
     def _family_tensor(self, name: str) -> TensorSpec:
         """Extract a tensor of the family from the source tensor that contains it."""
         origin = self.tensors.coverage.origins[name]
-        spec = self.tensors.file.index.tensors[origin.source]
+        spec = self.tensors.file.index.tensors[origin.name]
         check_declared(spec)
         if not spec.encodings:
-            raise TensorError(
-                spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE
-            )
+            raise TensorError(spec.problem or "has no readable encoding", tensor=origin.name, code=ErrorCode.UNREADABLE)
         return self._backward(origin.rule.of, spec, name, origin.numbers)
 
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
@@ -275,10 +276,10 @@ def wraps_dense(codec: CodecSpec) -> bool:
     return False
 
 
-def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:
+def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, TargetTensor]:
     """The target's tensors in source order."""
     table = target_rules(family, setting.layout)
-    targets: dict[str, Target] = {}
+    targets: dict[str, TargetTensor] = {}
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
@@ -291,10 +292,10 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
             for member, _ in members(rule.of, own, setting.sizes["experts"]):
                 if member not in coverage.origins:
                     raise TensorError(f"is missing; {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED)
-                sources[coverage.origins[member].source] = None
-            targets[target] = Target(rule=rule, numbers=own, sources=tuple(sources))
+                sources[coverage.origins[member].name] = None
+            targets[target] = TargetTensor(rule=rule, numbers=own, sources=tuple(sources))
     for name in setting.constants:
-        targets[name] = Target(rule=Rule(name, name), numbers={})
+        targets[name] = TargetTensor(rule=Rule(name, name), numbers={})
     return targets
 
 

@@ -5,7 +5,7 @@
 - `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
 - Activation statistics of the tensors that are encoded with them.
-- Assets of up to 16 MiB (`assets.carried_assets`): a format may look into a config.
+- Assets of up to 16 MiB (`companions.target_assets`): a format may look into a config.
 """
 
 from __future__ import annotations
@@ -83,10 +83,13 @@ def complete_params(codec: Codec, file: File, spec: TensorSpec, origin: Encoding
 
     read = partial(values_of, file, spec, origin, codec.value_dtype(spec))
     limit = float(np.finfo(np.float32).max) / 2  # clipped limits are adjacent float32 values
-    clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
-    for panels_of in (read, clipped) if overflow == SATURATE else (read,):
+
+    def clipped() -> Iterator[np.ndarray]:
+        return (np.clip(values, -limit, limit) for values in read())
+
+    for panels in (read, clipped) if overflow == SATURATE else (read,):
         try:
-            return codec.fit_params(panels_of, spec)
+            return codec.fit_params(panels, spec)
         except CodecError as error:
             if error.code != ErrorCode.RANGE:
                 raise

@@ -22,22 +22,22 @@ from .arrays import MEMORY
 from .families import ENGINES, GGUF, HF, UQFF
 from .mapping.inventory import check_settings, settings_place
 from .mapping.mapped import (
-    CarriedFile,
     MappedFile,
     ModelMap,
     Naming,
-    carrying_family,
+    PassThroughFile,
     family_hint,
     family_of,
     foreign_tensors,
     map_file,
     missing_tensors,
     naming_of,
+    pass_through_family,
     stores_codes,
     turning_rules,
 )
 from .mapping.names import has_engine_names
-from .rules import Rule
+from .rules import EncodeRule
 from .step import Step
 
 KEEP = "keep"
@@ -68,16 +68,13 @@ def choose_map(
     naming = _with_family(naming_of(file), family, file)
     if request == KEEP:
         note = _unmapped_note(layout, words("{option:rename=keep}"))
-        return None, (note,) if (layout == GGUF) != (naming.layout == GGUF) else ()
+        return None, (note,) if naming.crosses(layout) else ()
     _check_files(file, naming, layout)
     _check_names(file, naming, layout)
     # A GGUF may have the names of the checkpoint that it keeps.
     may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
-    if not request and file.index.format == container.id and not may_be_renamed:
-        return None, _check_unmapped(file, naming, layout, options, request)
-    if (layout == GGUF) == (naming.layout == GGUF) and (
-        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
-    ):
+    is_own_format = not request and file.index.format == container.id and not may_be_renamed
+    if is_own_format or _has_layout(file, naming, layout, options):
         return None, _check_unmapped(file, naming, layout, options, request)
     if naming.adapter:
         _check_adapter(naming, layout, file)
@@ -96,7 +93,7 @@ def choose_map(
 def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
     """The map of an unknown model into an engine's folder; UsageError where nothing vouches for what is written."""
     crosses = GGUF in (layout, naming.layout)
-    family = None if crosses or naming.adapter else carrying_family(file, naming, layout)
+    family = None if crosses or naming.adapter else pass_through_family(file, naming, layout)
     if family is None:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {naming.reason}",
@@ -154,7 +151,7 @@ def with_names(file: File, layout: str = HF) -> File:
     if isinstance(file, MappedFile) and file.layout == layout:
         return file
     naming = naming_of(file)
-    if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
+    if not naming.crosses(layout) and (layout == GGUF or _has_hf_names(file, naming)):
         return file
     if naming.family is None:
         raise _not_renamed(file, naming)
@@ -216,6 +213,13 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
         )
 
 
+def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bool:
+    """Whether a file has the names and rows of a layout; those of MLX and UQFF are always written anew."""
+    if naming.crosses(layout) or layout not in (HF, GGUF):
+        return False
+    return layout == GGUF or (_has_hf_names(file, naming) and not _turns(file, naming, options))
+
+
 def _has_hf_names(file: File, naming: Naming) -> bool:
     """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
     if naming.family is None:
@@ -225,7 +229,7 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
     """Check a model of a known family whose names stay the same; returns notes for the report."""
-    if naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
+    if naming.family is None or naming.adapter or naming.crosses(layout):
         return ()
     if layout == GGUF and file.format == MEMORY:  # `save` of arrays and keys as the caller states them
         return ()
@@ -311,14 +315,14 @@ def family_info(registry: Registry, family: str) -> FamilyInfo:
     return registry.families[family].info
 
 
-def with_sources(rules: tuple[Rule, ...], file: File) -> tuple[Rule, ...]:
+def with_sources(rules: tuple[EncodeRule, ...], file: File) -> tuple[EncodeRule, ...]:
     """The rules, with patterns that match source names as well as mapped ones."""
     if file.original is file:
         return rules
     return tuple(rule if rule.pattern is None else evolve(rule, names=_matching_names(rule, file)) for rule in rules)
 
 
-def _matching_names(rule: Rule, file: File) -> frozenset[str]:
+def _matching_names(rule: EncodeRule, file: File) -> frozenset[str]:
     """The mapped tensors that a rule applies to."""
     if rule.names is None:
         assert rule.pattern is not None
@@ -368,7 +372,7 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 def check_dense(file: File, steps: Sequence[Step]) -> None:
     """Raise UsageError for codes that the target's engine reads only as values."""
-    if not isinstance(file, CarriedFile):
+    if not isinstance(file, PassThroughFile):
         return
     patterns = [re.compile(each) for each in file.carried.dense_only]
     for step in steps:

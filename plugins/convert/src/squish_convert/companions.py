@@ -83,7 +83,7 @@ def _placeless(part: Part) -> Part:
     return Part(dtype=part.dtype, shape=part.shape, byteorder=part.byteorder)
 
 
-def carried_names(companions: Companions, dropped: Iterable[Dropped]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def written_companions(companions: Companions, dropped: Iterable[Dropped]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the children, and codecs of the encodings of the whole model, that a format did not drop."""
     lost = {(item.kind, item.name) for item in dropped if not item.where}
     codecs = [str(encoding.codec) for encoding in companions.whole]
@@ -198,7 +198,7 @@ def _digest(file: File, encoding: Encoding | None) -> dict[str, str]:
 _REASON = "describes the encoding of the source's tensors"
 
 
-def carried_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
+def target_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
     """The assets for a file in the format `target`, and what is dropped.
 
     Declarations about the encoding of the source's tensors are dropped, unless the target has the same format, whose

@@ -163,7 +163,7 @@ STACK, SLICE = "stack", "slice"
 """Codecs of tensors that are stacked, and of rows that are cut, on reading."""
 
 
-class Rows:
+class RowViews:
     """Views of a file's tensors with other rows.
 
     A view keeps the encodings whose parts allow the operation; if none does, a TensorError has code `rows`.
