@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 RULES = ("to", "encode", "only", "rename")
-"""Arguments that planning takes as they are."""
+"""Arguments that planning takes unchanged."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -56,7 +56,7 @@ class Inputs:
     rules: Mapping[str, Any]
 
     def plan(self, source: File, *, first_panels: bool) -> tuple[ConversionPlan, File]:
-        """As `plan_mapped`; `source` is the file, or one that keeps what it reads."""
+        """As `plan_mapped`; `source` is the file, or a wrapper that caches what it reads."""
         path = self.target if isinstance(self.target, Path) else Path(self.target.filename)
         plan, model = plan_mapped(source, path, activations=self.activations, first_panels=first_panels, **self.rules)
         return evolve(plan, target=str(self.target)), model
@@ -65,7 +65,7 @@ class Inputs:
 def open_inputs(
     arguments: Mapping[str, Any], stack: ExitStack, *, limits: Limits | None, registry: Registry | None
 ) -> Inputs:
-    """Open what the arguments of `convert` name; `stack` closes it."""
+    """Open the files that the arguments of `convert` name; `stack` closes them."""
     src, dst = arguments["src"], arguments["dst"]
     if src is None or dst is None:
         raise UsageError(
@@ -117,8 +117,9 @@ def convert(
     src
         A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
     dst
-        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged. Or a URL that a plugin
-        writes to (`s3://bucket/model.gguf`), where nothing may be unless `overwrite` is set.
+        Target path, or a URL that a plugin writes to (`s3://bucket/model.gguf`). A file is
+        replaced, a folder is refused, and a failure leaves both unchanged. At a URL, nothing may exist unless
+        `overwrite` is set.
     to
         Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
     encode
@@ -142,14 +143,14 @@ def convert(
     delete_source
         Verify the target, compare it with the source, then delete the files with the source's tensors.
     overwrite
-        Replace what is at the URL `dst`.
+        Replace existing files at the URL `dst`.
     progress
         Called with the tensor's name, the bytes written and the total bytes. If it has a method
         `task_finished(worker, read, written, seconds)`, that is called for each task of a job.
     plan
-        A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
-        If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
-        that names the first difference. It is never overwritten.
+        A JSON file. If it does not exist, the plan is written to it, then executed (with `dry_run`: only written). If
+        it exists, the plan in it is executed: `src` and `dst` may be omitted, and any difference is an error. It is
+        never overwritten.
     job
         Run the conversion as tasks in other processes: `Job("local:8", resume=True)`, or a scheduler alone ("local:2").
         The bytes and the report stay the same.
@@ -159,7 +160,7 @@ def convert(
     Returns
     -------
     Conversion
-        The step of each tensor with sizes in bytes, exactness and error, and everything that was dropped.
+        The step of each tensor (sizes in bytes, exactness, error), and everything that was dropped.
 
     Raises
     ------
@@ -208,7 +209,7 @@ def convert(
             except CodecError as error:
                 if error.code != ErrorCode.REPLAN or not first_panels:
                     raise
-                # a later panel's codes do not fit
+                # the codes of a later panel do not fit
                 report = execution(*inputs.plan(source, first_panels=False), replanned=True)
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
@@ -302,7 +303,7 @@ def outgoing(file: File, to: str) -> list[OutgoingTensor]:
 
 
 def _workers(job: Job, registry: Registry) -> Workers:
-    """The scheduler of a job; only jobs import what distributes them."""
+    """The scheduler of a job; only jobs import schedulers."""
     from squish_core.plugins.schedulers import scheduler_named
 
     return scheduler_named(job.scheduler, registry)

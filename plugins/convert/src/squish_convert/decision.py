@@ -1,4 +1,4 @@
-"""Decides the step for each tensor: copy, widen, repack or encode."""
+"""Decide the step for each tensor: copy, widen, repack or encode."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from .step import KEPT, Step
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
-COPIED_CODES = "codes whose scales nothing declares: copied as stored, and read as values there"
+COPIED_CODES = "codes without declared scales: copied as stored, and read as values by the target"
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -77,7 +77,7 @@ class Decision:
         self.encodings: Mapping[str, CodecSpec | str] = {}
         self.narrow: Mapping[str, str] = {}
         self.nearest: set[str] = set()
-        """Tensors that got other codes because a rule asks for the nearest ones."""
+        """Tensors that a rule `nearest` encodes as other codes."""
         self._nearest: dict[tuple[str, int], list[Nearest]] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -93,7 +93,7 @@ class Decision:
                 continue
             rule = rule_for(self.rules, spec.name)
             is_rule_error = rule is not None and rule.spec != KEEP and outcome.code in _RULE_ERRORS
-            if is_rule_error or outcome.code == ErrorCode.OPTION:  # not the fault of the tensor
+            if is_rule_error or outcome.code == ErrorCode.OPTION:  # the error is not the tensor's
                 raise outcome.about_argument() from None
             errors.append((spec, outcome))
         if errors:
@@ -102,7 +102,7 @@ class Decision:
         return steps
 
     def _outcomes(self, specs: list[TensorSpec]) -> Iterator[Step | SquishError]:
-        """The step of each tensor, or why there is none. First panels of a remote file are fetched several at once."""
+        """The step of each tensor, or its error. The first panels of a remote file are fetched several at a time."""
 
         def outcome(spec: TensorSpec) -> Step | SquishError:
             try:
@@ -120,7 +120,7 @@ class Decision:
             yield from pool.map(outcome, specs)
 
     def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
-        """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
+        """One error for all tensors; grouped by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
             return refused_codes(self.file, errors, specs, short_names(self.format, self.registry), self._attempt)
@@ -134,7 +134,7 @@ class Decision:
         return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
 
     def _is_kept(self, spec: TensorSpec) -> bool:
-        """Whether a tensor's codes are to be kept, and it has codes."""
+        """Whether a tensor has codes that no rule changes."""
         rule = rule_for(self.rules, spec.name)
         return (rule is None or rule.spec == KEEP) and bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
 
@@ -240,13 +240,13 @@ class Decision:
             raise
 
     def _leave(self, spec: TensorSpec) -> Step:
-        """Keep a tensor that no rule changes; a dense one in the dtype that the write options prescribe."""
+        """Keep a tensor that no rule changes; a dense one gets the dtype that the write options prescribe."""
         if (dtype := self.narrow.get(spec.name)) and spec.encodings and spec.encodings[0].codec == DENSE:
             return self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
         return self._keep(spec)
 
     def _keep_or_encode(self, spec: TensorSpec) -> Step:
-        """Keep a tensor, or encode it as the nearest codes that the target holds."""
+        """Keep a tensor, or encode it as the nearest codes that the target can store."""
         try:
             return self._leave(spec)
         except TensorError as error:
@@ -271,7 +271,9 @@ class Decision:
             return self._copy_undeclared(spec)
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
-        dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
+        dtype = self.dtypes.get(
+            spec.name, spec.dtype
+        )  # the target's engine expects this dtype, which represents every value
         if dtype != spec.dtype or (self.is_mapped and wraps_dense(spec.encodings[0].codec)):
             step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
             return evolve(step, exactness=Exactness("values", dtype))
@@ -287,7 +289,7 @@ class Decision:
                 return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+            if answer.codec.inner == encoding.codec:  # a write option wraps it: values change
                 return self._make_step(spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound)
             exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
             if exactness is not None:
@@ -306,14 +308,14 @@ class Decision:
         )
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:
-        """Copy the stored bytes of a tensor whose values are undeclared; its error if the target changes them."""
+        """Copy the bytes of a tensor with undeclared values; raises the tensor's error if the target changes them."""
         for encoding in spec.encodings:
             answer = self.container.accepts(spec, encoding, self.options)
             if not isinstance(answer, Refusal) and same_encoding(answer, encoding, self.registry):
                 step = self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
                 return step if self.format == self.file.format else evolve(step, note=COPIED_CODES)
         check_declared(spec)
-        raise AssertionError("only for undeclared values")
+        raise AssertionError("the values are declared")
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         """The target's answer for an encoding, or for its codes if it does not accept the encoding itself."""
@@ -324,7 +326,7 @@ class Decision:
         return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
 
     def _answer_examined(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """The target's answer for stored codes; a format may tell symmetric ones, which the data show, from others."""
+        """The target's answer for stored codes; only the data show whether they are symmetric."""
         answer = self._answer(spec, encoding)
         if not self.container.tells_symmetric(self.options) or self.registry.missing(encoding):
             return answer
@@ -362,7 +364,7 @@ class Decision:
     def _codec_for(
         self, spec: TensorSpec, requested: CodecSpec, origin: Encoding, value_dtype: str, overflow: str
     ) -> tuple[Codec, CodecSpec]:
-        """The requested codec and its specification with all parameters, including those computed from the values."""
+        """The requested codec and its specification, completed with parameters computed from the values."""
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if requested.inner is not None:
@@ -422,7 +424,7 @@ class Decision:
         return answer, codec
 
     def _by_statistics(self, spec: TensorSpec, requested: CodecSpec) -> CodecSpec:
-        """The encoding, without a search by statistics if all of them are zero: by these, no error would count.
+        """The encoding; without its search by statistics if all of them are zero, because no error would count then.
 
         TensorError if they are invalid, whatever the rule.
         """

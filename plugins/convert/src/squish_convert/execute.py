@@ -1,4 +1,4 @@
-"""Executing a plan: check the source, stream it into the target, measure the error."""
+"""Execute a plan: check the source, stream it into the target, measure the error."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def execute(
     source
         The planned file, open.
     target
-        Path to write; a file is replaced, a folder refused. Or a target at a URL.
+        Path to write, or a target at a URL. A file is replaced, a folder is refused.
     observer
         Notified of each tensor, the bytes written, and the error of lossy encodings.
     activations
         The activation statistics used for planning.
     overwrite
-        Replace files that are at the URL.
+        Replace existing files at the URL.
     encoded
-        Parts of tensors that are encoded already, by the tensor's name in the source and the role.
+        Parts that are already encoded, by the tensor's name in the source and the role.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def execute(
     Raises
     ------
     FormatError
-        The source is not the planned one (code `changed`), or is damaged. An old target stays.
+        The source is not the planned one (code `changed`), or is damaged. An existing target stays.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def outgoing_tensors(
     The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
     corruption is never re-signed.
     """
-    reader = VerifiedReader(source.without_caches(), on_the_way=False)
+    reader = VerifiedReader(source.without_caches(), hash_while_reading=False)
     file = apply_map(reader.file, plan.model_map, plan.options)
     return _outgoing(plan, file, reader, observer or ConversionObserver(), activations, {})
 
@@ -153,7 +153,7 @@ def _outgoing(
 
 
 class _Measurements(ConversionObserver):
-    """Forwards to another observer and keeps each tensor's encoding error."""
+    """Forwards to another observer and records each tensor's encoding error."""
 
     def __init__(self, observer: ConversionObserver) -> None:
         self._qualities: dict[str, tuple[Distance, int]] = {}
@@ -181,7 +181,7 @@ def _begin(file: File, step: Step, reader: VerifiedReader, observer: ConversionO
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:
-    """Raise FormatError unless every encoding in the plan is at the same place in undamaged files."""
+    """Raise FormatError unless every encoding in the plan has the same place in undamaged files."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -203,7 +203,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 
 
 def _has_several_parts(step: Step) -> bool:
-    """Whether a step makes several parts at once."""
+    """Whether a step computes several parts together."""
     return step.is_computed and len(step.spec.encodings[0].parts) > 1
 
 
@@ -236,7 +236,7 @@ def _sink(
 
 
 def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
-    """Bytes of the file or of all files of the folder."""
+    """Size of the file, or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target, *siblings]

@@ -51,7 +51,7 @@ def changed(values: np.ndarray, decoded: np.ndarray) -> np.ndarray:
 
 
 def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...], start: tuple[int, ...]) -> None:
-    """CodecError for the first block with a value that `changed` marks.
+    """Raise CodecError for the first block with a value that `changed` marks.
 
     `steps`: size of the blocks that share a scale, along each axis. `start`: index of the first value in the tensor.
     """
@@ -94,8 +94,8 @@ def error_at(
     )
 
 
-def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> EncodedParts:
-    """The parts of a panel; if the encoder refuses its `values`, the error locates the bad one."""
+def encode_or_locate(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> EncodedParts:
+    """Encode a panel; if the encoder refuses its `values`, the error locates the first bad one."""
     try:
         return encode(panel)
     except CodecError as error:
@@ -125,7 +125,7 @@ class Saturation:
             return parts, values
         mask = np.ones(values.shape, bool) if mask is None else mask
         blocks = _blocks(mask, self._steps)
-        mask = mask | (blocks & np.isinf(values))  # an infinity may be the reason why its block overflowed
+        mask = mask | (blocks & np.isinf(values))  # an infinity may have made its block overflow
         rows = blocks.reshape(len(blocks), -1).any(axis=1) if blocks.ndim else ...
         limit = _limit(attempt, values[rows], mask[rows])
         clipped = _clip(values, mask, limit)

@@ -22,7 +22,7 @@ from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, TensorSpec
 
 from .compare.metrics import Distance
 from .compatible import encoder_for
-from .overflow import SATURATE, EncodedParts, Saturation, changed, check, refusing
+from .overflow import SATURATE, EncodedParts, Saturation, changed, check, encode_or_locate
 from .step import Step
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def reader_of(
 ) -> Callable[[Region], np.ndarray]:
     """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
 
-    Values that already have `dtype` are never converted: f32 would lose NaN payloads. `memory`: bytes of parts that
-    are kept in memory if reading them again costs anything.
+    Values of `dtype` are never converted: f32 would lose NaN payloads. `memory`: bytes of parts to keep in memory if
+    rereading them is expensive.
     """
     import numpy as np
 
@@ -62,7 +62,7 @@ def reader_of(
 
 
 def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
-    """A codec, with the tensor's dtype for a dense one that it wraps: an inner codec does not see the tensor."""
+    """A codec with the tensor's dtype in a wrapped dense codec, since an inner codec does not see the tensor."""
     if codec.inner is None:
         return codec
     inner = evolve(codec.inner, params={"dtype": dtype}) if codec.inner == DENSE else _typed(codec.inner, dtype)
@@ -70,7 +70,7 @@ def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
 
 
 class PanelEncoder:
-    """One encoding of the panels of a tensor's values."""
+    """Encodes panels of a tensor's values."""
 
     def __init__(
         self, file: File, name: str, target: TensorSpec, origin: Encoding, magnitudes: np.ndarray | None
@@ -97,7 +97,7 @@ class PanelEncoder:
         return values if self._keeps_dtype else values.astype(np.float32, copy=False)
 
     def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Encode a region's values, or some of its rows; statistics of a stack are of each of its tensors."""
+        """Encode a region's values, or some of its rows; each tensor of a stack has its own statistics."""
         import numpy as np
 
         panel, magnitudes = self.panel(values), self._magnitudes
@@ -111,7 +111,7 @@ class PanelEncoder:
         return {role: np.concatenate([parts[role] for parts in members]) for role in members[0]}
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""
+        """Mask of the values that decoding makes infinite or NaN, or finite; None if there are none."""
         bound = self._bound(values.shape, encoded)
         if self._sums(bound, values):
             return None
@@ -143,7 +143,7 @@ class PanelEncoder:
         return sums if sums and all(map(isfinite, sums)) else None
 
     def codes(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> Codes | None:
-        """The codes of an encoded panel; None if it has none."""
+        """The codes of an encoded panel; None if the codec has none."""
         return self._bound(shape, encoded).codes(full(shape))
 
     def _bound(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> BoundEncoding:
@@ -159,7 +159,7 @@ class PanelEncoder:
 
 
 ALL_PANELS = MEMORY_LIMIT
-"""Bytes of parts to keep in memory where all panels are read."""
+"""Bytes of parts to keep in memory when all panels are read."""
 RegionReader = Callable[[Region], "np.ndarray"]
 MeasuredParts = tuple[EncodedParts, Distance | None, int]
 """Parts of a panel, their error if the encoding is lossy, and the number of clipped values."""
@@ -214,7 +214,7 @@ class EncodedPanels:
             if saturation:
                 parts, panel = saturation.encode(values, start, encode, self.encoder.changed)
             else:
-                parts = refusing(encode, panel, values, start)
+                parts = encode_or_locate(encode, panel, values, start)
         # the narrower of the two is as exact and faster to read
         return parts, panel if values.itemsize <= panel.itemsize else values
 
@@ -298,9 +298,9 @@ class _Packing:
 
 
 class CodePanels:
-    """Panels of a source's codes, on a grain that suits the target too.
+    """Panels of a source's codes, aligned to the grains of both source and target.
 
-    `memory`: bytes of parts that are kept in memory if reading them again costs anything.
+    `memory`: bytes of parts to keep in memory if rereading them is expensive.
     """
 
     def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, memory: int = 0) -> None:
@@ -314,13 +314,12 @@ class CodePanels:
         return stored_panels(self._spec.shape, self._grain, 4)
 
     def read(self, region: Region) -> tuple[Codes | None, TensorSpec]:
-        """The codes of one panel (None: it has none), and the panel's spec."""
+        """The codes of one panel (None: the codec has none), and the panel's spec."""
         return self._bound.codes(region), evolve(self._spec, shape=sizes(region))
 
 
 def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """A grain that suits both. After an axis that only the source cannot divide, panels would not follow the sink's
-    order."""
+    """The common grain. After an axis that only the source cannot divide, panels would leave the sink's order."""
     from math import lcm
 
     first_whole = next(

@@ -82,11 +82,11 @@ class ConversionPlan:
     dropped
         What the format cannot store.
     image
-        Where the target's bytes lie; None if that depends on the stored bytes, as with compression.
+        Layout of the target's bytes; None if it depends on tensor data, as with compression.
     notes, unused, ineffective
         As in the report (`Conversion`).
     model_map
-        Change of the model's names, rows and settings; None without one.
+        Mapping of the model's names, rows and settings; None if they stay the same.
     recorded
         Metadata of the conversion itself: the activation statistics.
     """
@@ -151,7 +151,7 @@ def plan_conversion(
 ) -> ConversionPlan:
     """Decide what a conversion does with each tensor, without writing anything.
 
-    Reads headers, and only the data that decisions need (`evidence`): codes to repack, values of encodings
+    Reads headers, and only the data that decisions need (`planning_data`): codes to repack, values of encodings
     with parameters for the whole tensor, values that an allocator measures.
 
     Parameters
@@ -204,7 +204,7 @@ def plan_mapped(
     requantize: bool = False,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings that it refers to.
+    """The plan of `plan_conversion`, and the source under the names and settings of the plan.
 
     `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
@@ -222,9 +222,9 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     Parameters
     ----------
     plan
-        Made by `plan_conversion`.
+        The result of `plan_conversion`.
     source
-        The file that was planned, open: metadata and assets are read from it, no tensor.
+        The planned file, open. Metadata and assets are read from it, but no tensor.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     Raises
     ------
     UsageError
-        The format has no image (code `image`): bytes outside the tensors depend on what is in them.
+        The format has no image (code `image`): bytes outside the tensors depend on tensor data.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     image = image_if_any(plan, source)
     if image is None:
-        what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
+        what = f"a file that is compressed as a whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
             f"{what} has no image before it is written: its bytes depend on those of the tensors",
             file=plan.target,
@@ -259,7 +259,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
 
 
 def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image with all bytes outside the tensors; None if they depend on the stored bytes, or on files beside it."""
+    """The image with all bytes outside the tensors; None if they depend on tensor data or on files beside it."""
     image = plan.image
     if image is not None and not image.is_final and not plan.children and not plan.whole:
         # Large assets are read now.
@@ -274,7 +274,7 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
 
 @frozen
 class _Contents:
-    """What a target holds: the steps with their rows, and companions; what is dropped; the format's notes."""
+    """The contents of a target: steps with their rows, and companions; also what is dropped, and the format's notes."""
 
     steps: tuple[Step, ...]
     companions: Companions
@@ -304,12 +304,12 @@ class _Planner:
         self._model_map: ModelMap | None = None
 
     def _check_single_file(self, content: Path) -> None:
-        """Raise UsageError if the name is that of a compressed file, but the format writes several files."""
-        layouts = {
+        """Raise UsageError if the name has a suffix of compressed files, but the format writes several files."""
+        reasons = {
             "its weights are in a file beside it": self.container.writes_beside,
             "it is a folder": self.container.writes_folder,
         }
-        for reason, applies in layouts.items():
+        for reason, applies in reasons.items():
             if applies(self.options):
                 raise UsageError(
                     f"{self.format} is not compressed as a whole: {reason}",
@@ -359,7 +359,7 @@ class _Planner:
         )
 
     def _map(self, rename: str | None) -> tuple[str, ...]:
-        """Give the file the names, rows and settings that the target's engine expects; returns notes."""
+        """Map the file to the names, rows and settings that the target's engine expects; returns notes."""
         self._model_map, notes = choose_map(self.file, self.container, self.options, rename)
         self.file = apply_map(self.file, self._model_map, self.options)
         if rename is None and isinstance(self.file, MappedFile):
@@ -367,7 +367,7 @@ class _Planner:
         return (*map_notes(self.file), *notes)
 
     def _expanded_rules(self, rules: tuple[EncodeRule, ...], only: tuple[str, ...]) -> tuple[EncodeRule, ...]:
-        """The rules for this model and format, without presets and short names."""
+        """The rules for this model and format, with presets and short names expanded."""
         model = ModelFacts(tuple(self.file.index.tensors), self.file.metadata)
         rules = with_preset(rules, self.container, model)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
@@ -392,7 +392,7 @@ class _Planner:
         return steps
 
     def _contents(self, steps: Sequence[Step], omitted: Mapping[str, str], undeclared: Sequence[Dropped]) -> _Contents:
-        """What the target holds of the source, and what is dropped."""
+        """The contents of the target, and what is dropped."""
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         written = self._write_plan(steps, companions)
@@ -415,7 +415,7 @@ class _Planner:
         return _Contents(tuple(_with_rows(steps, written)), carried, dropped, written.notes)
 
     def _image(self, contents: _Contents) -> OutputImage | None:
-        """Where the target's bytes lie; None if that depends on the stored bytes."""
+        """The layout of the target's bytes; None if it depends on tensor data."""
 
         def read(name: str) -> bytes:
             part = self.assets[name]
@@ -435,9 +435,9 @@ class _Planner:
             )
         return None if self.packing else image
 
-    def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
-        """Check all steps; `kept` are those that may not quantize again."""
-        check_requantize(kept, self.source.name, self.registry)
+    def _check(self, steps: Sequence[Step], without_permission: Sequence[Step]) -> None:
+        """Check all steps; those in `without_permission` must not re-quantize."""
+        check_requantize(without_permission, self.source.name, self.registry)
         if self.statistics is not None and not any(
             uses_activations(step, self.registry) or self.statistics.are_zero(step.spec) for step in steps
         ):
@@ -451,7 +451,7 @@ class _Planner:
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
     def _statistics_notes(self, steps: Sequence[Step]) -> Iterator[str]:
-        """Which encoded tensors are weighed by the statistics, and what nothing reached while they were collected."""
+        """Notes on which tensors the statistics weigh, and which experts had no input while they were collected."""
         if self.statistics is None:
             return
         encoded = [step for step in steps if step.action == "encode" and step.codec.id != DENSE.id]
@@ -461,7 +461,7 @@ class _Planner:
         without = f"; without: {_listed([spec.name for spec in others])}" if others else ""
         yield f"activation statistics weigh {len(weighed):,} of {counted(len(encoded), 'encoded tensor')}{without}"
         if zero:
-            yield f"activation statistics of zeros, taken as none: {_listed(zero)}"
+            yield f"activation statistics that are all zero, ignored: {_listed(zero)}"
         for spec in (step.spec for step in weighed):
             if unseen := self.statistics.unseen(spec):
                 yield (
@@ -477,7 +477,7 @@ class _Planner:
             return self.container.plan_file(specs, meta, self.assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
-        """What no format can store, in addition to what this one drops."""
+        """What no format stores, in addition to what this one drops."""
         index = self.file.index
         if (graph := self.source.index.graph) and self.format != index.format:
             yield Dropped("graph", graph, f"{self.format} stores weights alone")
@@ -515,9 +515,9 @@ def _written_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) 
     return tuple(name for name in names if name not in absent)
 
 
-def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
+def _with_rows(steps: Sequence[Step], write_plan: WritePlan) -> list[Step]:
     """The steps, each with its row if the target stacks tensors."""
-    rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
+    rows = {name: (stack, row) for stack, names in write_plan.stacks.items() for row, name in enumerate(names)}
     return [
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
         for step in steps

@@ -1,7 +1,4 @@
-"""The grammar of `--to` and `--encode`: `ID[:key=value[,key=value]]`, `PATTERN=SPEC`, and short names.
-
-Notes on the effects of rules are here, too: bytes that they leave unchanged, and rules that later ones override.
-"""
+"""Rules of `--encode`: parse `PATTERN=SPEC`, expand short names, match tensors, and note what rules leave unchanged."""
 
 from __future__ import annotations
 
@@ -28,20 +25,20 @@ from .step import KEPT, RuleEffect, Step
 
 KEEP = CodecSpec("keep")
 NEAREST = CodecSpec("nearest")
-"""Keep what the target can hold, and encode the rest as the codes of the target with the smallest error."""
+"""Keep what the target can store, and encode the rest as the target's codes with the smallest error."""
 WORDS = (KEEP.id, NEAREST.id)
-"""Specifications that name no encoding."""
+"""Specifications that do not name an encoding."""
 ALL = "*"
 """The pattern that matches every tensor."""
 ALIKE = 0.7
-"""Share of a pattern's letters that a name needs to be suggested for it."""
+"""Share of a pattern's letters that a suggested name must contain."""
 
 
 @frozen
 class EncodeRule:
     """Encode tensors whose name matches `pattern`; without a pattern, every tensor that the codec can encode.
 
-    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    `overflow`: "refuse" or "saturate" values that do not stay finite.
     """
 
     pattern: str | None
@@ -120,7 +117,7 @@ def _rule(pattern: str | None, text: str) -> EncodeRule:
 def with_preset(
     rules: tuple[EncodeRule, ...], container: WritableContainer, model: ModelFacts
 ) -> tuple[EncodeRule, ...]:
-    """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
+    """The rules; the only one without a pattern may name a preset of the format, unless it has parameters."""
     bare = [rule for rule in rules if rule.pattern is None]
     if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
         return rules
@@ -227,7 +224,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 
 
 def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
-    """The specification; UsageError if its brackets are misplaced."""
+    """Return the specification; UsageError if its brackets are misplaced."""
     if spec.id in WORDS and spec.params:
         raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
@@ -239,7 +236,10 @@ def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
             )
     if not registry.codec_type(spec.id).wraps:
         raise UsageError(
-            f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
+            f"{spec.id} does not wrap another encoding",
+            found=str(spec),
+            code=ErrorCode.PARAMS,
+            hint="Leave out the brackets.",
         )
     return spec
 
@@ -333,7 +333,7 @@ def overridden_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tu
 
 
 def note_origin(file: File, step: Step) -> Step:
-    """Add a note to a step that converts another encoding than the one that reading the file decodes."""
+    """Note on a step that it converts another encoding than the one that reading decodes."""
     if len(file.index.tensors[step.name].encodings) < 2:
         return step
     default = file[step.name].bound.encoding

@@ -40,7 +40,7 @@ def streams_of(
     magnitudes: np.ndarray | None = None,
     places: Places | None = None,
 ) -> dict[str, Stream]:
-    """The parts of a tensor as its step produces them; `before` is called as each part starts.
+    """The parts of a tensor as its step computes them; `before` is called when a part starts.
 
     `observer` is notified of the error of a lossy encoding; `magnitudes` are the tensor's activation
     statistics. `places`: offsets of the parts in the target, so that parts encoded together need no temporary file.
@@ -52,8 +52,10 @@ def streams_of(
 
 
 def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
-    """The source's unfiltered bytes, copied by the kernel if they lie raw in a file, or as wider integers or in
-    another byte order if the target needs that."""
+    """The source's bytes without filters, as wider integers or in another byte order if the target needs that.
+
+    The kernel copies bytes that are stored raw in a file.
+    """
     streams, target = {}, step.spec.encodings[0]
     for role, part in step.origin.parts.items():
         array, target_part = file.array(part), target.parts[role]
@@ -110,9 +112,9 @@ Places = Mapping[tuple[str, str], tuple[str, int]]
 
 
 class PartStreams:
-    """The parts of a tensor from panels that yield all of them: the first part that is read drives.
+    """Streams of the parts of a tensor, whose panels yield all parts at once: the first stream read computes them.
 
-    Others that belong at a known place of the same file are written there at once; else they wait in a temporary file.
+    Parts with a known offset in the same file are written there at once; others wait in a temporary file.
     """
 
     def __init__(self, target: TensorSpec, pieces: Pieces, before: Callable[[], object], places: Places) -> None:
@@ -128,7 +130,7 @@ class PartStreams:
         return {role: _PanelStream(self, role) for role in self._parts}
 
     def write(self, role: str, sink: Sink) -> bool:
-        """Append a part, and write those that are made with it at their places; False if that is not possible."""
+        """Append a part, and write the others at their offsets; False if that is not possible."""
         if role in self._placed:
             self._placed.remove(role)
             sink.skip(self._parts[role].nbytes)
@@ -172,7 +174,7 @@ class PartStreams:
             yield part_bytes(parts[role])
 
     def _offsets(self, role: str, sink: Sink) -> dict[str, int] | None:
-        """Where the other parts belong in the sink's file; None if one is elsewhere, or was spooled before."""
+        """Offsets of the other parts in the sink's file; None if one is in another file, or the part is spooled."""
         locations = {name: self._places.get((self._target.name, name)) for name in self._parts if name != role}
         if not sink.is_seekable or role in self._spools:
             return None
@@ -182,7 +184,7 @@ class PartStreams:
 
 
 class _PanelStream(Stream):
-    """One part of `PartStreams`."""
+    """The stream of one part of `PartStreams`."""
 
     def __init__(self, parts: PartStreams, role: str) -> None:
         super().__init__(parts._parts[role], partial(parts.chunks, role), None, parts._before)

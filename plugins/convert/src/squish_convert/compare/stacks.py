@@ -52,7 +52,7 @@ def complete_stacks(file: File, rows: Iterable[StackRow]) -> set[str]:
 
 
 def _row(file: File, stack: TensorSpec, number: int, name: str) -> StackRow | None:
-    """A row of a stacked tensor; None unless every stored part has one per row."""
+    """A row of a stacked tensor; None unless every part is stored row by row."""
     if not stack.shape or number >= stack.shape[0]:
         return None
     encoding = file[stack.name].bound.encoding
@@ -64,14 +64,14 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> StackRow | No
         parts[role] = row_part
     spec = TensorSpec(name=name, shape=stack.shape[1:], dtype=stack.dtype)
     with guarded(CodecError, "declaring a row's parts", file=file.name, tensor=stack.name):
-        layout = file.registry.codec(encoding.codec).parts(spec)
-    if layout != {role: (part.dtype, part.shape) for role, part in parts.items()}:
+        declared = file.registry.codec(encoding.codec).parts(spec)
+    if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         return None
     return StackRow(stack.name, number, Tensor(file, evolve(spec, encodings=(evolve(encoding, parts=parts),))))
 
 
 def _row_of_part(part: Part, count: int, number: int) -> Part | None:
-    """A row of a part; None if it is compressed or does not consist of such rows."""
+    """A row of a part; None if the part is compressed or not stored row by row."""
     shape = part.shape[1:]
     size = dtypes.nbytes(part.dtype, shape)
     if part.shape[:1] != (count,) or part.filters or size * count != part.nbytes:

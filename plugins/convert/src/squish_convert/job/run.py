@@ -1,6 +1,6 @@
-"""A conversion as a job: a scheduler runs its tasks, and the output is published when all are done.
+"""Run a conversion as a job: a scheduler runs its tasks, and the output is published when all are finished.
 
-Finished tasks are in the journal, so another run goes on with the open ones.
+The journal lists finished tasks, so another run resumes with the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from .worker import (
 
 
 def resumes_replanned(job: Job, target: Path | RemoteTarget) -> bool:
-    """Whether the unfinished job of a target was planned again, by all codes of tensors that are repacked."""
+    """Whether the unfinished job of a target was planned again by all codes of repacked tensors."""
     journal = Journal(journal_path(local_name(target), job.journal))
     return bool(job.resume) and journal.read() and "replanned" in journal.header["job"]
 
@@ -82,9 +82,9 @@ def execute_job(
 ) -> Conversion:
     """Write what a plan describes, with a scheduler's processes; bytes and report equal those of `execute`.
 
-    `document` is the plan's (`job_document`); its SHA-256 names the job. `replanned`: planned by all codes of tensors
-    that are repacked, because those of the first panels did not suffice. Where the format has no image, workers make
-    the encoded parts, and this process writes the target of them.
+    `document` is the plan's (`job_document`); its SHA-256 names the job. `replanned`: planned by all codes of repacked
+    tensors, because those of the first panels did not suffice. If the format has no image, workers encode parts, and
+    this process writes the target from them.
     """
     image = image_if_any(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
@@ -188,7 +188,7 @@ def assets_of(document: Mapping[str, Any]) -> str | None:
 def _facts(
     document: Mapping[str, Any], canary_digests: Mapping[str, str], task_bytes: int, *, replanned: bool
 ) -> dict[str, Any]:
-    """The description of a job for its journal: long lists as their SHA-256."""
+    """The description of a job for its journal, with long lists replaced by their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
     again = {"replanned": True} if replanned else {}
@@ -251,7 +251,7 @@ class JobRun:
             raise
 
     def _start(self, facts: Mapping[str, Any], mode: int | None) -> None:
-        """Create the output and the journal, or neither; what another client has created stays."""
+        """Create the output and the journal, or neither; those of another client stay."""
         self.staging.create(self._sizes, mode)
         try:
             self.journal.start(facts)
@@ -277,7 +277,7 @@ class JobRun:
             self._write([messages[number] for number in damaged], workers, observer)
 
     def _write(self, messages: Sequence[Message], workers: Workers, observer: ConversionObserver) -> None:
-        """Run tasks, and record them as they end."""
+        """Run tasks, and record each when it is finished."""
         if not messages:
             return
         with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as results:
@@ -303,7 +303,7 @@ class JobRun:
         self.staging.remove()
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether an earlier run is continued; checks its finished tasks."""
+        """Whether to resume an earlier run; checks its finished tasks."""
         if not self.journal.read():
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
@@ -335,7 +335,7 @@ class JobRun:
         return True
 
     def _is_published(self, *, every: bool) -> bool:
-        """Whether the target is the output of all tasks: those of a sample are read."""
+        """Whether the target is the output of all tasks, by reading a sample of them."""
         if not isinstance(self.staging, Staging) or not self.staging.is_published:
             return False
         if len(self.journal.entries) < len(self.job.tasks):
@@ -382,7 +382,7 @@ class JobRun:
         return (range_ for piece in task.pieces for range_ in self.partition.ranges(piece))
 
     def _entry(self, task: Task, result: TaskResult) -> dict[str, Any]:
-        """The line of a finished task."""
+        """The journal entry of a finished task."""
         runs = list[list[Any]]()
         for range_ in sorted(self._ranges(task), key=lambda range_: (range_.file, range_.offset)):
             name, stop = self.job.image.files[range_.file].name, range_.offset + range_.nbytes
@@ -402,7 +402,7 @@ def task_memory(plan: ConversionPlan) -> int:
 
 
 def _with_hint(error: WriteError, more: str) -> WriteError:
-    """The error with a longer hint."""
+    """The error with more text in its hint."""
     error.hint = f"{error.hint} {more}"
     return error
 

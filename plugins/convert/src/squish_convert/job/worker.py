@@ -1,6 +1,6 @@
-"""The worker's side of a job: check that it encodes like the client, write ranges of the files, measure them.
+"""The worker's side of a job: check that it encodes like the client, then write and measure ranges of the files.
 
-Canaries are fixed panels that both sides encode, to compare two machines before they share a job.
+A canary is a fixed panel that client and worker both encode: if the bytes differ, the worker may not join the job.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class RangeWriter:
-    """Writes ranges of output files at their places, and hashes them."""
+    """Writes ranges of output files, and hashes them."""
 
     def __init__(self, paths: Mapping[int, str] | Sequence[str]) -> None:
         self._paths, self._open, self.nbytes = paths, dict[int, int](), 0
@@ -132,7 +132,7 @@ def write_literals(path: str, output: OutputFile) -> None:
 
 
 def worker_name() -> str:
-    """Return host and process, as errors and journals name a worker.
+    """Return the name of this worker in errors and journals: its host and process.
 
     Returns
     -------
@@ -164,7 +164,7 @@ BUDGET = 1 << 16
 
 
 def canaries(plan: ConversionPlan, file: File, statistics: ActivationStatistics | None) -> dict[str, str]:
-    """Codec id -> SHA-256 of a fixed panel of its first tensor, as this process encodes it."""
+    """Codec id -> SHA-256 of a fixed panel, encoded like its first tensor."""
     encoded = [step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements]
     steps = {step.encoding_codec.id: step for step in encoded}
     return {name: _digest(file, steps[name], statistics) for name in sorted(steps)}
@@ -180,7 +180,7 @@ def _digest(file: File, step: Step, statistics: ActivationStatistics | None) -> 
     try:
         with panels.guard():
             parts = panels.encoder.encode(region, values)
-    except CodecError as error:  # such as values that a lossless codec cannot hold
+    except CodecError as error:  # a lossless codec may not represent the values
         return f"error {error.code}"
     for role in sorted(parts):
         digest.update(part_bytes(parts[role]))
@@ -197,16 +197,16 @@ def _values(region: Region, dtype: np.dtype) -> np.ndarray:
 
 
 PIECE_MEMORY = 1 << 20
-"""Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
+"""Bytes of parts that a worker keeps in memory for some panels of a tensor."""
 RELEASED = 16
-"""Number of panels after which a worker gives pages of the source back to the system."""
+"""Number of panels after which a worker releases pages of the source."""
 RETRIES = 3
 """Number of retries of a task after a source could not be reached."""
 
 
 @frozen(kw_only=True)
 class JobDescription:
-    """All that workers need, as plain data.
+    """Everything that workers need, as plain data.
 
     `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
     identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
@@ -253,7 +253,7 @@ class PanelError:
 
 @frozen(kw_only=True)
 class TaskResult:
-    """The result of a task: `sha256` is that of the digests of all ranges, in order; `read` the stored bytes."""
+    """The result of a task: `sha256` covers the digests of all ranges, in order; `read` counts stored bytes."""
 
     task: int
     read: int
@@ -265,7 +265,7 @@ class TaskResult:
 
 
 def write_task(message: Message) -> TaskResult:
-    """Write one task; the job is opened once in each process. SquishError as a serial conversion raises it."""
+    """Write one task; each process opens the job once. Raises the errors of a serial conversion."""
     for attempt in range(RETRIES + 1):
         try:
             return opened_job(message.job, message.sha256).write(message.task)
@@ -277,13 +277,13 @@ def write_task(message: Message) -> TaskResult:
 
 
 def read_task(message: Message) -> str | None:
-    """The digest of what an earlier run has written for a task, as in its result; None if it is gone, or shorter."""
+    """The digest of a task's bytes from an earlier run, as in its result; None if they are gone or incomplete."""
     job = opened_job(message.job, message.sha256)
     return written_digest(job.partition, job.job.files, job.job.tasks[message.task], job.file.registry)
 
 
 def written_digest(partition: JobPartition, files: Sequence[str], task: Task, registry: Registry) -> str | None:
-    """The digest of a task's bytes in the output files; None if they are gone."""
+    """The digest of a task's bytes in the output files; None if they cannot be read."""
     digests = list[bytes]()
     with ExitStack() as stack:
         sources: dict[int, Source] = {}
@@ -303,7 +303,7 @@ def written_digest(partition: JobPartition, files: Sequence[str], task: Task, re
 
 @lru_cache(maxsize=1)
 def opened_job(path: str, digest: str) -> OpenJob:
-    """The job described by a file, open and checked; anything but the client's bytes is refused unread."""
+    """Open and check the job that a file describes; other bytes than the client's are never unpickled."""
     try:
         with closing(open_target(path, registry())) as source:
             data = source.read(0, source.size)
@@ -343,7 +343,7 @@ class OpenJob:
         self.partition = JobPartition(job.plan, job.image, self.file, statistics)
 
     def write(self, number: int) -> TaskResult:
-        """Write and sync the ranges of a task; or write whole files and upload them."""
+        """Write and sync the ranges of a task, or write whole files and upload them."""
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
@@ -398,7 +398,7 @@ class OpenJob:
         )
 
     def _stored_bytes(self, piece: Piece) -> int:
-        """Stored bytes of a piece: those of its tensor, in proportion to what is written."""
+        """Stored bytes of a piece: its share of the tensor's bytes, by what is written."""
         step = self.job.plan.steps[piece.step]
         stored = sum(part.nbytes for part in step.origin.parts.values())
         if piece.stop is None:
@@ -418,7 +418,7 @@ class OpenJob:
         return ()
 
     def _release_pages(self, step: Step) -> None:
-        """Give pages of mapped files back: clusters count them as the worker's memory, and kill it for too many."""
+        """Release pages of mapped files: clusters count them as memory of the worker, and kill it for too many."""
         files = {segment.file for part in step.origin.parts.values() for segment in part.segments}
         for number in files:
             self._source.source_for(number).release_pages()

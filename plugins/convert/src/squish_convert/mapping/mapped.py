@@ -30,14 +30,14 @@ from .tensors import Change, MappedTensors, Setting, read_vector
 
 @frozen(eq=False)
 class MappedAssets(Mapping[str, Part]):
-    """Files of a mapped model; one with the content of the original's file is the original's part.
+    """Files of a mapped model; a file with unchanged content is the part of the original.
 
     Attributes
     ----------
     files
-        The files that a family carries.
+        The files that the family writes.
     contents, parts
-        Those of the original, and their parts.
+        Contents and parts of the original's files.
     name
         Name of the original, for errors.
     """
@@ -81,7 +81,7 @@ OTHERS = {
     "imatrix": "activation statistics, which `--activations` takes",
     "vocab": "a vocabulary without weights",
 }
-"""`Index.kind` of what no engine loads as a model."""
+"""`Index.kind` -> description, for files that no engine loads as a model."""
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 """PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
@@ -109,7 +109,7 @@ class Naming:
 
 @frozen
 class ModelMap:
-    """A change of names in a conversion: the source's naming and the target layout."""
+    """The mapping of a conversion: the source's naming and the target layout."""
 
     naming: Naming
     layout: str
@@ -182,13 +182,13 @@ class MappedFile(File):
         return (*others, *self.carried.dropped)
 
     def _modality(self, name: str) -> str:
-        """What a tensor is that has no place in the text model."""
+        """Description of a tensor outside the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
         return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
 class PassThroughFile(File):
-    """A file of an unknown model with its tensors as they are, and the other files that a target's engine expects.
+    """A model of an unknown family: its tensors unchanged, with the other files that the target's engine expects.
 
     Attributes
     ----------
@@ -240,9 +240,9 @@ def naming_of(file: File) -> Naming:
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
-    """Required tensors of the family that no layer of a file has; if there are any, the file is part of a model.
+    """Required tensors of the family that no layer of a file has; if there are any, the file is only part of a model.
 
-    Tensors that may be tied to others, such as the head, are not listed.
+    Tensors that may be tied, such as the head, are not listed.
     """
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
@@ -255,7 +255,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def foreign_tensors(file: File, naming: Naming) -> list[str]:
-    """Tensors of a file that are neither the family's nor those of parts that conversions leave out."""
+    """Tensors of a file that are neither part of the family nor left out by conversions."""
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
     others = (*family.leftovers, *family.other_modalities, *family.constants)
@@ -267,7 +267,7 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
-    """The templates whose tensors no layer has by the settings, if these can be read."""
+    """The templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
@@ -291,7 +291,7 @@ def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded
 
 
 def stores_codes(file: File, family: Family) -> bool:
-    """Whether a file has codes of a tensor that its layout transposes where it is dense."""
+    """Whether a file stores codes of a tensor that its layout transposes if dense."""
     rules = turning_rules(family)
     return bool(rules) and any(
         rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
@@ -299,7 +299,7 @@ def stores_codes(file: File, family: Family) -> bool:
 
 
 def turning_rules(family: Family) -> Templates[Rule]:
-    """The rules for tensors that Hugging Face transposes where they are dense, by name."""
+    """The rules for tensors that Hugging Face transposes if dense, by name."""
     return Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
 
 
@@ -324,7 +324,7 @@ def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
 
 
 def map_notes(file: File) -> tuple[str, ...]:
-    """Notes for the report: the family, and what the target's engine will lack."""
+    """Notes for the report: the family, and what the target's engine will miss."""
     if not isinstance(file, MappedFile | PassThroughFile):
         return ()
     missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
@@ -334,13 +334,13 @@ def map_notes(file: File) -> tuple[str, ...]:
 
 
 def pass_through_family(file: File, naming: Naming, layout: str) -> str | None:
-    """The family that carries models of this type over into a layout without knowing them, if there is one."""
+    """The family that passes models of this type through to a layout, if there is one."""
     infos = (info for info in _infos(file.registry) if layout in info.layouts)
     return next((info.id for info in infos if naming.model_type in info.model_types), None)
 
 
 def family_hint(registry: Registry) -> str:
-    """How to install the families of this repository, where one is missing; else an empty text."""
+    """How to install the missing families of this repository; empty if none is missing."""
     packages = catalog.packages("family")
     absent = {package for name, package in packages.items() if name not in registry.families}
     return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
@@ -360,7 +360,7 @@ def _gguf_facts(file: File) -> tuple[str, bool] | None:
 
 
 def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
-    """The model type in config.json, never with experts; without one, the class that it names."""
+    """The model type in config.json, with no experts; without a type, the class that config.json names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
     model = Model(

@@ -1,4 +1,4 @@
-"""The tensors of a model in another layout, as views built on access; constants that are added, and lossless casts."""
+"""The tensors of a model in another layout, as views built on access, with added constants and lossless casts."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 CACHED = 1 << 24
-"""Bytes of all cached specs: permuted tensors may have a segment per row, others may be in memory."""
+"""Maximum bytes of cached specs: a permuted tensor may have a segment per row, others may be in memory."""
 SEGMENT = 64
 """Approximate size of a segment."""
 
 
 @frozen(kw_only=True)
 class TargetTensor:
-    """A tensor of the target: its rule, its numbers, and the source tensors it is built from."""
+    """A tensor of the target: its rule, the numbers in its name, and the source tensors that it is built from."""
 
     rule: Rule
     numbers: Mapping[str, int]
@@ -141,16 +141,16 @@ class MappedTensors(Mapping[str, TensorSpec]):
         return spec
 
     def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:
-        """A tensor that the target has under the same rule; transposed if only one of both stores codes."""
+        """A tensor under the same rule in both layouts; transposed if only one of them stores codes."""
         if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
 
     def check_form(self, name: str, stored: TensorSpec) -> None:
-        """Raise TensorError if the target stores a tensor transposed that has the rows of codes, or the reverse."""
+        """Raise TensorError if a tensor has the rows of codes but is dense, or the reverse."""
         if turns_when_dense(self.targets[name].rule.of) and is_dense(stored) == self.setting.coded:
             raise TensorError(
-                "is transposed only where it is dense, and the target would have it the other way",
+                "has the wrong orientation: only dense tensors of this kind are transposed",
                 tensor=name,
                 code="rows",
                 expected="codes" if self.setting.coded else "floats",
@@ -268,7 +268,7 @@ def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
 
 
 def wraps_dense(codec: CodecSpec) -> bool:
-    """Whether a codec of the map reads a dense tensor: transposed, interleaved or stacked."""
+    """Whether a mapping codec (transpose, interleave, stack) wraps a dense tensor."""
     while codec.inner is not None:
         codec = codec.inner
         if codec == DENSE:
@@ -291,7 +291,9 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, setting.sizes["experts"]):
                 if member not in coverage.origins:
-                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED)
+                    raise TensorError(
+                        f"is missing, but {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED
+                    )
                 sources[coverage.origins[member].name] = None
             targets[target] = TargetTensor(rule=rule, numbers=own, sources=tuple(sources))
     for name in setting.constants:
