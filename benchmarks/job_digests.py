@@ -20,7 +20,7 @@ from squish_convert.api import output_image, plan_conversion
 from squish_convert.job import run as job_run
 from squish_convert.job import worker
 from squish_convert.job.journal import Journal, journal_path
-from squish_convert.job.tasks import JobLayout
+from squish_convert.job.tasks import JobPartition
 
 import squish_core as squish
 
@@ -84,7 +84,7 @@ def digest(source: Path, target: Path, scheduler: str | None, *, resume: bool = 
     return sha256(target.read_bytes()).hexdigest()
 
 
-def kill_once(message: worker.Message) -> worker.Answer:
+def kill_once(message: worker.Message) -> worker.TaskResult:
     """`write_task` that kills its process the first time it gets task 2."""
     mark = Path(message.job).with_name(KILLED)
     if message.task == 2 and not mark.exists():
@@ -103,7 +103,7 @@ def resumption(source: Path, target: Path) -> tuple[str, tuple[int, int, int]]:
     target.unlink(missing_ok=True)
     with squish.open(source) as file:
         plan = plan_conversion(file, target, encode="q4_k")
-        total = len(JobLayout(plan, output_image(plan, file), file, None).tasks(TASK))
+        total = len(JobPartition(plan, output_image(plan, file), file, None).tasks(TASK))
     (target.parent / "client.py").write_text(CLIENT)
     client = subprocess.Popen([sys.executable, "client.py", str(source), str(target), str(TASK)], cwd=target.parent)
     path = journal_path(target)

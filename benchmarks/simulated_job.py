@@ -20,8 +20,8 @@ from squish_convert.api import job_document, plan_conversion
 from squish_convert.job import run as job_run
 from squish_convert.job.document import dumps
 from squish_convert.job.options import TASK_BYTES
-from squish_convert.job.tasks import JobLayout, Task
-from squish_convert.job.worker import Answer, JobDescription, PanelError, opened_job, read_task
+from squish_convert.job.tasks import JobPartition, Task
+from squish_convert.job.worker import JobDescription, PanelError, TaskResult, opened_job, read_task
 
 import squish_core as squish
 from benchmarks.data import write_header
@@ -56,7 +56,7 @@ class Simulated(Scheduler):
             ]
             yield (
                 number,
-                Answer(
+                TaskResult(
                     task=item.task,
                     read=0,
                     nbytes=256 << 20,
@@ -175,7 +175,7 @@ def worker_opening(file: squish.File, plan: Any, target: Path) -> tuple[tuple[Ta
 
     image = output_image(plan, file)
     document = job_document(plan, file, {"src": "a", "dst": "b"})
-    layout = JobLayout(plan, image, file, None)
+    partition = JobPartition(plan, image, file, None)
     job = JobDescription(
         plan=plan,
         image=image,
@@ -188,7 +188,7 @@ def worker_opening(file: squish.File, plan: Any, target: Path) -> tuple[tuple[Ta
         lock=document["lock"],
         canaries=canaries(plan, file, None),
         files=tuple("x" for _ in image.files),
-        tasks=layout.tasks(TASK_BYTES),
+        tasks=partition.tasks(TASK_BYTES),
     )
     data = pickle.dumps(job, protocol=5)
     path = target.with_name("job")

@@ -16,7 +16,7 @@ from squish_cli import main
 from squish_cli.api import Answer
 from squish_cli.app import build
 from squish_cli.options import App
-from squish_cli.spellings import OLD_OPTIONS, understood
+from squish_cli.spellings import OLD_OPTIONS, normalize
 
 import squish_core as squish
 
@@ -83,9 +83,9 @@ def test_old_names_are_not_listed() -> None:
 def test_an_old_name_is_todays_with_one_warning(
     command: str, old: str, new: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert understood([command, "FILE", *form.format(old).split()]) == [command, "FILE", *form.format(new).split()]
+    assert normalize([command, "FILE", *form.format(old).split()]) == [command, "FILE", *form.format(new).split()]
     assert capsys.readouterr().err == f"warning: {old} is now {new}\n"
-    assert understood([command, "--", old]) == [command, "--", old]
+    assert normalize([command, "--", old]) == [command, "--", old]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_old_name_is_todays_with_one_warning(
     ],
 )  # fmt: skip
 def test_draft_takes_the_next_word_unless_that_is_an_option(words: list[str], result: list[str]) -> None:
-    assert understood(["run", *words]) == ["run", *result]
+    assert normalize(["run", *words]) == ["run", *result]
 
 
 def test_old_lines_still_run(

@@ -8,7 +8,7 @@ import toys
 from attrs import evolve
 from squish_convert.arrays import in_memory
 from squish_convert.mapping.codecs.groups import Groups
-from squish_convert.mapping.rows import deinterleave, interleave, transpose
+from squish_convert.mapping.row_views import deinterleave, interleave, transpose
 
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, TensorSpec

@@ -16,7 +16,7 @@ import pytest
 from attrs import evolve
 from squish_convert.api import job_document, output_image, plan_conversion
 from squish_convert.job import worker
-from squish_convert.job.tasks import JobLayout, PieceRange
+from squish_convert.job.tasks import JobPartition, PieceRange
 from squish_convert.job.worker import JobDescription, Message, OpenJob, RangeWriter, canaries, write_task
 
 import squish_core as squish
@@ -50,7 +50,7 @@ def job(tmp_path: Path) -> Iterator[JobDescription]:
             lock=document["lock"],
             canaries=canaries(plan, file, None),
             files=(str(output),),
-            tasks=JobLayout(plan, image, file, None).tasks(20_000),
+            tasks=JobPartition(plan, image, file, None).tasks(20_000),
         )
 
 
@@ -188,7 +188,7 @@ def test_a_worker_does_not_keep_the_pages_of_its_source(tmp_path: Path, encode: 
                 lock=document["lock"],
                 canaries=canaries(plan, file, None),
                 files=(str(tmp_path / "output"),),
-                tasks=JobLayout(plan, image, file, None).tasks(1 << 30),
+                tasks=JobPartition(plan, image, file, None).tasks(1 << 30),
             )
         )
     before = mapped_bytes()

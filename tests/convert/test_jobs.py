@@ -12,7 +12,7 @@ import pytest
 from squish_cli.app import run
 from squish_cli.spellings import understood
 from squish_convert.api import output_image, plan_conversion
-from squish_convert.job.tasks import JobLayout
+from squish_convert.job.tasks import JobPartition
 from squish_convert.job.worker import Message
 from toys import files_of
 
@@ -136,8 +136,8 @@ def test_arrays_in_memory_are_no_source_of_a_job(tmp_path: Path) -> None:
 def test_a_large_tensor_is_cut_at_panels_and_small_ones_share_a_task(source: Path, tmp_path: Path) -> None:
     with squish.open(source) as file:
         plan = plan_conversion(file, tmp_path / "out.gguf", encode="q8_0")
-        tasks = JobLayout(plan, output_image(plan, file), file, None).tasks(TASK)
-        whole = JobLayout(plan, output_image(plan, file), file, None).tasks(1 << 30)
+        tasks = JobPartition(plan, output_image(plan, file), file, None).tasks(TASK)
+        whole = JobPartition(plan, output_image(plan, file), file, None).tasks(1 << 30)
     names = {number: step.name for number, step in enumerate(plan.steps)}
     pieces = [piece for task in tasks for piece in task.pieces]
     assert [piece.stop for piece in pieces if names[piece.step] == TALL] == [1, 2]

@@ -154,7 +154,7 @@ def test_a_plan_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
             Path("plan.json").write_bytes(other)
             plan = plan_conversion(file, Path("out.gguf"), None, encode)
             with nullcontext() if is_same else pytest.raises(UsageError):
-                job.settle(plan, file)
+                job.compare_or_write(plan, file)
             assert Path("plan.json").read_bytes() == other
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import toys
 from squish_cli import main
-from squish_convert.rules import Rule, ineffective_rules
+from squish_convert.rules import EncodeRule, ineffective_rules
 
 import squish_core as squish
 from squish_core.model import CodecSpec
@@ -153,10 +153,10 @@ def test_rules_that_encode_most_bytes_do_not_warn(path: Path, encode: Any) -> No
 
 def test_each_rule_is_compared_once_with_each_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of rules may name every tensor of a model."""
-    rules = tuple(Rule(f"{number}", CodecSpec("int4")) for number in range(30))
+    rules = tuple(EncodeRule(f"{number}", CodecSpec("int4")) for number in range(30))
     steps: Any = [SimpleNamespace(name=str(number), note="kept: small", stored=1) for number in range(30)]
-    calls, matches = [], Rule.matches
-    monkeypatch.setattr(Rule, "matches", lambda rule, name: calls.append(name) or matches(rule, name))
+    calls, matches = [], EncodeRule.matches
+    monkeypatch.setattr(EncodeRule, "matches", lambda rule, name: calls.append(name) or matches(rule, name))
     assert len(ineffective_rules(rules, steps)) == 30
     assert len(calls) == 30 * 30
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import toys
 from squish_convert.arrays import in_memory
-from squish_convert.mapping.rows import Rows
+from squish_convert.mapping.row_views import RowViews
 
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
@@ -33,7 +33,7 @@ def test_any_region_is_read_from_its_tensors(members: slice) -> None:
 
 def test_a_tensor_of_a_stack_is_its_own_parts() -> None:
     tensor = stack()
-    member = Rows(FILE).member(tensor.spec, 1)
+    member = RowViews(FILE).member(tensor.spec, 1)
     assert (member.shape, member.encodings[0].codec, set(member.encodings[0].parts)) == ((4, 6), DENSE, {"data"})
     np.testing.assert_array_equal(Tensor(FILE, member).numpy(), VALUES[1])
 

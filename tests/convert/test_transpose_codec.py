@@ -7,7 +7,7 @@ import pytest
 import toys
 from attrs import evolve
 from squish_convert.arrays import in_memory
-from squish_convert.mapping.rows import transpose
+from squish_convert.mapping.row_views import transpose
 
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec

@@ -198,7 +198,7 @@ def test_keys_of_a_gguf_that_contradict_each_other_or_the_tensors_are_noted(
     model = changed(models / "foreign.gguf", tmp_path / "model.gguf", both)
     for dry_run in (True, False):
         (note,) = squish.convert(model, tmp_path / "out.gguf", dry_run=dry_run).notes
-        assert note.startswith(f"copied as it is, but llama.cpp may not load it: {place}: ")
+        assert note.startswith(f"copied unchanged, but llama.cpp may not load it: {place}: ")
     with squish.open(model) as before, squish.open(tmp_path / "out.gguf") as after:
         assert before.index.meta == after.index.meta
         assert [*before] == [*after]
@@ -285,7 +285,7 @@ def test_a_gguf_is_copied_whatever_its_keys_mean(
 ) -> None:
     model = changed(models / "foreign.gguf", tmp_path / "model.gguf", change)
     notes = squish.convert(model, tmp_path / "out.gguf", encode=encode).notes
-    assert f"copied as it is, but llama.cpp may not load it: {place}: " in "\n".join(notes)
+    assert f"copied unchanged, but llama.cpp may not load it: {place}: " in "\n".join(notes)
     with squish.open(model) as before, squish.open(tmp_path / "out.gguf") as after:
         changing = ("general.file_type", "general.quantization_version")
         old, new = (

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 def process() -> int:
-    """`main` as a process of its own, which rarely collects garbage, since that takes 80 ms."""
+    """Run `main` as a process of its own, with rare garbage collection, which would take 80 ms."""
     gc.set_threshold(50_000)
     code = main()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The one module of the command line that a plugin imports: options, answers and progress of its commands."""
+"""The one module of the command line that a plugin imports: options, results and progress of its commands."""
 
 from __future__ import annotations
 

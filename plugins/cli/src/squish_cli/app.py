@@ -1,4 +1,4 @@
-"""The app: settings that it checks, its commands and the plugins', and how answers and errors become exit codes."""
+"""The app: check settings, collect the commands (also of plugins), run one, and turn its result into an exit code."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SETTINGS = {
     "SQUISH_CPU_INSTRUCTIONS": ("avx512|avx2|portable", "avx512, avx2 or portable"),
     "SQUISH_METAL": ("cpu", "cpu, which runs MLX without a Metal device"),
 }
-"""Variable -> pattern of its values, and what they are."""
+"""Variable -> pattern and description of its values."""
 OTHER_SETTINGS = (
     "SQUISH_PLUGINS",
     "SQUISH_LIMITS",
@@ -104,9 +104,9 @@ def _run(argv: Sequence[str]) -> int:
     warnings.showwarning, text.spelling = show_warning, option
     line = list(argv)
     try:
-        if spellings.first_word(line) != "doctor":  # which reports them
+        if spellings.first_word(line) != "doctor":  # `doctor` reports them itself
             check_settings()
-        line = spellings.understood(argv)
+        line = spellings.normalize(argv)
         app = build(line)
         if (first := spellings.first_word(line)) and first not in COMMANDS:
             line = spellings.with_command(line, command_names(app))
@@ -123,19 +123,19 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (SquishError, OSError) as error:
-        show_error(advised(error, line), as_json)
+        show_error(with_advice(error, line), as_json)
         sys.stdout.flush()
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's usage errors have it in every version
             raise
-        show_error(advised(usage(error), line), as_json)
+        show_error(with_advice(usage(error), line), as_json)
     finally:
         warnings.showwarning, text.spelling = showwarning, spelling
     return 2
 
 
-def advised(error: Exception, argv: Sequence[str]) -> Exception:
-    """The error, with a command that does what was probably meant."""
+def with_advice(error: Exception, argv: Sequence[str]) -> Exception:
+    """The error, with a hint that names the command that was probably meant."""
     if isinstance(error, SquishError) and (hint := spellings.advise(error, argv)):
         error.hint = redact(hint)
     return error
@@ -217,7 +217,7 @@ def command_names(app: typer.Typer) -> set[str]:
 
 
 def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[str, str]]) -> None:
-    """MissingPluginError for a command of a package of this repository that is not installed or is broken."""
+    """Raise MissingPluginError for a command of a package of this repository that is not installed or is broken."""
     from squish_core.plugins import catalog
     from squish_core.plugins.registry import registry
 
@@ -240,7 +240,7 @@ def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[s
 
 
 def check_settings() -> None:
-    """UsageError for a variable whose value cannot be used; a warning for one whose name is a known one's, mistyped."""
+    """Raise UsageError for a variable with an invalid value; warn about one with a mistyped name."""
     names = [name for name in os.environ if name.startswith("SQUISH_") and os.environ[name]]
     for name in names:
         pattern, expected = SETTINGS.get(name, ("(?s:.*)", ""))

@@ -17,7 +17,7 @@ from .families import Family, declared
 from .options import Assets, Encode, Format, Json, Names, Only, Quiet, Requantize, Resume, Scheduler, TaskBytes, To, job
 from .output import Answer, Progress, error_data
 
-Target = Annotated[
+Destination = Annotated[
     str | None,
     typer.Argument(
         metavar="DST",
@@ -101,7 +101,7 @@ def verify_file(
     quiet: bool,
     scheduler: str | None,
 ) -> Answer:
-    """The findings in one file; SquishError if it cannot be checked at all."""
+    """The findings in one file; SquishError if it cannot be checked."""
     import squish_core as squish
     from squish_core.checking.verify import report_lines
     from squish_core.opening import open as open_file
@@ -151,7 +151,7 @@ def diff(
 
 def convert(
     src: Annotated[str | None, typer.Argument(metavar="SRC", help="The file to read.")] = None,
-    dst: Target = None,
+    dst: Destination = None,
     to: To = None,
     encode: Encode = None,
     recipe: Recipe = None,

@@ -28,7 +28,7 @@ from squish_core.plugins.registry import registry as installed
 from squish_core.text import escape, format_bytes
 
 from .cache import cache_group
-from .listings import brought, conflicts, listed, missing_packages
+from .listings import conflicts, missing_packages, provided_ids, summarize
 from .options import App
 from .output import Answer
 
@@ -39,7 +39,7 @@ def leftovers(folder: str, clean: bool) -> Answer:
     """List what interrupted writes left in a folder and its subfolders; `clean` removes dead writers' temporaries."""
     from squish_core.io.atomic import remove, temporaries, torn_appends
 
-    open_folder(folder).close()  # its error says what is wrong with the path
+    open_folder(folder).close()  # raises if the path is not a folder
     path = Path(folder)
     try:
         found, torn = list(temporaries(path)), list(torn_appends(path))
@@ -208,7 +208,7 @@ class Diagnosis:
         yield from ("", "plugins")
         for plugin in self.plugins:
             state, name = "ok" if plugin.ok else "broken", f"{plugin.dist} {plugin.version}".strip()
-            yield f"  {state:6}  {name}" + (f": {listed(plugin.brings)}" if plugin.ok or plugin.brings else "")
+            yield f"  {state:6}  {name}" + (f": {summarize(plugin.brings)}" if plugin.ok or plugin.brings else "")
             yield from (f"          {reason}" for reason in plugin.reasons)
         yield from (f"  conflict: {message}" for message in self.conflicts)
         yield from ("", "backends")
@@ -218,7 +218,7 @@ class Diagnosis:
             yield f"  {'ok' if backend.ok else 'no':6}  {backend.id}: {about}"
         if self.missing:
             yield from ("", "not installed")
-            rows = [(catalog.install_command(name), listed(ids)) for name, ids in self.missing.items()]
+            rows = [(catalog.install_command(name), summarize(ids)) for name, ids in self.missing.items()]
             yield from table(("", ""), "<<", rows, "  ")[1:]
 
     def __str__(self) -> str:
@@ -344,7 +344,7 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
             version=plugin.version,
             ok=not reasons,
             reasons=tuple(reasons),
-            brings=brought(registry, plugin.dist),
+            brings=provided_ids(registry, plugin.dist),
         )
     for broken in registry.broken:
         yield PluginState(dist=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})

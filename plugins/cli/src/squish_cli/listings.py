@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Only = Annotated[str | None, typer.Argument(metavar="NAME", help="Show only this one.")]
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Show one format in detail.")]
 FAMILY = 6
-"""Number of ids with a common prefix above which only their count is listed."""
+"""Number of ids with a common prefix above which only their count is summarize."""
 _SINGULAR = {many: one for one, many in PLURALS.items()}
 
 
@@ -123,7 +123,7 @@ def plugins(name: Only = None) -> Answer:
             "version": item.version,
             "ok": True,
             "reason": None,
-            "brings": brought(installed, item.dist),
+            "brings": provided_ids(installed, item.dist),
             "conflicts": conflicts(installed, item.dist),
         }
         for item in installed.plugins
@@ -138,7 +138,7 @@ def plugins(name: Only = None) -> Answer:
         if not data:
             raise _unknown(name, "plugin", packages)
     rows = [
-        ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or listed(item["brings"]))
+        ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or summarize(item["brings"]))
         for item in data
     ]
     lines = table(("state", "package", "version", "provides"), "<<<<", rows)
@@ -149,7 +149,7 @@ def plugins(name: Only = None) -> Answer:
 def listing(
     kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "", name: str | None = None
 ) -> Answer:
-    """A table of one kind of plugin, then the catalog's ids that are not installed; only the rows of `name`."""
+    """A table of one kind of plugin, then ids of the catalog that are not installed; with `name`, only its rows."""
     from squish_core.plugins.registry import registry
 
     entries = [entry.to_dict() for entry in registry().find(kind)]
@@ -172,12 +172,12 @@ def _matches(name: str, row: tuple[object, ...]) -> bool:
     return name == row[0] or str(row[0]).startswith(f"{name}.") or name in str(row[-1]).split()
 
 
-def _unknown(name: str, kind: str, known: Iterable[str]) -> UsageError:
+def _unknown(name: str, kind: str, names: Iterable[str]) -> UsageError:
     return UsageError(
         f"no such {kind}",
         found=repr(name),
         code=ErrorCode.USAGE,
-        hint=f"{did_you_mean(name, known)} `squish {kind}s` lists all.".lstrip(),
+        hint=f"{did_you_mean(name, names)} `squish {kind}s` lists all.".lstrip(),
     )
 
 
@@ -213,7 +213,7 @@ def origin(entry: Entry[Any]) -> str:
     return f"{entry.dist} {entry.version}".strip()
 
 
-def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
+def provided_ids(registry: Registry, dist: str) -> dict[str, list[str]]:
     """The ids that a distribution provides, by kind."""
     ids = {kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.KINDS}
     return {kind: names for kind, names in ids.items() if names}
@@ -255,7 +255,7 @@ def kind_name(kind: str) -> str:
     return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
 
 
-def listed(brings: Mapping[str, Sequence[str]]) -> str:
+def summarize(brings: Mapping[str, Sequence[str]]) -> str:
     """Summary of what a plugin provides; long lists of ids with a common prefix are counted."""
     kinds = ((kind if len(ids) > 1 else _SINGULAR.get(kind, kind[:-1]), ids) for kind, ids in brings.items())
     return "; ".join(f"{kind} {' '.join(_by_family(ids))}" for kind, ids in kinds) or "commands only"

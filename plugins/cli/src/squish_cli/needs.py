@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from squish_core.file import File
     from squish_core.plugins.requirements import Requirement
 
-Target = Annotated[
+FileOrId = Annotated[
     str, typer.Argument(metavar="FILE", help="A file of weights, a model's folder or a URL; or an id, such as gguf.")
 ]
 Backend = Annotated[
@@ -43,7 +43,7 @@ Requirements = Annotated[
 
 
 def needs(
-    file: Target,
+    file: FileOrId,
     backend: Backend = None,
     requirements: Requirements = False,
     format: Format = None,  # noqa: A002
@@ -60,7 +60,7 @@ def needs(
 
 @frozen(kw_only=True)
 class Needs:
-    """The plugins that reading a file needs, and why some that are installed cannot be used here."""
+    """The plugins that reading a file needs, and why installed ones cannot be used here."""
 
     file: str
     plugins: tuple[ChainPlugin, ...]
@@ -119,7 +119,7 @@ def needs_of(
     by_name = registry.needs(target) if scheme_of(target) is None and not os.path.lexists(target) else []
     name = parse_spec(backend).id if backend else None
     if name and name not in registry.backends and catalog.package_for("backend", name) is None:
-        registry.backend(name)  # raises, since nothing is called so
+        registry.backend(name)  # raises: there is no such backend
     plugins = list(_source(target, registry))
     if any(need.id == target or need.kind == "codec" for need in by_name[:1] if need.kind):  # not a file's suffix
         plugins = [_plugin(need, registry) for need in by_name]
@@ -184,12 +184,12 @@ def _of_file(file: File, backend: str | None) -> Iterator[ChainPlugin]:
         for item in part.filters:
             yield providers.plugin("byte codec", "codec", item.codec)
     resolver = Resolver(file.registry, backend)
-    known: dict[Any, tuple[ChainPlugin, ...]] = {}
+    by_ids: dict[Any, tuple[ChainPlugin, ...]] = {}
     for spec in index.tensors.values():
         key = tuple(_ids(encoding) for encoding in spec.encodings), len(spec.shape)
-        if key not in known:
-            known[key] = _of_tensor(spec, file, resolver if backend else None)
-        yield from known[key]
+        if key not in by_ids:
+            by_ids[key] = _of_tensor(spec, file, resolver if backend else None)
+        yield from by_ids[key]
     if index.whole and (backend or not index.tensors):
         yield from _of_encodings(index.whole, index.format, file.registry)
 
@@ -212,7 +212,7 @@ def _of_encodings(encodings: Sequence[Encoding], container: str, registry: Regis
 
 
 def _ids(encoding: Encoding) -> tuple[Any, ...]:
-    """What decides which plugins an encoding needs."""
+    """The ids on which an encoding depends."""
     filters = {item.codec for part in encoding.parts.values() for item in part.filters}
     codecs = list[str]()
     spec: CodecSpec | None = encoding.codec
@@ -223,7 +223,7 @@ def _ids(encoding: Encoding) -> tuple[Any, ...]:
 
 
 def _fault(plugin: ChainPlugin, registry: Registry) -> str | None:
-    """Why an installed plugin cannot be used here: its implementation or a library of it cannot be imported."""
+    """Why an installed plugin cannot be used here: its implementation or one of its libraries cannot be imported."""
     kind = plugin.role.rpartition(" ")[2]
     entries = [entry for entry in registry.find(kind, id=plugin.id) if entry.dist == plugin.distribution]
     try:

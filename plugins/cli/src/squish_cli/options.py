@@ -1,8 +1,9 @@
 """Arguments and options of several commands, one name and one text for each, also in plugins' commands; and the app.
 
 Typer 0.29 loads pydantic to convert any value, even text, which takes 0.2 s, and has no setting against it. So commands
-replace `get_runtime_param`, where a parameter looks up its conversion, by one that keeps values of the right type. Old
-versions have no such method, and load no pydantic. `tests/cli/test_cli_process.py` fails if a new version undoes this.
+override the lookup of a parameter's converter (`get_runtime_param`) to return values of the right type unchanged. Older
+versions have no such method and do not load pydantic. `tests/cli/test_cli_process.py` fails if a new version undoes
+this.
 """
 
 from __future__ import annotations
@@ -121,14 +122,14 @@ def job(
     Parameters
     ----------
     scheduler, task_bytes, journal
-        What was typed.
+        The values of the options.
     resume
-        What was typed: nothing, "True" (without a value) or "verify".
+        None, "True" (the option without a value) or "verify".
 
     Returns
     -------
     Job or None
-        None without any of them.
+        None if all are None.
 
     Raises
     ------
@@ -150,13 +151,18 @@ def job(
     return Job(scheduler, task_bytes=task_bytes, resume=resume == "True" or resume or False, journal=journal)
 
 
-class _Conversion:
-    """Typer's conversion of a parameter's value, unless the value has its type already."""
+class _LazyConverter:
+    """Typer's converter of a parameter, called only for values of another type."""
 
     def __init__(self, converter: Callable[[], Any]) -> None:
         self._converter = converter
 
+    def itself(self) -> _LazyConverter:
+        """Replaces `get_runtime_param`."""
+        return self
+
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Convert a value, as typer does; text and switches need no conversion."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         annotation = param.type_descriptor.annotation
@@ -165,28 +171,28 @@ class _Conversion:
         return value if type(value) is annotation else self._converter().coerce(value, param=param, ctx=ctx)
 
 
-def _lazily(parameters: Any) -> Any:
-    """The parameters of a command, converted in this way."""
+def _with_lazy_converters(parameters: Any) -> Any:
+    """The parameters of a command, with lazy converters."""
     for parameter in parameters:
         converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
         if converter is not None and "get_runtime_param" not in vars(parameter):
-            conversion = _Conversion(converter)
-            parameter.get_runtime_param = lambda conversion=conversion: conversion
+            lazy = _LazyConverter(converter)
+            parameter.get_runtime_param = lazy.itself
     return parameters
 
 
 class Command(typer.core.TyperCommand):
-    """A command."""
+    """A command whose parameters have lazy converters."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _lazily(super().get_params(ctx))
+        return _with_lazy_converters(super().get_params(ctx))
 
 
 class Group(typer.core.TyperGroup):
-    """A group of commands."""
+    """A group whose parameters have lazy converters."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _lazily(super().get_params(ctx))
+        return _with_lazy_converters(super().get_params(ctx))
 
 
 class App(typer.Typer):

@@ -26,7 +26,7 @@ _OPTIONS = {
     "only": "--only", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
     "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
-"""Argument of a Python function, which texts name -> the option."""
+"""Argument of a Python function -> the option, for placeholders in texts."""
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
@@ -88,7 +88,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def print_stderr(line: str) -> None:
     """Print a line on stderr, wrapped to its terminal, but not within commands."""
     text = escape(line)
-    commands = iter(_COMMAND.findall(text))  # to be pasted: NULs, which no line has, stand for their characters
+    commands = iter(_COMMAND.findall(text))  # commands stay whole for pasting: NULs stand for their characters
     lines = fit(_COMMAND.sub(lambda match: "\0" * len(match[0]), text), terminal_width(sys.stderr))
     print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
 

@@ -1,7 +1,7 @@
 """Other spellings of a command line: old names of options, and the commands and options of other tools.
 
 Old names work, with a warning. Options of llama-quantize and mlx_lm.convert become rules of `--encode`, `--graph` an
-option of `--to onnx`. What does not work is answered with the command that was probably meant.
+option of `--to onnx`. For what does not work, the hint has the command that was probably meant.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ OLD_OPTIONS = {
     "serve": {"--as": "--to"},
     "eval": {"--resume": "--state"},
 }
-"""Command -> old name of an option -> its name; the old one works, with a warning."""
+"""Command -> old name of an option -> its name now."""
 VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
-"""Command -> its option with an optional value, which only `=` adds."""
+"""Command -> its option with an optional value, which must follow a `=`."""
 FILE_OPTIONAL = {"run": "--draft", "eval": "--draft"}
-"""Command -> its option with an optional file: the next word, unless that is an option."""
+"""Command -> its option with an optional file, the next word unless that is an option."""
 TensorType = Annotated[
     list[str] | None,
     typer.Option("--tensor-type", metavar="REGEX=TYPE", help="llama-quantize: type of the tensors whose names match."),
@@ -66,7 +66,7 @@ GENERIC = "llama-quantize"
 WORDS, PREFIXES = ("keep", "hf", "gguf"), ("hf:", "gguf:")
 """Values of `--names` that are not files."""
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
-"""mlx_lm's modes with their default bits and group size; only affine takes others."""
+"""Modes of mlx_lm -> default bits and group size, which only affine can change."""
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUPS = (32, 64, 128)
 OTHER_COMMANDS: dict[str, str] = {
@@ -88,7 +88,7 @@ OTHER_COMMANDS: dict[str, str] = {
     "format": "formats", "codec": "codecs", "backend": "backends", "plugin": "plugins", "devices": "backends",
     "init": "new-plugin", "new": "new-plugin",
 }  # fmt: skip
-"""What people type, often a command of other tools -> the command that does it."""
+"""Command that people type, often of another tool -> the command of Squish."""
 EXTRA_WORDS = {"hash": ("--deep",), "sha256": ("--deep",), "checksum": ("--deep",)}
 OTHER_OPTIONS: dict[str, Mapping[str, str]] = {
     "convert": {
@@ -102,13 +102,13 @@ OTHER_OPTIONS: dict[str, Mapping[str, str]] = {
     "plan": {**dict.fromkeys(("--device", "--engine"), "--backend"), **dict.fromkeys(("--for",), "--op")},
     "run": {**dict.fromkeys(("-p", "--text"), "--prompt"), **dict.fromkeys(("-n", "--max-tokens"), "--max-new-tokens")},
 }  # fmt: skip
-"""Command -> option that people type -> its option; "" for a word without an option."""
+"""Command -> option that people type -> the option of Squish; "" if the value needs no option."""
 REPOSITORY = re.compile(r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w.-]+)?)$")
 USUAL_TYPE = "q8_0"
 
 
-def understood(argv: Sequence[str]) -> list[str]:
-    """The command line with today's names of options, and a value for each option that may have none."""
+def normalize(argv: Sequence[str]) -> list[str]:
+    """The command line with current names of options, and a value for each option that may omit it."""
     command = first_word(argv)
     if command in ("help", "-V", "version"):
         return _about(argv)
@@ -136,7 +136,7 @@ def _about(argv: Sequence[str]) -> list[str]:
 
 
 def first_word(argv: Sequence[str]) -> str:
-    """The command: the first word that is no option, or `-V`."""
+    """The command: the first word that is not an option, or `-V`."""
     return next((word for word in argv if word == "-V" or not word.startswith("-")), "")
 
 
@@ -246,11 +246,11 @@ def advise(error: SquishError, argv: Sequence[str]) -> str | None:
     """The next step for an error of a command line; None if the error's own is the best."""
     if "-" in argv[1:]:
         return _streams(argv)
-    return next(filter(None, (answer(error, argv) for answer in ANSWERS)), None)
+    return next(filter(None, (answer(error, argv) for answer in ADVICE)), None)
 
 
 def _streams(argv: Sequence[str]) -> str:
-    """Squish reads and writes at any place of a file, so pipes need a file between."""
+    """The command with a file instead of a pipe, since Squish reads and writes at any offset."""
     command, *rest = argv
     if rest and rest[-1] == "-" and len([word for word in rest if not word.startswith("--")]) > 1:
         written = _line([command, *rest[:-1], "out.zt"])
@@ -317,7 +317,7 @@ def _wrong_option(error: SquishError, argv: Sequence[str]) -> str | None:
 
 
 def _extra_words(error: SquishError, argv: Sequence[str]) -> str | None:
-    """`convert SRC DST q8_0`, as llama-quantize has it."""
+    """`convert SRC DST q8_0`, in the order of llama-quantize."""
     match = re.match(r"Got unexpected extra arguments? ?\(?s?\)? ?\((.+)\)", error.message)
     if match is None or first_word(argv) != "convert":
         return None
@@ -366,7 +366,7 @@ def _readable(folder: Path) -> Iterator[Path]:
 
 
 def _target(error: SquishError, argv: Sequence[str]) -> str | None:
-    """A target that is the id of a format, or whose suffix no format has."""
+    """A target that is the id of a format, or has an unknown suffix."""
     if not error.message.startswith("the target format is not clear"):
         return None
     from squish_core.plugins.registry import registry
@@ -384,7 +384,7 @@ def _target(error: SquishError, argv: Sequence[str]) -> str | None:
 
 
 def _format_of(source: str) -> str:
-    """The format of a source, if it can be written; else zTensor, which holds everything."""
+    """The format of a source, if it can be written; else zTensor, which stores everything."""
     from squish_core.opening import open as open_file
 
     with suppress(SquishError, OSError), open_file(source) as file:
@@ -394,7 +394,7 @@ def _format_of(source: str) -> str:
 
 
 def _no_target(error: SquishError, argv: Sequence[str]) -> str | None:
-    """A target beside the source, in the format that holds everything."""
+    """A target beside the source, in the format that stores everything."""
     names = [word for word in argv[1:] if not word.startswith("-")]
     if not error.message.startswith("convert needs a source and a target") or len(names) != 1:
         return None
@@ -402,7 +402,7 @@ def _no_target(error: SquishError, argv: Sequence[str]) -> str | None:
     return f"For example `{_line([*argv, target])}`."
 
 
-ANSWERS: tuple[Callable[[SquishError, Sequence[str]], str | None], ...] = (
+ADVICE: tuple[Callable[[SquishError, Sequence[str]], str | None], ...] = (
     _unknown_command, _wrong_option, _extra_words, _missing, _folder, _target, _no_target,
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Activation statistics (imatrix), by which encoders weight errors: a file with one vector per tensor.
 
-llama.cpp's older files (`.dat`) have a format of their own, which is parsed here.
+Reads llama.cpp's older format (`.dat`), too. Words: `activations` is the argument (a path, then the open file),
+`statistics` the object that looks tensors up in it, and `magnitudes` the array for one tensor.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 SUFFIX = ".dat"
 SUMS, COUNTS = ".in_sum2", ".counts"
-"""What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
+"""Suffixes of a tensor's entries in an imatrix: sums of squared activations per column, and their counts."""
 NAME, CHUNKS, DATASETS = "imatrix.file", "imatrix.chunk_count", "imatrix.datasets"
-"""Keys of the file's name, of the number of texts and of their names."""
+"""Metadata keys of the file's name, the number of chunks, and the names of data sets."""
 LONGEST_NAME = 1 << 12
 MOST_BYTES = 2 << 30
 
 
 def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry | None = None) -> File:
-    """Read a file as arrays under the names that the newer GGUF files have; FormatError if it is damaged.
+    """Read a `.dat` file as arrays under the names of newer GGUF files; FormatError if it is damaged.
 
-    `limits` bounds the number of tensors: each takes more memory than the few bytes that it may have in the file.
+    `limits` bounds the number of tensors, since each takes more memory than bytes in the file.
     """
     import numpy as np
 
@@ -52,7 +53,7 @@ def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry
             expected=f"at most {MOST_BYTES}",
             found=size,
         )
-    reader = _Reader(path)
+    reader = _ImatrixReader(path)
     arrays = {}
     count, most = reader.number("number of tensors"), (limits or default()).tensors
     if count > most:
@@ -78,9 +79,9 @@ def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry
 
 
 def merge_imatrix(files: Sequence[File], *, registry: Registry | None = None) -> File:
-    """The statistics of several files as one: sums and counts are added; TensorError if they do not fit together.
+    """Merge the statistics of several files: add sums, counts and chunks, and list all data sets.
 
-    Their data sets are listed together, and their chunks added.
+    TensorError if the files do not match.
     """
     import numpy as np
 
@@ -111,8 +112,8 @@ def merge_imatrix(files: Sequence[File], *, registry: Registry | None = None) ->
     return in_memory(arrays, meta, registry=registry)
 
 
-class _Reader:
-    """Fields of a file in order."""
+class _ImatrixReader:
+    """Reads the fields of a `.dat` file in order."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._data, self._at = path, path.read_bytes(), 0
@@ -161,7 +162,7 @@ class _Reader:
 def open_activations(
     source: Any, *, limits: Limits | None = None, registry: Registry | None = None
 ) -> AbstractContextManager[File]:
-    """Open a file of statistics: of any format, or llama.cpp's older `.dat`; several files are merged."""
+    """Open a file of statistics of any format, or llama.cpp's older `.dat`; several files are merged."""
     if isinstance(source, (list, tuple)):
         if len(source) == 1:
             return open_activations(source[0], limits=limits, registry=registry)
@@ -173,11 +174,11 @@ def open_activations(
     return opening.open(source, limits=limits, registry=registry)
 
 
-class Activations:
-    """Magnitudes of activations per column of each tensor, from a file of any format: vectors of the tensors' names
-    (mean magnitudes), or llama.cpp's imatrix (the root of the mean square).
+class ActivationStatistics:
+    """Magnitudes of activations per column of each tensor, from an open file.
 
-    A tensor is found by its name, else by its names in the other layouts of the model's family.
+    The file has vectors of mean magnitudes under the tensors' names, or is an imatrix of llama.cpp (root mean squares).
+    A tensor is looked up by its name, then by its names in the other layouts of the family.
 
     Parameters
     ----------
@@ -195,10 +196,10 @@ class Activations:
         return frozenset(spec.name for spec in specs if self.of(spec) is not None)
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:
-        """A tensor's statistics, [columns], or of a stack [tensors, columns]; None if there are none or all are zero.
+        """A tensor's magnitudes, [columns], or [tensors, columns] of a stack; None if there are none or all are zero.
 
-        A tensor of a stack without any input counts alike in all columns, as in llama.cpp. TensorError unless they are
-        one finite magnitude per column.
+        In a stack, a tensor without input has equal magnitudes, as in llama.cpp. TensorError unless every column has a
+        finite magnitude.
         """
         import numpy as np
 
@@ -208,19 +209,19 @@ class Activations:
         return np.where(array.any(axis=1, keepdims=True), array, 1) if array.ndim > 1 else array
 
     def are_zero(self, spec: TensorSpec) -> bool:
-        """Whether there are statistics, and all are zero: nothing reached the tensor."""
+        """Whether a tensor has statistics, and all are zero: it had no input."""
         array = self._stored(spec)
         return array is not None and not array.any()
 
     def unseen(self, spec: TensorSpec) -> list[int]:
-        """The tensors of a stack that nothing reached; empty if there are no statistics or all are zero."""
+        """Numbers of the tensors of a stack without input; empty if there are no statistics or all are zero."""
         array = self._stored(spec)
         if array is None or array.ndim < 2 or not array.any():
             return []
         return [number for number, row in enumerate(array) if not row.any()]
 
     def _stored(self, spec: TensorSpec) -> np.ndarray | None:
-        """A tensor's statistics as they are stored, zeros for what nothing reached."""
+        """A tensor's stored statistics; zeros for tensors without input."""
         import numpy as np
 
         entries = self._entries(spec.name)
@@ -243,7 +244,7 @@ class Activations:
         return array
 
     def metadata(self, prefix: str) -> dict[str, Typed]:
-        """What a format records of the statistics under its own keys."""
+        """Metadata about the statistics, under a format's own keys."""
         meta = self._file.metadata
         entries = sum(name.endswith(SUMS) for name in self._file) or len(self._file)
         recorded: dict[str, Typed] = {"file": Typed("str", Path(str(meta.get(NAME, self._file.name))).name)}
@@ -257,7 +258,7 @@ class Activations:
         return {f"{prefix}.{key}": value for key, value in recorded.items()}
 
     def _entries(self, name: str) -> tuple[Alias, ...]:
-        """Names in the file of what stands for a tensor, each with its number in a stack."""
+        """A tensor's entries in the file, each with its number in a stack."""
         for aliases in (((name, None),), *self._aliases.of(name)):
             entries = tuple((entry, number) for alias, number in aliases if (entry := self._entry(alias)) is not None)
             if len(entries) == len(aliases):
@@ -269,10 +270,10 @@ class Activations:
         return next((entry for entry in candidates if entry in self._file), None)
 
     def _magnitudes(self, entry: str, number: int | None, spec: TensorSpec) -> np.ndarray:
-        """One vector, or llama.cpp's sums: the roots of mean squares, of all tensors of a stack or of one of them.
+        """The magnitudes of an entry: a vector, or root mean squares from llama.cpp's sums (of a stack, or one tensor).
 
-        f64, whose squares are the f32 means again. Zeros for a stack's tensor without any input; ones if it is asked
-        for alone.
+        Roots are f64: their squares are the f32 means again. A tensor without input has zeros within a stack, and ones
+        alone.
         """
         import numpy as np
 
@@ -301,7 +302,7 @@ class Activations:
 
 
 def _fault_of(array: np.ndarray) -> str:
-    """What is wrong with statistics: values, or else their shape."""
+    """What is wrong with statistics: their values, or else their shape."""
     import numpy as np
 
     counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum(), "negative": (array < 0).sum()}
@@ -309,6 +310,6 @@ def _fault_of(array: np.ndarray) -> str:
     return f"{' and '.join(faults)} of {counted(array.size, 'value')}" if faults else f"shape {list(array.shape)}"
 
 
-def recorded_metadata(activations: Activations | None, prefix: str | None) -> Mapping[str, Typed]:
-    """Metadata that a target records of the statistics it was encoded with."""
-    return {} if activations is None or prefix is None else activations.metadata(prefix)
+def recorded_metadata(statistics: ActivationStatistics | None, prefix: str | None) -> Mapping[str, Typed]:
+    """Metadata of a target about the statistics that it was encoded with."""
+    return {} if statistics is None or prefix is None else statistics.metadata(prefix)

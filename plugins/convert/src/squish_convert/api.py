@@ -24,7 +24,7 @@ _NAMES = {
     "squish_convert.step": ("ConversionObserver",),
     "squish_convert.job.worker": ("worker_name",),
     "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion"),
-    "squish_convert.naming": ("with_names",),
+    "squish_convert.model_map": ("with_names",),
 }  # fmt: skip
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -41,7 +41,7 @@ from squish_convert.mapping.inventory import take_inventory as take_inventory
 from squish_convert.mapping.mapped import MappedFile as MappedFile
 from squish_convert.mapping.mapped import Naming as Naming
 from squish_convert.mapping.pairing import compared_as as compared_as
-from squish_convert.naming import with_names as with_names
+from squish_convert.model_map import with_names as with_names
 from squish_convert.plan import ConversionPlan as ConversionPlan
 from squish_convert.plan import output_image as output_image
 from squish_convert.plan import plan_conversion as plan_conversion

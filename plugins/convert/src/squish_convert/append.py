@@ -1,4 +1,4 @@
-"""Appends to a file that exists: locked against other edits, and cut back to the old size if interrupted."""
+"""Append to an existing file, locked against other edits; an interrupted append is rolled back."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class LockedFile:
 
 @contextmanager
 def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> Iterator[LockedFile]:
-    """Lock a file for an edit, and cut off the remains of an interrupted append.
+    """Lock a file for an edit, and roll back an interrupted append.
 
     Parameters
     ----------
     target
-        A file that exists.
+        An existing file.
     recover
-        Also cut the file on a file system without locks, where the writer of the append may still be running.
+        Roll back even on a file system without locks, where the writer of the append may still be running.
     seconds
         How long to wait for another edit.
 
@@ -111,7 +111,7 @@ def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> I
 
 @contextmanager
 def appended_file(lock: LockedFile) -> Iterator[Sink]:
-    """Append to a locked file: synced if the block succeeds, else cut back to the old size.
+    """Append to a locked file: synced if the block succeeds, else truncated to the old size.
 
     A rollback file beside it lets the next reader and writer undo an interrupted append.
 
@@ -123,7 +123,7 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
     Yields
     ------
     Sink
-        Writes behind the last byte.
+        Writes after the last byte.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""In-memory arrays as an open file, for `save` and `convert`."""
+"""Present arrays in memory as an open file, for `save` and `convert`."""
 
 from __future__ import annotations
 

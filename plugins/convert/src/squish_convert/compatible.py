@@ -1,4 +1,4 @@
-"""What two encodings have in common: whether one holds the other, and whether both lose values (re-quantizing)."""
+"""Compare two encodings: whether one can store the other, and whether both are lossy (re-quantizing)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
 
 
 def free_to_encode(answer: Encoding, requested: CodecSpec, registry: Registry) -> Encoding:
-    """The target's encoding, without what it would state of codes that the encoder has yet to compute."""
+    """The target's encoding, without parameters that follow from codes, which the encoder has yet to compute."""
     stated = set(registry.codec_type(answer.codec.id).data_params) - requested.params.keys()
     params = {key: value for key, value in answer.codec.params.items() if key not in stated}
     return evolve(answer, codec=evolve(answer.codec, params=params))
@@ -54,7 +54,7 @@ def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Regis
     }
     if hidden and answer.id != requested.id:
         raise TensorError(
-            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(requested), code=ErrorCode.PARAMS
+            f"is stored as {answer.id}, which takes no {', '.join(hidden)}", found=str(requested), code=ErrorCode.PARAMS
         )
     inner = (
         with_encoder_params(answer.inner, requested.inner, registry)
@@ -77,9 +77,9 @@ def keeps_values(target: CodecSpec, source: CodecSpec, dtype: str) -> bool:
 
 
 def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, registry: Registry) -> bool:
-    """Whether another codec stores the codes of a requested encoding exactly, whatever they are.
+    """Whether another codec stores any codes of a requested encoding exactly.
 
-    They are symmetric, and both have the same groups and scales; at most a constant is added to each code.
+    The codes must be symmetric, with the same groups and scales; a constant may be added to each code.
     """
     if requested.id == target.id or requested.inner or target.inner:
         return False
@@ -93,7 +93,7 @@ def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, regis
 def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     """Whether the target stores the source's parts with wider integers (indices) or in another byte order.
 
-    A parameter with the role's name states such a part's dtype.
+    A parameter with the role's name declares the dtype of such a part.
     """
     if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
         return False
@@ -113,13 +113,13 @@ def can_widen(answer: Encoding, encoding: Encoding) -> bool:
 
 
 def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> type[Encoder]:
-    """The encoder for a tensor; for a dense vector the codec itself: NumPy casts it faster than a library is loaded."""
+    """The encoder for a tensor; for a dense vector the codec itself, since NumPy casts faster than a library loads."""
     is_vector = codec.id == "dense" and len(spec.shape) < 2
     return registry.codec_type(codec.id) if is_vector else registry.encoder_type(codec)
 
 
 def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:
-    """Why an encoder that a plugin declares cannot be used here; None if it can, or none is declared."""
+    """Why a declared encoder cannot be used here; None if it can, or none is declared."""
     entry = registry.encoders.get(codec.id) if codec.inner is None else None
     try:
         if entry is not None:
@@ -157,7 +157,7 @@ def requantizes(step: Step, registry: Registry) -> bool:
 
 
 def check_requantize(steps: Sequence[Step], file: str, registry: Registry) -> None:
-    """Raise UsageError if the conversion would re-quantize without permission."""
+    """Raise UsageError if a step re-quantizes without permission."""
     affected = [step for step in steps if requantizes(step, registry)]
     if not affected:
         return

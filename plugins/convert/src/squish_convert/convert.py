@@ -29,11 +29,11 @@ from .activations import open_activations
 from .arrays import in_memory
 from .delete_source import deletable, delete
 from .destination import space_notes
-from .evidence import end_planning, undecided_notes
 from .execute import execute, outgoing_tensors
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
 from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
+from .planning_data import end_planning, undecided_notes
 from .report import Conversion
 from .rules import Encode
 from .step import ConversionObserver
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 RULES = ("to", "encode", "only", "rename")
-"""Arguments that planning takes as they are."""
+"""Arguments that planning takes unchanged."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -51,35 +51,35 @@ class Inputs:
     """The open source and activation statistics, the target, and the rules for planning."""
 
     file: File
-    statistics: File | None
+    activations: File | None
     target: Path | RemoteTarget
     rules: Mapping[str, Any]
 
     def plan(self, source: File, *, first_panels: bool) -> tuple[ConversionPlan, File]:
-        """As `plan_mapped`; `source` is the file, or one that keeps what it reads."""
+        """As `plan_mapped`; `source` is the file, or a wrapper that caches what it reads."""
         path = self.target if isinstance(self.target, Path) else Path(self.target.filename)
-        plan, model = plan_mapped(source, path, activations=self.statistics, first_panels=first_panels, **self.rules)
+        plan, model = plan_mapped(source, path, activations=self.activations, first_panels=first_panels, **self.rules)
         return evolve(plan, target=str(self.target)), model
 
 
 def open_inputs(
     arguments: Mapping[str, Any], stack: ExitStack, *, limits: Limits | None, registry: Registry | None
 ) -> Inputs:
-    """Open what the arguments of `convert` name; `stack` closes it."""
-    src, dst, activations = (arguments[name] for name in ("src", "dst", "activations"))
+    """Open the files that the arguments of `convert` name; `stack` closes them."""
+    src, dst = arguments["src"], arguments["dst"]
     if src is None or dst is None:
         raise UsageError(
             "convert needs a source and a target",
             code=ErrorCode.USAGE,
             hint="Name both, or {option:plan=FILE} with an existing plan.",
         )
-    file, statistics = src, None
+    file, activations = src, None
     if isinstance(src, Mapping) and not isinstance(src, File):
         file = stack.enter_context(in_memory(src, assets=arguments["assets"], registry=registry))
     elif not isinstance(src, File):
         file = stack.enter_context(opening.open(src, assets=arguments["assets"], limits=limits, registry=registry))
-    if activations is not None:
-        statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
+    if arguments["activations"] is not None:
+        activations = stack.enter_context(open_activations(arguments["activations"], limits=limits, registry=registry))
     target: Path | RemoteTarget = Path(dst)
     if scheme_of(dst):
         target = stack.enter_context(closing(remote_target(dst, file.registry)))
@@ -87,7 +87,7 @@ def open_inputs(
     if rules["only"] is not None and not isinstance(rules["only"], str):
         rules["only"] = tuple(rules["only"])
     rules["requantize"] = bool(arguments["requantize"])
-    return Inputs(file=file, statistics=statistics, target=target, rules=rules)
+    return Inputs(file=file, activations=activations, target=target, rules=rules)
 
 
 def convert(
@@ -117,8 +117,9 @@ def convert(
     src
         A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
     dst
-        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged. Or a URL that a plugin
-        writes to (`s3://bucket/model.gguf`), where nothing may be unless `overwrite` is set.
+        Target path, or a URL that a plugin writes to (`s3://bucket/model.gguf`). A file is
+        replaced, a folder is refused, and a failure leaves both unchanged. At a URL, nothing may exist unless
+        `overwrite` is set.
     to
         Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
     encode
@@ -142,14 +143,14 @@ def convert(
     delete_source
         Verify the target, compare it with the source, then delete the files with the source's tensors.
     overwrite
-        Replace what is at the URL `dst`.
+        Replace existing files at the URL `dst`.
     progress
         Called with the tensor's name, the bytes written and the total bytes. If it has a method
         `task_finished(worker, read, written, seconds)`, that is called for each task of a job.
     plan
-        A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
-        If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
-        that names the first difference. It is never overwritten.
+        A JSON file. If it does not exist, the plan is written to it, then executed (with `dry_run`: only written). If
+        it exists, the plan in it is executed: `src` and `dst` may be omitted, and any difference is an error. It is
+        never overwritten.
     job
         Run the conversion as tasks in other processes: `Job("local:8", resume=True)`, or a scheduler alone ("local:2").
         The bytes and the report stay the same.
@@ -159,7 +160,7 @@ def convert(
     Returns
     -------
     Conversion
-        The step of each tensor with sizes in bytes, exactness and error, and everything that was dropped.
+        The step of each tensor (sizes in bytes, exactness, error), and everything that was dropped.
 
     Raises
     ------
@@ -189,7 +190,7 @@ def convert(
         undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
         decided = evolve(decided, notes=(*decided.notes, *end_planning(reader), *undecided))
         if plan_file is not None:
-            plan_file.settle(decided, file)
+            plan_file.compare_or_write(decided, file)
         to_delete = _deletable(decided, model, inputs) if delete_source else ()
         if dry_run:
             report = _preview(decided, model, target)
@@ -208,7 +209,7 @@ def convert(
             except CodecError as error:
                 if error.code != ErrorCode.REPLAN or not first_panels:
                     raise
-                # a later panel's codes do not fit
+                # the codes of a later panel do not fit
                 report = execution(*inputs.plan(source, first_panels=False), replanned=True)
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
@@ -302,7 +303,7 @@ def outgoing(file: File, to: str) -> list[OutgoingTensor]:
 
 
 def _workers(job: Job, registry: Registry) -> Workers:
-    """The scheduler of a job; only jobs import what distributes them."""
+    """The scheduler of a job; only jobs import schedulers."""
     from squish_core.plugins.schedulers import scheduler_named
 
     return scheduler_named(job.scheduler, registry)
@@ -354,7 +355,7 @@ def _execute(
     """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None or workers is None:
-        return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
+        return execute(plan, model, inputs.target, observer, activations=inputs.activations, overwrite=overwrite)
     from .job.run import execute_job
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
@@ -366,7 +367,7 @@ def _execute(
         job,
         workers,
         observer,
-        inputs.statistics,
+        inputs.activations,
         overwrite=overwrite,
         replanned=replanned,
     )

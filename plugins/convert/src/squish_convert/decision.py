@@ -1,4 +1,4 @@
-"""Decides the step for each tensor: copy, widen, repack or encode."""
+"""Decide the step for each tensor: copy, widen, repack or encode."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.allocator import ModelFacts
+from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
@@ -28,7 +29,7 @@ from squish_core.model import (
 )
 from squish_core.text import counted
 
-from .activations import Activations
+from .activations import ActivationStatistics
 from .compatible import (
     can_widen,
     encoder_for,
@@ -42,16 +43,16 @@ from .compatible import (
     without_encoder_params,
     without_statistics,
 )
-from .evidence import complete_params, repack_exactness, values_of
 from .mapping.tensors import wraps_dense
 from .overflow import REFUSE
+from .planning_data import complete_params, repack_exactness, values_of
 from .refusals import Nearest, described, nearest_encodings, refused_codes
-from .rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
+from .rules import ALL, KEEP, NEAREST, EncodeRule, expand, kind_of, rule_for, short_names
 from .step import KEPT, Step
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
-COPIED_CODES = "codes whose scales nothing declares: copied as stored, and read as values there"
+COPIED_CODES = "codes without declared scales: copied as stored, and read as values by the target"
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -64,19 +65,19 @@ class Decision:
         file: File,
         container: WritableContainer,
         options: Mapping[str, str],
-        rules: tuple[Rule, ...],
-        activations: Activations | None = None,
+        rules: tuple[EncodeRule, ...],
+        statistics: ActivationStatistics | None = None,
         *,
         first_panels: bool = False,
     ) -> None:
-        self.activations, self._first_panels = activations, first_panels
+        self.statistics, self._first_panels = statistics, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
         self.is_mapped, self.dtypes = file.original is not file, file.dtypes
         self.encodings: Mapping[str, CodecSpec | str] = {}
         self.narrow: Mapping[str, str] = {}
         self.nearest: set[str] = set()
-        """Tensors that got other codes because a rule asks for the nearest ones."""
+        """Tensors that a rule `nearest` encodes as other codes."""
         self._nearest: dict[tuple[str, int], list[Nearest]] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -92,7 +93,7 @@ class Decision:
                 continue
             rule = rule_for(self.rules, spec.name)
             is_rule_error = rule is not None and rule.spec != KEEP and outcome.code in _RULE_ERRORS
-            if is_rule_error or outcome.code == ErrorCode.OPTION:  # not the fault of the tensor
+            if is_rule_error or outcome.code == ErrorCode.OPTION:  # the error is not the tensor's
                 raise outcome.about_argument() from None
             errors.append((spec, outcome))
         if errors:
@@ -101,7 +102,7 @@ class Decision:
         return steps
 
     def _outcomes(self, specs: list[TensorSpec]) -> Iterator[Step | SquishError]:
-        """The step of each tensor, or why there is none. First panels of a remote file are fetched several at once."""
+        """The step of each tensor, or its error. The first panels of a remote file are fetched several at a time."""
 
         def outcome(spec: TensorSpec) -> Step | SquishError:
             try:
@@ -119,7 +120,7 @@ class Decision:
             yield from pool.map(outcome, specs)
 
     def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
-        """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
+        """One error for all tensors; grouped by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
             return refused_codes(self.file, errors, specs, short_names(self.format, self.registry), self._attempt)
@@ -133,7 +134,7 @@ class Decision:
         return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
 
     def _is_kept(self, spec: TensorSpec) -> bool:
-        """Whether a tensor's codes are to be kept, and it has codes."""
+        """Whether a tensor has codes that no rule changes."""
         rule = rule_for(self.rules, spec.name)
         return (rule is None or rule.spec == KEEP) and bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
 
@@ -155,9 +156,11 @@ class Decision:
                 }
         return encodings
 
-    def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+    def _allocate(
+        self, rule: EncodeRule, specs: list[TensorSpec], model: list[TensorSpec]
+    ) -> Mapping[str, CodecSpec | str]:
         names = tuple(spec.name for spec in model)
-        facts = ModelFacts(names, self.file.metadata, self.activations.names(model) if self.activations else None)
+        facts = ModelFacts(names, self.file.metadata, self.statistics.names(model) if self.statistics else None)
         try:
             return self.registry.allocator(rule.spec.id).choose(
                 specs,
@@ -171,7 +174,7 @@ class Decision:
                 raise error.about_argument() from None
             raise
 
-    def _is_allocator(self, rule: Rule) -> bool:
+    def _is_allocator(self, rule: EncodeRule) -> bool:
         return kind_of(rule.spec, self.registry) == "allocator"
 
     def _check_catch_all(self, steps: list[Step]) -> None:
@@ -202,41 +205,48 @@ class Decision:
             return self._keep_or_encode(spec)
         chosen = rule.pattern is None or self._is_allocator(rule)
         choice = self.encodings.get(spec.name, None if chosen else rule.spec)
-        other = None if chosen else self.container.fallback(spec, rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
-        encoding = self._by_statistics(spec, choice)
-        try:
-            if other is not None:
-                step = self._encode(spec, other, rule.overflow)
-                note = f"encoded as {other}: {rule.spec} does not fit its shape"
-                return evolve(step, note=note, overflow=rule.overflow)
-            step = self._encode(spec, encoding, rule.overflow)
+        encoding, note = self._by_statistics(spec, choice), ""
+        if not chosen and (fallback := self.container.fallback(spec, rule.spec)) is not None:
+            encoding, note = fallback, f"encoded as {fallback}: {rule.spec} does not fit its shape"
+        elif choice != rule.spec:
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
-            note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
-            return evolve(step, note=note, overflow=rule.overflow)
+            note = f"encoded as {choice} by {origin}"
+        try:
+            return evolve(self._encode(spec, encoding, rule.overflow), note=note, overflow=rule.overflow)
         except SquishError as error:
-            # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
-            skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
-            no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
-            skips = skips and spec.undeclared is None
-            if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
+            if not self._may_skip(spec, rule, error):
                 raise
-            try:
-                return evolve(self._leave(spec), note=KEPT + error.message)
-            except TensorError as kept:
-                detail = "" if error.message == kept.message else f" ({error.message})"
-                kept.message = f"{kept.message}; nor as {choice}{detail}"
-                raise
+            return self._skip(spec, choice, error)
+
+    def _may_skip(self, spec: TensorSpec, rule: EncodeRule, error: SquishError) -> bool:
+        """Whether a rule leaves a tensor that it cannot encode.
+
+        A rule without a pattern skips what its codec cannot encode (norms, odd shapes), and `*` skips vectors. Any
+        other rule must apply.
+        """
+        skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
+        is_rule_error = isinstance(error, MissingPluginError) or error.code in (*_RULE_ERRORS, ErrorCode.OPTION)
+        return skips and spec.undeclared is None and not is_rule_error
+
+    def _skip(self, spec: TensorSpec, choice: CodecSpec, error: SquishError) -> Step:
+        """Leave a tensor that a rule cannot encode; the target must be able to hold it as stored."""
+        try:
+            return evolve(self._leave(spec), note=KEPT + error.message)
+        except TensorError as refusal:
+            detail = "" if error.message == refusal.message else f" ({error.message})"
+            refusal.message = f"{refusal.message}; nor as {choice}{detail}"
+            raise
 
     def _leave(self, spec: TensorSpec) -> Step:
-        """Keep a tensor that no rule changes; a dense one in the dtype that the write options prescribe."""
+        """Keep a tensor that no rule changes; a dense one gets the dtype that the write options prescribe."""
         if (dtype := self.narrow.get(spec.name)) and spec.encodings and spec.encodings[0].codec == DENSE:
             return self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
         return self._keep(spec)
 
     def _keep_or_encode(self, spec: TensorSpec) -> Step:
-        """Keep a tensor, or encode it as the nearest codes that the target holds."""
+        """Keep a tensor, or encode it as the nearest codes that the target can store."""
         try:
             return self._leave(spec)
         except TensorError as error:
@@ -261,7 +271,9 @@ class Decision:
             return self._copy_undeclared(spec)
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
-        dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
+        dtype = self.dtypes.get(
+            spec.name, spec.dtype
+        )  # the target's engine expects this dtype, which represents every value
         if dtype != spec.dtype or (self.is_mapped and wraps_dense(spec.encodings[0].codec)):
             step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
             return evolve(step, exactness=Exactness("values", dtype))
@@ -277,7 +289,7 @@ class Decision:
                 return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+            if answer.codec.inner == encoding.codec:  # a write option wraps it: values change
                 return self._make_step(spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound)
             exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
             if exactness is not None:
@@ -296,14 +308,14 @@ class Decision:
         )
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:
-        """Copy the stored bytes of a tensor whose values are undeclared; its error if the target changes them."""
+        """Copy the bytes of a tensor with undeclared values; raises the tensor's error if the target changes them."""
         for encoding in spec.encodings:
             answer = self.container.accepts(spec, encoding, self.options)
             if not isinstance(answer, Refusal) and same_encoding(answer, encoding, self.registry):
                 step = self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
                 return step if self.format == self.file.format else evolve(step, note=COPIED_CODES)
         check_declared(spec)
-        raise AssertionError("only for undeclared values")
+        raise AssertionError("the values are declared")
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         """The target's answer for an encoding, or for its codes if it does not accept the encoding itself."""
@@ -314,7 +326,7 @@ class Decision:
         return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
 
     def _answer_examined(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """The target's answer for stored codes; a format may tell symmetric ones, which the data show, from others."""
+        """The target's answer for stored codes; only the data show whether they are symmetric."""
         answer = self._answer(spec, encoding)
         if not self.container.tells_symmetric(self.options) or self.registry.missing(encoding):
             return answer
@@ -331,13 +343,35 @@ class Decision:
     def _encode(self, spec: TensorSpec, requested: CodecSpec, overflow: str) -> Step:
         bound = self.file[spec.name].bound
         origin, value_dtype = bound.encoding, bound.dtype
+        codec, full_codec = self._codec_for(spec, requested, origin, value_dtype, overflow)
+        exactness, dtype = codec.error_bound, codec.value_dtype(spec)
+        if requested.id == "dense":
+            # A dense tensor's dtype belongs to the tensor, not to the codec.
+            dtype, full_codec = codec.params["dtype"], DENSE
+            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
+        target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
+        answer = self._answer_encoded(target_spec, codec, full_codec, requested)
+        if requested.inner is None and answer.codec.inner is None:
+            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
+        if same_encoding(answer, origin, self.registry):
+            return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
+        if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
+            return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
+        answer = free_to_encode(answer, full_codec, self.registry)
+        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
+        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
+
+    def _codec_for(
+        self, spec: TensorSpec, requested: CodecSpec, origin: Encoding, value_dtype: str, overflow: str
+    ) -> tuple[Codec, CodecSpec]:
+        """The requested codec and its specification, completed with parameters computed from the values."""
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if requested.inner is not None:
             inner = self.registry.codec_type(requested.inner.id).params_for(spec, requested.inner.params)
             requested = evolve(requested, inner=evolve(requested.inner, params=inner))
         elif self.registry.codec_type(requested.id).wraps:
-            self.registry.codec(requested)  # which says that it must wrap another one
+            self.registry.codec(requested)  # raises: the codec must wrap another one
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
                 "a vector is not quantized",
@@ -351,37 +385,22 @@ class Decision:
             if reason := encoder_problem(self.registry, requested):
                 error.message += f"; {reason}"
             raise
-        self._check_activations(spec, requested)
+        self._check_statistics(spec, requested)
         codec = self.registry.codec(evolve(requested, params=params))
         params = complete_params(codec, self.file, spec, origin, overflow)
-        codec = codec.from_params(params, codec.inner)
-        dtype = params["dtype"] if requested.id == "dense" else codec.value_dtype(spec)
-        target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
-        parts = {role: _part(*declaration) for role, declaration in codec.parts(target_spec).items()}
-        # A dense tensor's dtype belongs to the tensor, not to the codec.
-        full_codec = DENSE if requested.id == "dense" else evolve(requested, params=params)
-        stored_codec = without_encoder_params(full_codec, self.registry)
-        answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
+        return codec.from_params(params, codec.inner), evolve(requested, params=params)
+
+    def _answer_encoded(self, spec: TensorSpec, codec: Codec, full_codec: CodecSpec, requested: CodecSpec) -> Encoding:
+        """The encoding in which the target stores what a codec encodes; TensorError if it cannot."""
+        parts = {role: _part(*declaration) for role, declaration in codec.parts(spec).items()}
+        answer = self._answer(spec, Encoding(codec=without_encoder_params(full_codec, self.registry), parts=parts))
         if isinstance(answer, Refusal):
-            raise TensorError(
-                f"{self.format} cannot hold it: {answer.why}", found=str(requested), code=ErrorCode.REFUSED
-            )
-        if requested.inner is None and answer.codec.inner is None:
-            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
-        if requested.inner is not None and answer.codec.inner is None:
-            raise TensorError(
-                f"{self.format} has no place for {requested.id}", found=str(requested), code=ErrorCode.REFUSED
-            )
-        if same_encoding(answer, origin, self.registry):
-            return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
-        exactness = codec.error_bound
-        if requested.id == "dense":
-            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
-        if keeps_codes(target_spec, full_codec, answer.codec, self.registry):
-            return evolve(self._make_step(target_spec, "encode", origin, answer, exactness), encoder=full_codec)
-        answer = free_to_encode(answer, full_codec, self.registry)
-        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
-        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
+            reason = f"{self.format} cannot hold it: {answer.why}"
+        elif requested.inner is not None and answer.codec.inner is None:
+            reason = f"{self.format} has no place for {requested.id}"
+        else:
+            return answer
+        raise TensorError(reason, found=str(requested), code=ErrorCode.REFUSED)
 
     def _rewrap(
         self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
@@ -405,27 +424,27 @@ class Decision:
         return answer, codec
 
     def _by_statistics(self, spec: TensorSpec, requested: CodecSpec) -> CodecSpec:
-        """The encoding, without a search by statistics if all of them are zero: by these, no error would count.
+        """The encoding; without its search by statistics if all of them are zero, because no error would count then.
 
         TensorError if they are invalid, whatever the rule.
         """
-        if self.activations is None or not needs_activations(requested, self.registry):
+        if self.statistics is None or not needs_activations(requested, self.registry):
             return requested
-        if self.activations.are_zero(spec):
+        if self.statistics.are_zero(spec):
             return without_statistics(requested, self.registry)
         return requested
 
-    def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
+    def _check_statistics(self, spec: TensorSpec, requested: CodecSpec) -> None:
         if not needs_activations(requested, self.registry):
             return
-        if self.activations is None:
+        if self.statistics is None:
             raise TensorError(
                 "this encoding needs activation statistics",
                 found=str(requested),
                 code=ErrorCode.ENCODE,
                 hint="Pass them as {option:activations=FILE}.",
             )
-        if self.activations.of(spec) is None:
+        if self.statistics.of(spec) is None:
             raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")
 
     def _make_step(

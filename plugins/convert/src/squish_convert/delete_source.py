@@ -18,7 +18,7 @@ from squish_core.io.local import FileSource
 from squish_core.tensor import Tensor
 from squish_core.text import counted
 
-from .carried import differing_companion
+from .companions import differing_companion
 from .compare.metrics import Distance
 from .compare.stacks import rows_of
 from .step import Step
@@ -26,9 +26,9 @@ from .step import Step
 _SAME = 1e-6
 """Relative tolerance between error sums in different orders of summation."""
 LISTED = 3
-"""Lost items that an error lists."""
+"""Maximum number of lost items that an error lists."""
 _DISPENSABLE = (("metadata", "format"),)
-"""May be lost: the framework that saved a safetensors file."""
+"""Items that may be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
 """Kind of dropped entries that the target replaces with its own: descriptions of encodings."""
 _DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
@@ -126,7 +126,7 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
-    """Whether it is a file that stays, or an asset in one (those in `numbers` are deleted)."""
+    """Whether a dropped item is in a file that is not deleted (files in `numbers` are)."""
     index = file.original.index
     if item.kind == "asset" and item.name in index.ignored:
         return True

@@ -1,4 +1,4 @@
-"""Where a conversion is written: a file with others beside it, or files at a URL; and whether the disk has space."""
+"""The destination of a conversion: a file with others beside it, or files at a URL; and the free space on the disk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def remote_sink(
     Parameters
     ----------
     target
-        Where to write.
+        The target at the URL.
     progress
         Called with the number of bytes of each write.
     is_folder
@@ -55,16 +55,16 @@ def remote_sink(
     packing
         Byte codec that compresses the file.
     revises
-        The format changes or reads bytes that it wrote: files are written to temporaries first.
+        The format changes or rereads bytes that it wrote, so files are written to temporaries first.
     size
         Bytes of all files, at most.
     overwrite
-        Replace files that are there.
+        Replace existing files.
 
     Raises
     ------
     WriteError
-        Code `exists`: a file is there, and `overwrite` is not set.
+        A file exists, and `overwrite` is not set (code `exists`).
     """
     target.check(overwrite=overwrite)
     files = _Files(target, progress, packing, revises, size, overwrite)
@@ -171,7 +171,7 @@ def atomic_siblings(
     """Write a file and others beside it; they appear, the file last, only if the block succeeds.
 
     The file and those whose names begin with its own replace existing ones. WriteError if another file exists and
-    differs: when that one is written, so that a writer finds out before the weights if these come last.
+    differs. This is checked when that file is written, so usually before the weights.
     """
 
     def check(name: str) -> None:
@@ -201,7 +201,7 @@ def atomic_siblings(
 
 
 def _check_sibling(written: Path, sibling: Path) -> None:
-    """WriteError if another file is in the place of one that was written."""
+    """Raise WriteError if a different file exists where one was written."""
     if not (sibling.exists() or sibling.is_symlink()):
         return
     if sibling.is_symlink() or not sibling.is_file() or not cmp(written, sibling, shallow=False):

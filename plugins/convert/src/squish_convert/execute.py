@@ -1,4 +1,4 @@
-"""Executing a plan: check the source, stream it into the target, measure the error."""
+"""Execute a plan: check the source, stream it into the target, measure the error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.urls import RemoteTarget
 
-from .activations import Activations
-from .carried import asset_bytes, carried_assets, outgoing_companions
+from .activations import ActivationStatistics
+from .companions import asset_bytes, outgoing_companions, target_assets
 from .compare.metrics import Distance
 from .destination import atomic_siblings, check_space, remote_sink, space_notes
 from .mapping.mapped import apply_map
-from .naming import stored_parts
+from .model_map import stored_parts
 from .plan import ConversionPlan, uses_activations, writable
 from .report import Conversion
 from .step import ConversionObserver, Step
@@ -52,15 +52,15 @@ def execute(
     source
         The planned file, open.
     target
-        Path to write; a file is replaced, a folder refused. Or a target at a URL.
+        Path to write, or a target at a URL. A file is replaced, a folder is refused.
     observer
         Notified of each tensor, the bytes written, and the error of lossy encodings.
     activations
         The activation statistics used for planning.
     overwrite
-        Replace files that are at the URL.
+        Replace existing files at the URL.
     encoded
-        Parts of tensors that are encoded already, by the tensor's name in the source and the role.
+        Parts that are already encoded, by the tensor's name in the source and the role.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def execute(
     Raises
     ------
     FormatError
-        The source is not the planned one (code `changed`), or is damaged. An old target stays.
+        The source is not the planned one (code `changed`), or is damaged. An existing target stays.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def execute(
     reader = VerifiedReader(source.without_caches())
     source = apply_map(reader.file, plan.model_map, plan.options)
     companions = outgoing_companions(source.original, plan.children, plan.whole)
-    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+    assets = asset_bytes(source, target_assets(source, plan.format)[0])
     has_places = plan.image is not None and any(_has_several_parts(step) for step in plan.steps)
     places = plan.image.places if plan.image is not None and has_places else None
     tensors = _outgoing(plan, source, reader, measurements, activations, encoded or {}, places)
@@ -123,7 +123,7 @@ def outgoing_tensors(
     The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
     corruption is never re-signed.
     """
-    reader = VerifiedReader(source.without_caches(), on_the_way=False)
+    reader = VerifiedReader(source.without_caches(), hash_while_reading=False)
     file = apply_map(reader.file, plan.model_map, plan.options)
     return _outgoing(plan, file, reader, observer or ConversionObserver(), activations, {})
 
@@ -139,21 +139,21 @@ def _outgoing(
 ) -> list[OutgoingTensor]:
     check_source(plan, file)
     reader.begin(file, [step for step in plan.steps if step.name not in encoded])
-    statistics = None if activations is None else Activations(activations, file)
+    statistics = None if activations is None else ActivationStatistics(activations, file)
     tensors = []
     with gc_paused():
         for step in plan.steps:
             if step.name in encoded:
                 tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
                 continue
-            vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
+            magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, reader, observer)
-            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, magnitudes, places)))
     return tensors
 
 
 class _Measurements(ConversionObserver):
-    """Forwards to another observer and keeps each tensor's encoding error."""
+    """Forwards to another observer and records each tensor's encoding error."""
 
     def __init__(self, observer: ConversionObserver) -> None:
         self._qualities: dict[str, tuple[Distance, int]] = {}
@@ -181,7 +181,7 @@ def _begin(file: File, step: Step, reader: VerifiedReader, observer: ConversionO
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:
-    """Raise FormatError unless every encoding in the plan is at the same place in undamaged files."""
+    """Raise FormatError unless every encoding in the plan has the same place in undamaged files."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -203,7 +203,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 
 
 def _has_several_parts(step: Step) -> bool:
-    """Whether a step makes several parts at once."""
+    """Whether a step computes several parts together."""
     return step.is_computed and len(step.spec.encodings[0].parts) > 1
 
 
@@ -236,7 +236,7 @@ def _sink(
 
 
 def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
-    """Bytes of the file or of all files of the folder."""
+    """Size of the file, or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target, *siblings]

@@ -30,7 +30,7 @@ MAX_JSON_ENTRY = 4 << 20
 
 @frozen(kw_only=True)
 class Model:
-    """A model before mapping. `layout` is the layout of its names, `vectors` holds values of vectors as f32."""
+    """A model before mapping. `layout` is that of its names; `vectors` has values of vectors as f32."""
 
     name: str
     layout: str
@@ -96,17 +96,17 @@ class Add:
 
 @frozen
 class Squeeze:
-    """The values of a tensor of shape [rows, 1, columns], without the middle axis."""
+    """Drop the middle axis of a tensor of shape [rows, 1, columns]."""
 
     of: Expression
 
 
 @frozen
 class Transpose:
-    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed.
+    """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
 
-    `dense_only`: the layout transposes the tensor where it is dense; coded, it has the rows of `of`
-    (`Carried.coded` says which of them a target stores).
+    `dense_only`: the layout transposes the tensor only if it is dense; codes have the rows of `of`
+    (`Carried.coded` says which of the two a target stores).
     """
 
     of: Expression
@@ -122,17 +122,17 @@ class Stack:
 
 @frozen
 class Join:
-    """Concatenate tensors along the rows; each comes with the name of its number of rows."""
+    """Concatenate tensors along the rows; each is paired with the name of its number of rows."""
 
     of: tuple[tuple[Expression, str], ...]
 
 
 @frozen
 class Interleave:
-    """Let groups of rows of several tensors alternate; each comes with the name of its number of rows in a group.
+    """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
 
-    The rows lie along `axis`. Tensors that are `folded` have an axis for the groups and one for the rows of a group,
-    which are one axis (the first) of the result.
+    The rows lie along `axis`. `folded` tensors have one axis for groups and one for the rows of a group; the result
+    merges both into its first axis.
     """
 
     of: tuple[tuple[Expression, str], ...]
@@ -176,7 +176,7 @@ class Rule:
     """Name of a tensor in a layout, and its expression in Hugging Face's tensors.
 
     `dtype` is the type that the layout's engine expects of dense values. A rule with `reading` describes a form that
-    occurs in files and is never written.
+    files may have and that is never written.
     """
 
     name: str
@@ -191,9 +191,9 @@ class Carried:
 
     `storage`: keys of `meta` that describe how a file stores its tensors (types, framework) rather than the model.
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
-    layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
-    go into the report. `coded`: the target stores the codes of tensors that it transposes only where they are dense.
-    `dense_only`: regexes of names whose tensors the target's engine loads only where they are dense.
+    layout, if known. The target cannot store `dropped`, its engine will lack `missing`, and `notes` go into the report.
+    `coded`: the target stores codes of tensors that it transposes only if dense. `dense_only`: regexes of names of
+    tensors that the target's engine loads only if dense.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
@@ -224,7 +224,7 @@ class Family:
     other_modalities
         Patterns of tensors of other modalities, which a text model does not include.
     remainder
-        What the tensors of other modalities and those that are left out are, for reports.
+        Description of tensors of other modalities and of those left out, for reports.
     prefixes
         Prefix of the Hugging Face names in a larger, multimodal model -> its replacement.
 
@@ -299,12 +299,12 @@ class Family:
         return name
 
     def adapter(self) -> Family | None:
-        """Give the family of the adapters (LoRA) of these models.
+        """Return the family of the adapters (LoRA) of these models.
 
         Returns
         -------
         Family or None
-            Tensors and rules of adapters; None, the default, where they are not mapped.
+            Tensors and rules of adapters; None, the default, if they are not mapped.
         """
         return None
 
@@ -326,12 +326,12 @@ class Family:
         return False
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
-        """Name the required tensors that some layers do not have, because layers are of several kinds.
+        """Name the required tensors that some layers lack, because layers are of several kinds.
 
         Parameters
         ----------
         settings
-            What `settings` gives.
+            The result of `settings`.
 
         Returns
         -------
@@ -341,12 +341,12 @@ class Family:
         return ()
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
-        """Name the tensors of modules that engines leave out, such as those that predict more tokens.
+        """Name the tensors of modules that engines do not load, such as those that predict more tokens.
 
         Parameters
         ----------
         settings
-            What `settings` gives.
+            The result of `settings`.
 
         Returns
         -------
@@ -365,7 +365,7 @@ class Family:
         settings
             The result of `settings`.
         layout
-            One of `LAYOUTS`. That of the model itself if its names stay: then only `missing` and `notes` count.
+            One of `LAYOUTS`; the model's own if its names stay, when only `missing` and `notes` count.
         options
             Write options of the target format.
 

@@ -1,6 +1,6 @@
-"""The output image: the place of every byte of a target, before any is written.
+"""The output image: the offset of every byte of a target, before any is written.
 
-The format's own `write` builds it, on a sink that records the places of parts: one code path decides all offsets.
+The format's own `write` builds it on a sink that records offsets, so one code path decides the layout.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from squish_core.io.source import Source, check_file_name
 from squish_core.model import Part, TensorSpec
 
 _COPIED = 1 << 20
-"""Bytes of a view from which an image does not copy it: it is of another file, such as the weights of a graph."""
+"""Minimum bytes of a view that an image does not copy: it belongs to another file, such as the weights of a graph."""
 
 
 @frozen
@@ -45,7 +45,7 @@ class PartExtent:
 
 @frozen
 class OpenExtent:
-    """Bytes that are only known once the target is written: made from parts, or of another file."""
+    """Bytes that are unknown until the target is written: computed from parts, or copied from another file."""
 
     nbytes: int
 
@@ -95,12 +95,12 @@ class OutputImage:
     Attributes
     ----------
     files
-        In the order in which they are begun.
+        In the order in which writing begins them.
     is_final
-        Whether every byte is known. Otherwise sizes and places are, but some bytes follow from those of tensors, or of
-        large assets, which planning does not read; no literal bytes are kept.
+        Whether every byte outside the tensors is known. If not, sizes and offsets are, but some bytes depend on tensors
+        or large assets, which planning does not read; then no literal bytes are kept.
     revises
-        Whether writing changes bytes that are written already, such as a header whose fields follow from the data.
+        Whether writing changes earlier bytes, such as header fields that depend on the data.
     """
 
     files: tuple[OutputFile, ...]
@@ -134,7 +134,7 @@ class OutputImage:
 
 
 class UnreadAsset(bytes):
-    """Stands for the bytes of a large asset, which planning does not read: zeros."""
+    """Zeros in place of a large asset, which planning does not read."""
 
 
 def lay_out(
@@ -146,7 +146,7 @@ def lay_out(
     companions: Companions | None = None,
     name: str = "",
 ) -> OutputImage | None:
-    """Lay out a target without writing it: call `write` with a sink that records places, and parts without bytes.
+    """Lay out a target without writing it: call `write` with a sink that records offsets, and parts without bytes.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def lay_out(
     specs
         The tensors as the target holds them.
     companions
-        Those that a composite format carries.
+        Companions for a composite format.
     name
         Name of the target's file, for a format with files beside it.
 
@@ -211,7 +211,7 @@ def _outgoing_companions(recording: _Recording, companions: Companions) -> Outgo
 
 @define
 class _Recording:
-    """What is found while a target is laid out: see `OutputImage`."""
+    """What laying out a target finds; see `OutputImage`."""
 
     is_final: bool = True
     revises: bool = False
@@ -228,7 +228,7 @@ class _Recording:
 
 
 class ImageSink(Sink):
-    """A sink that writes nothing and records the place of all bytes."""
+    """A sink that writes nothing and records the offsets of all bytes."""
 
     records = True
 
@@ -254,7 +254,7 @@ class ImageSink(Sink):
         self._advance(view.nbytes)
 
     def place(self, extent: PartExtent) -> None:
-        """Record the place of a part."""
+        """Record the offset of a part."""
         if extent.nbytes:
             self._extents.append(extent)
             self._advance(extent.nbytes)
@@ -339,7 +339,7 @@ def _refuse() -> NoReturn:
     raise UsageError("the layout of this format depends on the stored bytes", code=ErrorCode.IMAGE, hint=HINT)
 
 
-HINT = "Write the target with convert; it can be laid out before that only where no byte depends on a tensor's."
+HINT = "Write the target with convert; only a target whose other bytes do not depend on tensors has an image before."
 
 
 def _nbytes(extent: bytes | bytearray | PartExtent | OpenExtent) -> int:

@@ -1,6 +1,6 @@
-"""What a computation depends on, as plain data: contents of files and versions of distributions; and what has changed.
+"""Lock a computation: contents of its files and versions of its distributions, as plain data, and what changed since.
 
-Plans, journals, workers and states of evaluations store it, and name the first difference.
+Plans, journals, workers and states of evaluations store a lock, and report the first difference.
 """
 
 from __future__ import annotations
@@ -80,25 +80,25 @@ def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:
 
 
 def library_versions(*names: str) -> dict[str, str]:
-    """Return the versions of what computes here: every distribution of Squish, and the libraries named.
+    """Return the versions of every distribution of Squish, and of the named libraries.
 
     Parameters
     ----------
     names
-        Distributions of others, such as "numpy".
+        Other distributions, such as "numpy".
 
     Returns
     -------
     dict of str to str
-        Name and version of each that is installed, by name.
+        Names and versions of those that are installed, sorted by name.
 
     Examples
     --------
     >>> sorted(library_versions("numpy"))[0]
     'numpy'
     """
-    found = {each.metadata["Name"] or "": each.version for each in distributions()}
-    return {name: found[name] for name in sorted(found) if name in names or name.startswith("squish-")}
+    versions = {each.metadata["Name"] or "": each.version for each in distributions()}
+    return {name: versions[name] for name in sorted(versions) if name in names or name.startswith("squish-")}
 
 
 def differences(stored: Any, now: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -107,14 +107,14 @@ def differences(stored: Any, now: Any, where: str = "") -> Iterator[tuple[str, A
     Parameters
     ----------
     stored, now
-        Data of JSON: what another time or process wrote, and what this one has.
+        JSON data: from another time or process, and from this one.
     where
-        The place of both in larger documents.
+        The path of both in larger documents.
 
     Yields
     ------
     tuple of (str, Any, Any)
-        A place where they differ and both values, in the order of the newer document.
+        The path of a difference and both values, in the order of the newer document.
 
     Examples
     --------

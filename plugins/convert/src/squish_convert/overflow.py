@@ -12,12 +12,14 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, SquishError
 from squish_core.model import CodecSpec
 
+EncodedParts = dict[str, "np.ndarray"]
+"""Role -> array of an encoded panel."""
+
 if TYPE_CHECKING:
     import numpy as np
 
-    Parts = dict[str, np.ndarray]
-    Encode = Callable[[np.ndarray], Parts]
-    Changed = Callable[[np.ndarray, Parts], np.ndarray | None]
+    Encode = Callable[[np.ndarray], EncodedParts]
+    Changed = Callable[[np.ndarray, EncodedParts], np.ndarray | None]
 
 PARAMETER = "overflow"
 REFUSE, SATURATE = "refuse", "saturate"
@@ -49,7 +51,7 @@ def changed(values: np.ndarray, decoded: np.ndarray) -> np.ndarray:
 
 
 def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...], start: tuple[int, ...]) -> None:
-    """CodecError for the first block with a value that `changed` marks.
+    """Raise CodecError for the first block with a value that `changed` marks.
 
     `steps`: size of the blocks that share a scale, along each axis. `start`: index of the first value in the tensor.
     """
@@ -92,8 +94,8 @@ def error_at(
     )
 
 
-def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> Parts:
-    """The parts of a panel; if the encoder refuses its `values`, the error locates the bad one."""
+def encode_or_locate(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> EncodedParts:
+    """Encode a panel; if the encoder refuses its `values`, the error locates the first bad one."""
     try:
         return encode(panel)
     except CodecError as error:
@@ -113,7 +115,7 @@ class Saturation:
 
     def encode(
         self, values: np.ndarray, start: tuple[int, ...], encode: Encode, changed_by: Changed
-    ) -> tuple[Parts, np.ndarray]:
+    ) -> tuple[EncodedParts, np.ndarray]:
         """The parts of a panel, and its values with infinities clipped."""
         import numpy as np
 
@@ -123,7 +125,7 @@ class Saturation:
             return parts, values
         mask = np.ones(values.shape, bool) if mask is None else mask
         blocks = _blocks(mask, self._steps)
-        mask = mask | (blocks & np.isinf(values))  # an infinity may be the reason why its block overflowed
+        mask = mask | (blocks & np.isinf(values))  # an infinity may have made its block overflow
         rows = blocks.reshape(len(blocks), -1).any(axis=1) if blocks.ndim else ...
         limit = _limit(attempt, values[rows], mask[rows])
         clipped = _clip(values, mask, limit)
@@ -149,7 +151,7 @@ def _blocks(mask: np.ndarray, steps: tuple[int | None, ...]) -> np.ndarray:
 
 def _attempt(
     encode: Encode, changed_by: Changed, values: np.ndarray
-) -> tuple[Parts | None, np.ndarray | None, CodecError | None]:
+) -> tuple[EncodedParts | None, np.ndarray | None, CodecError | None]:
     """Parts (None: the encoder refused), the mask of changed values (None: no change, or unknown), and the refusal."""
     try:
         parts = encode(values)

@@ -22,7 +22,7 @@ from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, TensorSpec
 
 from .compare.metrics import Distance
 from .compatible import encoder_for
-from .overflow import SATURATE, Saturation, changed, check, refusing
+from .overflow import SATURATE, EncodedParts, Saturation, changed, check, encode_or_locate
 from .step import Step
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def reader_of(
 ) -> Callable[[Region], np.ndarray]:
     """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
 
-    Values that already have `dtype` are never converted: f32 would lose NaN payloads. `memory`: bytes of parts that
-    are kept in memory if reading them again costs anything.
+    Values of `dtype` are never converted: f32 would lose NaN payloads. `memory`: bytes of parts to keep in memory if
+    rereading them is expensive.
     """
     import numpy as np
 
@@ -62,7 +62,7 @@ def reader_of(
 
 
 def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
-    """A codec, with the tensor's dtype for a dense one that it wraps: an inner codec does not see the tensor."""
+    """A codec with the tensor's dtype in a wrapped dense codec, since an inner codec does not see the tensor."""
     if codec.inner is None:
         return codec
     inner = evolve(codec.inner, params={"dtype": dtype}) if codec.inner == DENSE else _typed(codec.inner, dtype)
@@ -70,17 +70,17 @@ def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
 
 
 class PanelEncoder:
-    """One encoding of the panels of a tensor's values."""
+    """Encodes panels of a tensor's values."""
 
     def __init__(
-        self, file: File, name: str, target: TensorSpec, origin: Encoding, activations: np.ndarray | None
+        self, file: File, name: str, target: TensorSpec, origin: Encoding, magnitudes: np.ndarray | None
     ) -> None:
         registry, self._target, spec = file.registry, target, _typed(target.encodings[0].codec, target.dtype)
         self._spec, self._codec, self._dense = spec, registry.codec(spec), spec.id == "dense"
         params = {"dtype": target.dtype, **spec.params} if self._dense else spec.params
         self._encoder = encoder_for(registry, spec, target).from_params(params, self._codec.inner)
         self._metrics = self._encoder if isinstance(self._encoder, MeasuringEncoder) else None
-        self._activations = activations
+        self._magnitudes = magnitudes
         own = self._codec.value_dtype(target)
         source = registry.codec(origin.codec).value_dtype(file[name].spec)
         self._keeps_dtype = self._dense or source == own
@@ -97,21 +97,21 @@ class PanelEncoder:
         return values if self._keeps_dtype else values.astype(np.float32, copy=False)
 
     def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Encode a region's values, or some of its rows; statistics of a stack are of each of its tensors."""
+        """Encode a region's values, or some of its rows; each tensor of a stack has its own statistics."""
         import numpy as np
 
-        panel, activations = self.panel(values), self._activations
-        if activations is None or activations.ndim == 1:
-            columns = None if activations is None else activations[region[-1]]
+        panel, magnitudes = self.panel(values), self._magnitudes
+        if magnitudes is None or magnitudes.ndim == 1:
+            columns = None if magnitudes is None else magnitudes[region[-1]]
             return self._encoder.encode(panel, activations=columns)
         members = [
-            self._encoder.encode(member[None], activations=activations[number, region[-1]])
+            self._encoder.encode(member[None], activations=magnitudes[number, region[-1]])
             for number, member in zip(range(region[0].start, region[0].stop), panel)
         ]
         return {role: np.concatenate([parts[role] for parts in members]) for role in members[0]}
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""
+        """Mask of the values that decoding makes infinite or NaN, or finite; None if there are none."""
         bound = self._bound(values.shape, encoded)
         if self._sums(bound, values):
             return None
@@ -143,7 +143,7 @@ class PanelEncoder:
         return sums if sums and all(map(isfinite, sums)) else None
 
     def codes(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> Codes | None:
-        """The codes of an encoded panel; None if it has none."""
+        """The codes of an encoded panel; None if the codec has none."""
         return self._bound(shape, encoded).codes(full(shape))
 
     def _bound(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> BoundEncoding:
@@ -159,10 +159,9 @@ class PanelEncoder:
 
 
 ALL_PANELS = MEMORY_LIMIT
-"""Bytes of parts to keep in memory where all panels are read."""
-Parts = dict[str, "np.ndarray"]
-Reader = Callable[[Region], "np.ndarray"]
-MeasuredParts = tuple[Parts, Distance | None, int]
+"""Bytes of parts to keep in memory when all panels are read."""
+RegionReader = Callable[[Region], "np.ndarray"]
+MeasuredParts = tuple[EncodedParts, Distance | None, int]
 """Parts of a panel, their error if the encoding is lossy, and the number of clipped values."""
 
 
@@ -173,7 +172,7 @@ class Panels(Protocol):
         """The regions, in the order of their bytes."""
         ...
 
-    def parts(self, region: Region) -> Parts:
+    def parts(self, region: Region) -> EncodedParts:
         """The parts of one panel."""
         ...
 
@@ -185,10 +184,10 @@ class Panels(Protocol):
 class EncodedPanels:
     """Panels of values, encoded. CodecError (code "range") for a value that does not stay finite."""
 
-    def __init__(self, file: File, step: Step, activations: np.ndarray | None, *, memory: int = ALL_PANELS) -> None:
+    def __init__(self, file: File, step: Step, magnitudes: np.ndarray | None, *, memory: int = ALL_PANELS) -> None:
         self._memory = memory
         self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.encoding_codec),))
-        self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
+        self.encoder = PanelEncoder(file, step.name, self.target, step.origin, magnitudes)
         self.grain, self._packing = self.encoder.grain, None
         if step.encoder is not None:
             self._packing = _Packing(file, step)
@@ -204,7 +203,9 @@ class EncodedPanels:
         """A new count of clipped values; None if the step refuses them."""
         return Saturation(self.encoder.blocks) if self._saturates else None
 
-    def encode(self, region: Region, read: Reader, saturation: Saturation | None) -> tuple[Parts, np.ndarray]:
+    def encode(
+        self, region: Region, read: RegionReader, saturation: Saturation | None
+    ) -> tuple[EncodedParts, np.ndarray]:
         """The parts of one panel, and its values; `read` comes from `encoder.reader`."""
         start, encode = tuple(part.start for part in region), partial(self.encoder.encode, region)
         with self.guard():
@@ -213,11 +214,11 @@ class EncodedPanels:
             if saturation:
                 parts, panel = saturation.encode(values, start, encode, self.encoder.changed)
             else:
-                parts = refusing(encode, panel, values, start)
+                parts = encode_or_locate(encode, panel, values, start)
         # the narrower of the two is as exact and faster to read
         return parts, panel if values.itemsize <= panel.itemsize else values
 
-    def parts(self, region: Region) -> Parts:
+    def parts(self, region: Region) -> EncodedParts:
         """As in `Panels`."""
         return self._stored(self.encode(region, self._read, self.saturation())[0], sizes(region))
 
@@ -232,14 +233,14 @@ class EncodedPanels:
                     self.encoder.add_distance(distance, values, parts, None if self._saturates else start)
             yield self._stored(parts, values.shape), distance, clipped
 
-    def _stored(self, parts: Parts, shape: tuple[int, ...]) -> Parts:
+    def _stored(self, parts: EncodedParts, shape: tuple[int, ...]) -> EncodedParts:
         """An encoded panel as the target stores it."""
         if self._packing is None:
             return parts
         with self.guard():
             return self._packing.parts(self.encoder.codes(shape, parts), evolve(self.target, shape=shape))
 
-    def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...], int]]:
+    def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[EncodedParts, np.ndarray, tuple[int, ...], int]]:
         """Parts, values, first index and number of clipped values of each panel."""
         read, saturation = self.encoder.reader(memory=self._memory), self.saturation()
         for region in regions:
@@ -249,7 +250,7 @@ class EncodedPanels:
             yield parts, values, tuple(part.start for part in region), clipped
 
     @cached_property
-    def _read(self) -> Reader:
+    def _read(self) -> RegionReader:
         return self.encoder.reader(memory=0)
 
 
@@ -265,7 +266,7 @@ class RepackedPanels:
         """As in `Panels`."""
         return self._codes.regions()
 
-    def parts(self, region: Region) -> Parts:
+    def parts(self, region: Region) -> EncodedParts:
         """As in `Panels`; CodecError (code `replan`) if codes do not fit as planned."""
         return self._packing.parts(*self._codes.read(region))
 
@@ -282,7 +283,7 @@ class _Packing:
         self._codec = file.registry.codec(step.spec.encodings[0].codec)
         self.grain = self._codec.encode_grain(step.spec)
 
-    def parts(self, codes: Codes | None, panel: TensorSpec) -> Parts:
+    def parts(self, codes: Codes | None, panel: TensorSpec) -> EncodedParts:
         """The parts of one panel; CodecError (code `replan`) if its codes do not fit as planned."""
         result = None if codes is None else self._codec.from_codes(codes, panel)
         planned = self._step.action == "encode" or (result and result[1] in (SAME_BYTES, self._step.exactness))
@@ -297,9 +298,9 @@ class _Packing:
 
 
 class CodePanels:
-    """Panels of a source's codes, on a grain that suits the target too.
+    """Panels of a source's codes, aligned to the grains of both source and target.
 
-    `memory`: bytes of parts that are kept in memory if reading them again costs anything.
+    `memory`: bytes of parts to keep in memory if rereading them is expensive.
     """
 
     def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, memory: int = 0) -> None:
@@ -313,13 +314,12 @@ class CodePanels:
         return stored_panels(self._spec.shape, self._grain, 4)
 
     def read(self, region: Region) -> tuple[Codes | None, TensorSpec]:
-        """The codes of one panel (None: it has none), and the panel's spec."""
+        """The codes of one panel (None: the codec has none), and the panel's spec."""
         return self._bound.codes(region), evolve(self._spec, shape=sizes(region))
 
 
 def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """A grain that suits both. After an axis that only the source cannot divide, panels would not follow the sink's
-    order."""
+    """The common grain. After an axis that only the source cannot divide, panels would leave the sink's order."""
     from math import lcm
 
     first_whole = next(

@@ -25,13 +25,13 @@ from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
 from squish_core.text import counted, did_you_mean
 
-from .activations import Activations, recorded_metadata
-from .carried import asset_bytes, carried_assets, carried_names, inner_losses, split_companions
+from .activations import ActivationStatistics, recorded_metadata
+from .companions import asset_bytes, inner_losses, split_companions, target_assets, written_companions
 from .compatible import check_requantize, needs_activations
 from .decision import Decision
 from .image import HINT, OutputImage, UnreadAsset, lay_out
 from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
-from .naming import (
+from .model_map import (
     all_names,
     check_complete,
     check_dense,
@@ -45,7 +45,7 @@ from .naming import (
 from .report import Conversion, source_notes
 from .rules import (
     Encode,
-    Rule,
+    EncodeRule,
     check_patterns,
     expand,
     ineffective_rules,
@@ -82,11 +82,11 @@ class ConversionPlan:
     dropped
         What the format cannot store.
     image
-        Where the target's bytes lie; None if that depends on the stored bytes, as with compression.
+        Layout of the target's bytes; None if it depends on tensor data, as with compression.
     notes, unused, ineffective
         As in the report (`Conversion`).
     model_map
-        Change of the model's names, rows and settings; None without one.
+        Mapping of the model's names, rows and settings; None if they stay the same.
     recorded
         Metadata of the conversion itself: the activation statistics.
     """
@@ -97,7 +97,7 @@ class ConversionPlan:
     format: str
     options: Mapping[str, str]
     packing: str | None
-    rules: tuple[Rule, ...]
+    rules: tuple[EncodeRule, ...]
     steps: tuple[Step, ...] = field(repr=False)
     metadata: tuple[str, ...] = field(repr=False)
     assets: tuple[str, ...]
@@ -151,7 +151,7 @@ def plan_conversion(
 ) -> ConversionPlan:
     """Decide what a conversion does with each tensor, without writing anything.
 
-    Reads headers, and only the data that decisions need (`evidence`): codes to repack, values of encodings
+    Reads headers, and only the data that decisions need (`planning_data`): codes to repack, values of encodings
     with parameters for the whole tensor, values that an allocator measures.
 
     Parameters
@@ -204,7 +204,7 @@ def plan_mapped(
     requantize: bool = False,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings that it refers to.
+    """The plan of `plan_conversion`, and the source under the names and settings of the plan.
 
     `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
@@ -222,9 +222,9 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     Parameters
     ----------
     plan
-        Made by `plan_conversion`.
+        The result of `plan_conversion`.
     source
-        The file that was planned, open: metadata and assets are read from it, no tensor.
+        The planned file, open. Metadata and assets are read from it, but no tensor.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     Raises
     ------
     UsageError
-        The format has no image (code `image`): bytes outside the tensors depend on what is in them.
+        The format has no image (code `image`): bytes outside the tensors depend on tensor data.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     image = image_if_any(plan, source)
     if image is None:
-        what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
+        what = f"a file that is compressed as a whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
             f"{what} has no image before it is written: its bytes depend on those of the tensors",
             file=plan.target,
@@ -259,14 +259,14 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
 
 
 def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image with all bytes outside the tensors; None if they depend on the stored bytes, or on files beside it."""
+    """The image with all bytes outside the tensors; None if they depend on tensor data or on files beside it."""
     image = plan.image
     if image is not None and not image.is_final and not plan.children and not plan.whole:
         # Large assets are read now.
         source = apply_map(source.without_caches(), plan.model_map, plan.options)
         container = writable(plan.format, source.registry)
         meta = {**source.index.meta, **plan.recorded}
-        assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+        assets = asset_bytes(source, target_assets(source, plan.format)[0])
         image = lay_out(container, [step.spec for step in plan.steps], meta, assets, plan.options)
     is_beside = writable(plan.format, source.registry).writes_beside(plan.options)
     return None if image is None or not image.is_final or is_beside else image
@@ -274,7 +274,7 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
 
 @frozen
 class _Contents:
-    """What a target holds: the steps with their rows, and companions; what is dropped; the format's notes."""
+    """The contents of a target: steps with their rows, and companions; also what is dropped, and the format's notes."""
 
     steps: tuple[Step, ...]
     companions: Companions
@@ -297,19 +297,19 @@ class _Planner:
         self.options = self.container.options_for(self.file.source, self.file.index, options)
         if self.packing is not None:
             self._check_single_file(content)
-        self._statistics = activations
-        self.activations: Activations | None = None
+        self._activations = activations
+        self.statistics: ActivationStatistics | None = None
         self.recorded: Mapping[str, Any] = {}
         self.assets: Mapping[str, Part] = {}
         self._model_map: ModelMap | None = None
 
     def _check_single_file(self, content: Path) -> None:
-        """Raise UsageError if the name is that of a compressed file, but the format writes several files."""
-        layouts = {
+        """Raise UsageError if the name has a suffix of compressed files, but the format writes several files."""
+        reasons = {
             "its weights are in a file beside it": self.container.writes_beside,
             "it is a folder": self.container.writes_folder,
         }
-        for reason, applies in layouts.items():
+        for reason, applies in reasons.items():
             if applies(self.options):
                 raise UsageError(
                     f"{self.format} is not compressed as a whole: {reason}",
@@ -320,13 +320,13 @@ class _Planner:
                 )
 
     def plan(
-        self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
+        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
     ) -> ConversionPlan:
         """The plan under these rules."""
         notes = self._map(rename)
-        rules = self._settled(rules, only)
+        rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
-        self.assets, undeclared = carried_assets(self.file, self.format)
+        self.assets, undeclared = target_assets(self.file, self.format)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)
         steps = self._decide(rules, [spec for spec in specs if spec.name not in omitted], requantize)
@@ -345,8 +345,8 @@ class _Planner:
             packing=self.packing,
             rules=rules,
             steps=contents.steps,
-            metadata=_carried_names(self.file.index.meta, contents.dropped, "metadata"),
-            assets=_carried_names(self.assets, contents.dropped, "asset"),
+            metadata=_written_names(self.file.index.meta, contents.dropped, "metadata"),
+            assets=_written_names(self.assets, contents.dropped, "asset"),
             children=tuple(contents.companions.children),
             whole=tuple(str(encoding.codec) for encoding in contents.companions.whole),
             dropped=contents.dropped,
@@ -359,28 +359,28 @@ class _Planner:
         )
 
     def _map(self, rename: str | None) -> tuple[str, ...]:
-        """Give the file the names, rows and settings that the target's engine expects; returns notes."""
+        """Map the file to the names, rows and settings that the target's engine expects; returns notes."""
         self._model_map, notes = choose_map(self.file, self.container, self.options, rename)
         self.file = apply_map(self.file, self._model_map, self.options)
         if rename is None and isinstance(self.file, MappedFile):
             check_complete(self.file)
         return (*map_notes(self.file), *notes)
 
-    def _settled(self, rules: tuple[Rule, ...], only: tuple[str, ...]) -> tuple[Rule, ...]:
-        """The rules for this model and format, without presets and short names."""
+    def _expanded_rules(self, rules: tuple[EncodeRule, ...], only: tuple[str, ...]) -> tuple[EncodeRule, ...]:
+        """The rules for this model and format, with presets and short names expanded."""
         model = ModelFacts(tuple(self.file.index.tensors), self.file.metadata)
         rules = with_preset(rules, self.container, model)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         return with_sources(rules, self.file)
 
-    def _decide(self, rules: tuple[Rule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
+    def _decide(self, rules: tuple[EncodeRule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
         """The step of each tensor."""
-        if self._statistics is not None:
-            self.activations = Activations(self._statistics, self.file)
-            self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
+        if self._activations is not None:
+            self.statistics = ActivationStatistics(self._activations, self.file)
+            self.recorded = recorded_metadata(self.statistics, self.container.statistics_prefix)
         decision = Decision(
-            self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
+            self.file, self.container, self.options, rules, self.statistics, first_panels=self._first_panels
         )
         with computing(FormatError, "deciding", file=str(self.target)):
             steps = [
@@ -392,11 +392,11 @@ class _Planner:
         return steps
 
     def _contents(self, steps: Sequence[Step], omitted: Mapping[str, str], undeclared: Sequence[Dropped]) -> _Contents:
-        """What the target holds of the source, and what is dropped."""
+        """The contents of the target, and what is dropped."""
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         written = self._write_plan(steps, companions)
-        children, whole = carried_names(companions, written.dropped)
+        children, whole = written_companions(companions, written.dropped)
         absent = {item.name for item in written.dropped if item.kind == "asset"}
         dropped = (
             *self.file.dropped,
@@ -415,7 +415,7 @@ class _Planner:
         return _Contents(tuple(_with_rows(steps, written)), carried, dropped, written.notes)
 
     def _image(self, contents: _Contents) -> OutputImage | None:
-        """Where the target's bytes lie; None if that depends on the stored bytes."""
+        """The layout of the target's bytes; None if it depends on tensor data."""
 
         def read(name: str) -> bytes:
             part = self.assets[name]
@@ -435,11 +435,11 @@ class _Planner:
             )
         return None if self.packing else image
 
-    def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
-        """Check all steps; `kept` are those that may not quantize again."""
-        check_requantize(kept, self.source.name, self.registry)
-        if self.activations is not None and not any(
-            uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
+    def _check(self, steps: Sequence[Step], without_permission: Sequence[Step]) -> None:
+        """Check all steps; those in `without_permission` must not re-quantize."""
+        check_requantize(without_permission, self.source.name, self.registry)
+        if self.statistics is not None and not any(
+            uses_activations(step, self.registry) or self.statistics.are_zero(step.spec) for step in steps
         ):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics",
@@ -451,19 +451,19 @@ class _Planner:
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
     def _statistics_notes(self, steps: Sequence[Step]) -> Iterator[str]:
-        """Which encoded tensors are weighed by the statistics, and what nothing reached while they were collected."""
-        if self.activations is None:
+        """Notes on which tensors the statistics weigh, and which experts had no input while they were collected."""
+        if self.statistics is None:
             return
         encoded = [step for step in steps if step.action == "encode" and step.codec.id != DENSE.id]
         weighed = [step for step in encoded if uses_activations(step, self.registry)]
         others = [step.spec for step in encoded if step not in weighed]
-        zero = [spec.name for spec in others if self.activations.are_zero(spec)]
+        zero = [spec.name for spec in others if self.statistics.are_zero(spec)]
         without = f"; without: {_listed([spec.name for spec in others])}" if others else ""
         yield f"activation statistics weigh {len(weighed):,} of {counted(len(encoded), 'encoded tensor')}{without}"
         if zero:
-            yield f"activation statistics of zeros, taken as none: {_listed(zero)}"
+            yield f"activation statistics that are all zero, ignored: {_listed(zero)}"
         for spec in (step.spec for step in weighed):
-            if unseen := self.activations.unseen(spec):
+            if unseen := self.statistics.unseen(spec):
                 yield (
                     f"{spec.name}: by the activation statistics, {len(unseen):,} of {counted(spec.shape[0], 'expert')} "
                     f"had no input ({_listed(list(map(str, unseen)))}); all their columns count alike"
@@ -477,7 +477,7 @@ class _Planner:
             return self.container.plan_file(specs, meta, self.assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
-        """What no format can store, in addition to what this one drops."""
+        """What no format stores, in addition to what this one drops."""
         index = self.file.index
         if (graph := self.source.index.graph) and self.format != index.format:
             yield Dropped("graph", graph, f"{self.format} stores weights alone")
@@ -510,14 +510,14 @@ def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
         yield Dropped("digest", digest[:40], "unknown algorithm", where)
 
 
-def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
+def _written_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
     absent = {item.name for item in dropped if item.kind == kind}
     return tuple(name for name in names if name not in absent)
 
 
-def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
+def _with_rows(steps: Sequence[Step], write_plan: WritePlan) -> list[Step]:
     """The steps, each with its row if the target stacks tensors."""
-    rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
+    rows = {name: (stack, row) for stack, names in write_plan.stacks.items() for row, name in enumerate(names)}
     return [
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
         for step in steps

@@ -1,6 +1,6 @@
-"""The error for tensors whose codes a target cannot store: by codec, with rules that would convert them.
+"""The error for codes that a target cannot store: grouped by codec, with rules that would convert them.
 
-Among the encodings that the target stores, those nearest to the codes are suggested, ranked by measured error.
+Suggests the nearest encodings that the target can store, ranked by measured error.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def refused_codes(
     aliases: Collection[str],
     attempt: Attempt,
 ) -> TensorError:
-    """The error for tensors that the target cannot hold as they are stored.
+    """The error for tensors whose stored codes the target cannot store.
 
-    `aliases` are short names of the target's encodings, `attempt` is what encoding a tensor as one of them would be.
+    `aliases` are short names of the target's encodings; `attempt` plans a tensor as one of them.
     """
     groups: dict[str, list[tuple[TensorSpec, SquishError]]] = {}
     for spec, error in refusals:
@@ -73,7 +73,7 @@ def refused_codes(
 
 
 def _is_exact(specs: Sequence[TensorSpec], attempt: Attempt) -> bool:
-    """Whether f32 has all values of these tensors."""
+    """Whether f32 represents all values of these tensors."""
     try:
         return not any(attempt(spec, CodecSpec("f32")).is_lossy for spec in specs)
     except SquishError:
@@ -87,8 +87,10 @@ def _nearest_rules(
     aliases: Collection[str],
     attempt: Attempt,
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The rules that encode each group as the nearest codes, in the order in which they apply together, as text (empty
-    if no group has such codes), and all suggestions as data."""
+    """The rules that encode each group as its nearest codes, in the order to apply them, and all suggestions as data.
+
+    The rules are text, empty if no group has such codes.
+    """
     largest = max(groups, key=lambda codec: len(templates_of(spec.name for spec in groups[codec])))
     hints, suggestions = list[str](), list[dict[str, Any]]()
     for codec in sorted(groups, key=lambda codec: codec != largest):  # its rules may match all tensors
@@ -119,8 +121,10 @@ def _suggestion(label: str, patterns: Mapping[str, bool], nearest: Nearest) -> d
 
 
 def described(file: File, spec: TensorSpec) -> str:
-    """Stored codes in the words of the field: "GPTQ, 4 bits, group 32, zero points"; a codec without parameters by
-    its id."""
+    """Describe stored codes in the words of the field: "GPTQ, 4 bits, group 32, zero points".
+
+    A codec without parameters is described by its id.
+    """
     index = file.original.index
     spec = index.tensors[file.sources(spec.name)[0]]
     codec = spec.encodings[0].codec
@@ -145,7 +149,7 @@ def _group_text(file: File, group: Sequence[tuple[TensorSpec, SquishError]]) -> 
 
 
 def _stored_as(spec: TensorSpec) -> str:
-    """The codec in the file, inside those that map its rows; or the dtype."""
+    """The codec in the file, without codecs that map its rows; or the dtype."""
     codec = spec.encodings[0].codec
     while codec.id in MAPPING and codec.inner is not None:
         codec = codec.inner
@@ -153,7 +157,7 @@ def _stored_as(spec: TensorSpec) -> str:
 
 
 def _bits(file: File, spec: TensorSpec) -> float:
-    """Bits of a weight; of a mapped tensor those of its sources, of which it may be a part."""
+    """Bits per weight; for a mapped tensor, those of its sources."""
     specs = [file.original.index.tensors[name] for name in file.sources(spec.name)]
     return 8 * sum(each.encodings[0].stored for each in specs) / max(sum(each.elements for each in specs), 1)
 
@@ -225,15 +229,17 @@ SUGGESTED = 3
 SAMPLED_PANELS, SAMPLED_BYTES = 2, 128 << 10
 """Panels that are encoded to measure an error, and bytes of a panel as f32."""
 SMALL_FLOAT = 4
-"""Bits of the floats that never stand for integer codes: they have fewer levels where most values are."""
+"""Maximum bits of floats that are not suggested for integer codes: they have fewer levels where most values are."""
 Attempt = Callable[[TensorSpec, CodecSpec], Step]
-"""What encoding a tensor would be; SquishError if the target has no such encoding of it."""
+"""Plans to encode a tensor; SquishError if the target cannot store the encoding."""
 
 
 @frozen
 class Nearest:
-    """An encoding of the target: its short name, bits per weight, and the signal-to-noise ratio in dB of a sample of
-    the values; None if it was not measured, as of a remote file, whose values are not read for it."""
+    """An encoding of the target: its short name, bits per weight, and signal-to-noise ratio in dB on sampled values.
+
+    The ratio is None if it was not measured: values of remote files are not read for it.
+    """
 
     name: str
     bits: float
@@ -247,8 +253,7 @@ class Nearest:
 def nearest_encodings(
     file: File, group: Sequence[TensorSpec], aliases: Collection[str], attempt: Attempt
 ) -> list[Nearest]:
-    """The encodings that every tensor of a group can have, the most exact first, without those that another one
-    surpasses in error and in size.
+    """The encodings that fit every tensor of a group, the most exact first, without those worse in error and in size.
 
     `group` are tensors of one codec; `aliases` are the short names of the target's encodings.
     """
@@ -280,12 +285,12 @@ def nearest_encodings(
 def _fits_all(group: Sequence[TensorSpec], encoding: Nearest, attempt: Attempt) -> bool:
     try:
         return all(attempt(spec, CodecSpec(encoding.name)) for spec in group)
-    except SquishError:  # codes that some of the tensors cannot have
+    except SquishError:  # some of the tensors cannot have this encoding
         return False
 
 
 def _decibels(file: File, step: Step) -> float | None:
-    """The signal-to-noise ratio of the first values; None if they cannot be encoded, which converting reports."""
+    """The signal-to-noise ratio on the first values; None if they cannot be encoded, which converting reports."""
     total = Distance()
     panels = EncodedPanels(file, step, None)
     regions = stored_panels(step.spec.shape, panels.grain, 4, budget=SAMPLED_BYTES)

@@ -123,7 +123,7 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
 
 
 def _step_table(steps: Iterable[Step]) -> list[str]:
-    """A row for each kind of conversion."""
+    """A row for each combination of action, encodings and exactness."""
     kinds: dict[tuple[str, str, str, str], list[Step]] = {}
     labels = _short_labels(name for step in steps for name in (step.source, step.target))
     for step in steps:
@@ -182,7 +182,7 @@ def _notes(report: Conversion) -> Iterator[str]:
 
 
 def _dropped_lines(dropped: Iterable[Dropped]) -> Iterator[str]:
-    """Dropped items; names of one kind with the same place and reason share a line."""
+    """Dropped items; one line for all names of the same kind, place and reason."""
     groups: dict[tuple[str, str, str], list[Dropped]] = {}
     for item in dropped:
         groups.setdefault((item.where, item.kind, item.reason), []).append(item)
@@ -217,7 +217,7 @@ def source_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
 
 
 def error_notes(file: File) -> tuple[str, ...]:
-    """Errors that opening the source reported: converted values may be wrong."""
+    """Errors found when the source was opened; converted values may be wrong."""
     errors = [f"{problem.where}: {problem.message}" for problem in file.problems if problem.severity == "error"]
     notes = [f"the source has an error: {shorten(error, MAX_MESSAGE)}" for error in errors[:MOST]]
     if len(errors) > MOST:
@@ -226,7 +226,7 @@ def error_notes(file: File) -> tuple[str, ...]:
 
 
 def code_notes(file: File) -> tuple[str, ...]:
-    """A note about quantized codes that the source lists, and the target holds, as numbers."""
+    """A note about quantized codes that the source declares, and the target stores, as plain numbers."""
     apart = [problem for problem in file.problems if problem.code == ErrorCode.CODES]
     if not apart:
         return ()
@@ -235,7 +235,7 @@ def code_notes(file: File) -> tuple[str, ...]:
 
 
 def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
-    """A note about carried assets that are links to files outside their folder."""
+    """A note about assets that are links to files outside their folder."""
     absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
     for name, part in file.original.index.assets.items():

@@ -1,7 +1,4 @@
-"""The grammar of `--to` and `--encode`: `ID[:key=value[,key=value]]`, `PATTERN=SPEC`, and short names.
-
-Notes on the effects of rules are here, too: bytes that they leave unchanged, and rules that later ones override.
-"""
+"""Rules of `--encode`: parse `PATTERN=SPEC`, expand short names, match tensors, and note what rules leave unchanged."""
 
 from __future__ import annotations
 
@@ -28,20 +25,20 @@ from .step import KEPT, RuleEffect, Step
 
 KEEP = CodecSpec("keep")
 NEAREST = CodecSpec("nearest")
-"""Keep what the target can hold, and encode the rest as the codes of the target with the smallest error."""
+"""Keep what the target can store, and encode the rest as the target's codes with the smallest error."""
 WORDS = (KEEP.id, NEAREST.id)
-"""Specifications that name no encoding."""
+"""Specifications that do not name an encoding."""
 ALL = "*"
 """The pattern that matches every tensor."""
 ALIKE = 0.7
-"""Share of a pattern's letters that a name needs to be suggested for it."""
+"""Share of a pattern's letters that a suggested name must contain."""
 
 
 @frozen
-class Rule:
+class EncodeRule:
     """Encode tensors whose name matches `pattern`; without a pattern, every tensor that the codec can encode.
 
-    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    `overflow`: "refuse" or "saturate" values that do not stay finite.
     """
 
     pattern: str | None
@@ -61,7 +58,7 @@ Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | 
 """The argument `encode=`: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
 
 
-def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
+def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[EncodeRule, ...]:
     """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification.
 
     A function is called with each of the `tensors`.
@@ -94,7 +91,7 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
 
 def _rules_of_function(
     choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]
-) -> tuple[Rule, ...]:
+) -> tuple[EncodeRule, ...]:
     """One rule for each specification that a function returns."""
     names: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
@@ -112,13 +109,15 @@ def _rules_of_function(
     return tuple(evolve(_rule(label, text), names=frozenset(matches)) for text, matches in names.items())
 
 
-def _rule(pattern: str | None, text: str) -> Rule:
+def _rule(pattern: str | None, text: str) -> EncodeRule:
     spec = parse_spec(text)
-    return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
+    return EncodeRule(pattern, spec) if spec.id == KEEP.id else EncodeRule(pattern, *take_overflow(spec))
 
 
-def with_preset(rules: tuple[Rule, ...], container: WritableContainer, model: ModelFacts) -> tuple[Rule, ...]:
-    """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
+def with_preset(
+    rules: tuple[EncodeRule, ...], container: WritableContainer, model: ModelFacts
+) -> tuple[EncodeRule, ...]:
+    """The rules; the only one without a pattern may name a preset of the format, unless it has parameters."""
     bare = [rule for rule in rules if rule.pattern is None]
     if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
         return rules
@@ -126,7 +125,7 @@ def with_preset(rules: tuple[Rule, ...], container: WritableContainer, model: Mo
     return tuple(evolve(rule, spec=parse_spec(text)) if text and rule is bare[0] else rule for rule in rules)
 
 
-def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
+def rule_for(rules: Iterable[EncodeRule], name: str) -> EncodeRule | None:
     """The last rule that matches a tensor's name."""
     match = None
     for rule in rules:
@@ -135,7 +134,7 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
     return match
 
 
-def required_patterns(rules: Iterable[Rule]) -> list[str]:
+def required_patterns(rules: Iterable[EncodeRule]) -> list[str]:
     """The name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
     return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
 
@@ -225,7 +224,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 
 
 def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
-    """The specification; UsageError if its brackets are misplaced."""
+    """Return the specification; UsageError if its brackets are misplaced."""
     if spec.id in WORDS and spec.params:
         raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
@@ -237,7 +236,10 @@ def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
             )
     if not registry.codec_type(spec.id).wraps:
         raise UsageError(
-            f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
+            f"{spec.id} does not wrap another encoding",
+            found=str(spec),
+            code=ErrorCode.PARAMS,
+            hint="Leave out the brackets.",
         )
     return spec
 
@@ -261,7 +263,7 @@ def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]
     return tables + [entry.info.aliases for entry in registry.encoders.values()]
 
 
-def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
+def ineffective_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
     """The rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
     steps_by_rule: dict[int, list[Step]] = {}
@@ -288,7 +290,7 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
     return tuple(effects)
 
 
-def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
+def size_notes(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> Iterator[str]:
     """Notes about a budget of bits (`bpw`) that kept tensors exceed, and about encodings larger than plain values."""
     for rule in rules:
         bpw = rule.spec.params.get("bpw") if rule.spec != KEEP else None
@@ -319,7 +321,7 @@ def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
         )
 
 
-def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
+def overridden_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
     """Notes about patterns whose tensors all match later rules."""
     effective = {id(rule_for(rules, step.name)) for step in steps}
     overridden = [rule for rule in rules if rule.pattern is not None and id(rule) not in effective]
@@ -331,7 +333,7 @@ def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[st
 
 
 def note_origin(file: File, step: Step) -> Step:
-    """Add a note to a step that converts another encoding than the one that reading the file decodes."""
+    """Note on a step that it converts another encoding than the one that reading decodes."""
     if len(file.index.tensors[step.name].encodings) < 2:
         return step
     default = file[step.name].bound.encoding

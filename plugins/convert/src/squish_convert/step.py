@@ -1,4 +1,4 @@
-"""What a conversion decides and reports: the step of a tensor, the effect of a rule, and events while it writes."""
+"""The steps of a conversion: what happens to a tensor, the effect of a rule, and events while the target is written."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Step:
 
 @frozen(kw_only=True)
 class RuleEffect:
-    """What a rule of `encode=` leaves unchanged: tensors, stored bytes, and the most common reason."""
+    """What a rule of `encode=` leaves unchanged: numbers of tensors and bytes, and the most common reason."""
 
     rule: str
     kept: int

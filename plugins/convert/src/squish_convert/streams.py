@@ -1,6 +1,6 @@
 """Streams of parts to write: copied bytes, repacked codes, encoded panels, with one panel in memory at a time.
 
-Parts that are made together are spooled, so that each can be written where the format puts it.
+The parts of a panel are encoded together and spooled, so that each can be written where the format puts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from squish_core.io.sink import Sink
 from squish_core.model import Part, TensorSpec
 
 from .compare.metrics import Distance
-from .panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
+from .overflow import EncodedParts
+from .panels import ALL_PANELS, EncodedPanels, RepackedPanels
 from .step import ConversionObserver, Step
 
 if TYPE_CHECKING:
@@ -36,23 +37,25 @@ def streams_of(
     step: Step,
     before: Callable[[], object],
     observer: ConversionObserver,
-    activations: np.ndarray | None = None,
+    magnitudes: np.ndarray | None = None,
     places: Places | None = None,
 ) -> dict[str, Stream]:
-    """The parts of a tensor as its step produces them; `before` is called as each part starts.
+    """The parts of a tensor as its step computes them; `before` is called when a part starts.
 
-    `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders. `places`:
-    where parts belong, so that those that are made together need no temporary file.
+    `observer` is notified of the error of a lossy encoding; `magnitudes` are the tensor's activation
+    statistics. `places`: offsets of the parts in the target, so that parts encoded together need no temporary file.
     """
     if not step.is_computed:
         return _copy(file, step, before)
-    pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, activations)
-    return PanelParts(step.spec, pieces, before, places or {}).streams()
+    pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, magnitudes)
+    return PartStreams(step.spec, pieces, before, places or {}).streams()
 
 
 def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
-    """The source's unfiltered bytes, copied by the kernel if they lie raw in a file, or as wider integers or in
-    another byte order if the target needs that."""
+    """The source's bytes without filters, as wider integers or in another byte order if the target needs that.
+
+    The kernel copies bytes that are stored raw in a file.
+    """
     streams, target = {}, step.spec.encodings[0]
     for role, part in step.origin.parts.items():
         array, target_part = file.array(part), target.parts[role]
@@ -75,11 +78,11 @@ def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
     return part_bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
-def _encode(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
+def _encode(file: File, step: Step, observer: ConversionObserver, magnitudes: np.ndarray | None) -> Pieces:
     """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
-    panels = EncodedPanels(file, step, activations)
+    panels = EncodedPanels(file, step, magnitudes)
 
-    def pieces() -> Iterator[Parts]:
+    def pieces() -> Iterator[EncodedParts]:
         distance, clipped = Distance(), 0
         for parts, panel_distance, panel_clipped in panels.measured(panels.regions()):
             if panel_distance is not None:
@@ -95,23 +98,23 @@ def _encode(file: File, step: Step, observer: ConversionObserver, activations: n
 def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
 
-    def pieces() -> Iterator[Parts]:
+    def pieces() -> Iterator[EncodedParts]:
         panels = RepackedPanels(file, step, memory=ALL_PANELS)
         return map(panels.parts, panels.regions())
 
     return pieces
 
 
-Pieces = Callable[[], Iterator[Parts]]
+Pieces = Callable[[], Iterator[EncodedParts]]
 Item = TypeVar("Item")
 Places = Mapping[tuple[str, str], tuple[str, int]]
 """(tensor, role) in the target -> its file (as `Sink.name`) and the offset in it."""
 
 
-class PanelParts:
-    """The parts of a tensor from panels that yield all of them: the first part that is read drives.
+class PartStreams:
+    """Streams of the parts of a tensor, whose panels yield all parts at once: the first stream read computes them.
 
-    Others that belong at a known place of the same file are written there at once; else they wait in a temporary file.
+    Parts with a known offset in the same file are written there at once; others wait in a temporary file.
     """
 
     def __init__(self, target: TensorSpec, pieces: Pieces, before: Callable[[], object], places: Places) -> None:
@@ -127,7 +130,7 @@ class PanelParts:
         return {role: _PanelStream(self, role) for role in self._parts}
 
     def write(self, role: str, sink: Sink) -> bool:
-        """Append a part, and write those that are made with it at their places; False if that is not possible."""
+        """Append a part, and write the others at their offsets; False if that is not possible."""
         if role in self._placed:
             self._placed.remove(role)
             sink.skip(self._parts[role].nbytes)
@@ -171,7 +174,7 @@ class PanelParts:
             yield part_bytes(parts[role])
 
     def _offsets(self, role: str, sink: Sink) -> dict[str, int] | None:
-        """Where the other parts belong in the sink's file; None if one is elsewhere, or was spooled before."""
+        """Offsets of the other parts in the sink's file; None if one is in another file, or the part is spooled."""
         locations = {name: self._places.get((self._target.name, name)) for name in self._parts if name != role}
         if not sink.is_seekable or role in self._spools:
             return None
@@ -181,9 +184,9 @@ class PanelParts:
 
 
 class _PanelStream(Stream):
-    """One part of `PanelParts`."""
+    """The stream of one part of `PartStreams`."""
 
-    def __init__(self, parts: PanelParts, role: str) -> None:
+    def __init__(self, parts: PartStreams, role: str) -> None:
         super().__init__(parts._parts[role], partial(parts.chunks, role), None, parts._before)
         self._panel_parts, self._role = parts, role
 

@@ -1,4 +1,4 @@
-"""Verified reading for conversions: damage is found before it is copied, and no byte is fetched twice."""
+"""Verified reading for conversions: finds damage before it is copied, and fetches no byte twice."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from squish_core.guard import computing
 from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.model import Part
 
-from .naming import stored_parts
+from .model_map import stored_parts
 from .step import Step
 
 
 @define
-class _Part:
-    """A part in one byte range, with the digest of what has been read so far, in order."""
+class _HashedPart:
+    """A part in one byte range, with the digest of the bytes read so far, in order."""
 
     name: str
     role: str
@@ -40,27 +40,27 @@ class _Part:
 class VerifiedReader(SourceReader):
     """Reads the source of a conversion, and checks what its steps read.
 
-    `begin` announces the steps that are read whole, before anything is written. They are carried out in a `with` block,
-    and read through `file`, or that file mapped. `check` precedes each step.
+    Call `begin` with the steps that read whole tensors, before anything is written. Execute the steps in a `with`
+    block, read through `file` (or that file mapped), and call `check` before each step.
 
-    A copy would propagate damage, so the parts of copies are checked for what decoding would refuse: all of them by
-    `begin` if reading twice is cheap, else each by `check`, which keeps the bytes for the copy. `check` also compares
-    digests; but if reading twice is not cheap, and unless `on_the_way` is False, they are computed while the parts are
-    read, and compared at the end of the block.
+    A copy would propagate damage, so the parts of copies are checked as decoding would check them: all by `begin` if
+    reading twice is cheap, else each by `check`, which caches the bytes for the copy. `check` also compares digests.
+    If reading twice is expensive, digests are computed while the parts are read and compared at the end of the block,
+    unless `hash_while_reading` is False.
     """
 
-    def __init__(self, file: File, *, on_the_way: bool = True) -> None:
+    def __init__(self, file: File, *, hash_while_reading: bool = True) -> None:
         super().__init__(file, listener=self._hash)
         self.cache.is_complete = True  # except in `check`
-        self._hashes = on_the_way and self.is_wrapped
+        self._hashes = hash_while_reading and self.is_wrapped
         self._copies, self._digests = set[str](), set[tuple[str, str]]()
-        self._parts: dict[str, list[_Part]] = {}
+        self._parts: dict[str, list[_HashedPart]] = {}
         self._starts: dict[str, list[int]] = {}
         self._stops: dict[str, list[int]] = {}
         self._ahead: AbstractContextManager[None] = nullcontext()
 
     def begin(self, file: File, steps: Iterable[Step]) -> None:
-        """Check all copies if that costs nothing, and register the parts of these steps."""
+        """Check all copies if that is cheap, and register the parts of these steps."""
         steps = list(steps)
         self._ahead = file.original.reading_ahead(part for step in steps for _, _, part in stored_parts(file, step))
         for step in steps:
@@ -76,7 +76,7 @@ class VerifiedReader(SourceReader):
     def check(self, file: File, step: Step) -> None:
         """Raise a SquishError if a copy cannot be decoded, a digest does not match or an empty part cannot be read.
 
-        Skips what is checked already, or on the way.
+        Skips parts that are already checked, or hashed while they are read.
         """
         self.cache.is_complete = False
         try:
@@ -118,14 +118,14 @@ class VerifiedReader(SourceReader):
             check_copy(file, step)
 
     def _expect(self, file: File, step: Step) -> None:
-        """Register the parts of a step whose digests are computed on the way."""
+        """Register the parts of a step to hash while they are read."""
         for name, role, part in stored_parts(file, step):
             if (name, role) in self._digests or not _passes_whole(part):
                 continue
             (segment,) = part.segments
             digest = Digest(str(part.digest).partition(":")[0].lower())
             filename = self.file.index.files[segment.file].name
-            self._parts.setdefault(filename, []).append(_Part(name, role, part, digest, segment.offset))
+            self._parts.setdefault(filename, []).append(_HashedPart(name, role, part, digest, segment.offset))
             self._digests.add((name, role))
 
     def _compare(self) -> None:

@@ -1,4 +1,4 @@
-"""A target that is not written: any range of its bytes, for tasks of a job, and as a source that presents a file."""
+"""Read any byte range of a target without writing it, for tasks of a job and for `as_format`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from squish_core.io.source import Source
 from squish_core.model import Part
 from squish_core.specs import parse_format
 
-from .activations import Activations
+from .activations import ActivationStatistics
 from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
 from .mapping.mapped import apply_map
@@ -37,11 +37,11 @@ CACHED = 256 << 20
 
 
 class ImageReader:
-    """Reads bytes of a target that is not written.
+    """Reads bytes of a target without writing it.
 
     A range of a copied part is read from the source; for an encoded or repacked part, the panels that cover it.
-    Panels are kept up to `cached` bytes, so that small reads in any order do not encode a panel each. A digest of the
-    source is checked when its tensor is first read.
+    Up to `cached` bytes of panels are cached, so that small reads in any order do not encode a panel each. Digests of
+    the source are checked when their tensor is first read.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ImageReader:
         self.file = apply_map(source.without_caches(), plan.model_map, plan.options)
         check_source(plan, self.file)
         self._steps = {step.spec.name: step for step in plan.steps}
-        self._activations = None if activations is None else Activations(activations, self.file)
+        self._statistics = None if activations is None else ActivationStatistics(activations, self.file)
         self._digests, self._begun = set[tuple[str, str]](), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
@@ -77,7 +77,7 @@ class ImageReader:
                 yield memoryview(extent)[low:high]
 
     def copied_part(self, extent: PartExtent) -> Part | None:
-        """The source's part with the bytes of a part; None if they are computed."""
+        """The source's part with the same bytes; None if the target's bytes are computed."""
         step = self._steps[extent.tensor]
         if step.is_computed:
             return None
@@ -125,7 +125,7 @@ class ImageReader:
             return parts
 
     def _table(self, step: Step) -> PanelTable:
-        return PanelTable(step, panels_of(self.file, step, self._activations), self.file)
+        return PanelTable(step, panels_of(self.file, step, self._statistics), self.file)
 
 
 def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
@@ -142,16 +142,16 @@ def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> It
         yield numbers[max(start - low * wide, 0) : stop - low * wide]
 
 
-def panels_of(file: File, step: Step, activations: Activations | None, *, memory: int = 0) -> Panels:
+def panels_of(file: File, step: Step, statistics: ActivationStatistics | None, *, memory: int = 0) -> Panels:
     """The panels of a tensor that is encoded or repacked; `memory`: bytes of its parts to keep in memory."""
     if step.action == "repack":
         return RepackedPanels(file, step, memory=memory)
-    statistics = activations if uses_activations(step, file.registry) else None
-    return EncodedPanels(file, step, statistics.of(step.spec) if statistics else None, memory=memory)
+    magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
+    return EncodedPanels(file, step, magnitudes, memory=memory)
 
 
 class PanelTable:
-    """Where each panel of a tensor lies in its parts."""
+    """Offsets of the panels of a tensor in its parts."""
 
     def __init__(self, step: Step, panels: Panels, file: File) -> None:
         self.panels, self.regions = panels, tuple(panels.regions())
@@ -178,7 +178,7 @@ class PanelTable:
                 )
 
     def check(self, number: int, parts: dict[str, bytes]) -> None:
-        """Raise CodecError if a panel does not have the size of its place."""
+        """Raise CodecError if a panel has another size than planned."""
         for role, starts in self.starts.items():
             if len(parts[role]) != starts[number + 1] - starts[number]:
                 raise CodecError(
@@ -195,9 +195,9 @@ def _size(parts: dict[str, bytes]) -> int:
 
 
 class VirtualSource(Source):
-    """One file of an output image, or the folder of all.
+    """One file of an output image, or the folder with all of them.
 
-    `plan` is the conversion that it presents; `reader` has its image, and reads any range of it.
+    `plan` is the conversion; `reader` has its image, and reads any range of it.
     """
 
     def __init__(self, name: str, plan: ConversionPlan, reader: ImageReader, file: OutputFile | None = None) -> None:
@@ -212,21 +212,21 @@ class VirtualSource(Source):
 
     @property
     def origin(self) -> File:
-        """The file that is presented in another format."""
+        """The original file."""
         return self.reader.file
 
     def copied_part(self, offset: int, length: int) -> Part | None:
-        """The part of `origin` whose bytes these are; None if they are computed.
+        """The part of `origin` with these bytes; None if they are computed.
 
         Parameters
         ----------
         offset, length
-            Where a part of the target lies in this file.
+            The byte range of a part in this file.
 
         Returns
         -------
         Part or None
-            With the same bytes, before its filters.
+            Has the same bytes, before filters.
         """
         assert self._file is not None
         for extent, start, stop in self._file.between(offset, offset + length):
@@ -272,7 +272,7 @@ def as_format(
     Returns
     -------
     Source
-        What `open` and `convert` take. Its bytes are those that `convert` would write, made as they are read.
+        Can be passed to `open` and `convert`. Has the bytes that `convert` would write, computed when they are read.
 
     Raises
     ------

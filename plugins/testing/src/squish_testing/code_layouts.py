@@ -1,4 +1,4 @@
-"""What a format answers about codes of other formats."""
+"""Tests of the codes that a format accepts from other formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AcceptsCodes(Suite):
     """The checks of `WritableContainer.accepts_codes`."""
 
     def written_with(self) -> Mapping[str, Mapping[str, str]]:
-        """Name -> options of writing under which codes of other formats are offered."""
+        """Name -> write options under which codes of other formats are offered."""
         return {"defaults": {}}
 
     def test_codes_of_other_formats_are_accepted_in_parts_of_a_codec(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 EVERY = 32
-"""Every how many blocks memory is measured, if the system can limit the others."""
+"""One block in so many is measured, if the system can limit the others."""
 
 
 def within(memory: int, number: int, what: str) -> AbstractContextManager[None]:

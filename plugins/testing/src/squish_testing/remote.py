@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WebSource(CountingSource):
-    """A file or folder as a web server has it: no path, and names that are there or not, but no listing."""
+    """A file or folder on a web server: no path and no listing, but names can be looked up."""
 
     def __init__(self, inner: Source, log: list[Range] | None = None) -> None:
         super().__init__(inner, log)
@@ -71,7 +71,7 @@ class RemoteReads(Suite):
             )
 
     def test_a_model_without_a_path_and_a_listing_opens(self, sample: str) -> None:
-        """A web server lists nothing: the Index, metadata and assets included, is that of the local model."""
+        """A web server has no listing, yet the Index, metadata and assets equal those of the local model."""
         if self.listed:
             pytest.skip("listed = True: this format needs a listing")
         with self.open(self._source(sample)) as local:
@@ -140,7 +140,7 @@ def readable(file: File) -> Iterator[Tensor]:
 
 
 def _shared(index: Index) -> set[Any]:
-    """Byte ranges that several parts have."""
+    """Byte ranges that several parts share."""
     segments = [
         segment
         for spec in index.tensors.values()

@@ -22,7 +22,7 @@ from .suite import Suite, typed_errors_only
 class SourceSuite(Suite):
     """Tests of a source. Set `source`, and override `files` and `url`.
 
-    `secret`: text of the URLs that nothing may show, such as a password.
+    `secret`: text in the URLs that must never be shown, such as a password.
     """
 
     kind = "source"
@@ -34,7 +34,7 @@ class SourceSuite(Suite):
         raise NotImplementedError
 
     def url(self, name: str) -> str:
-        """The URL of a file of the folder, there or not."""
+        """The URL of a file in the folder, which may not exist."""
         raise NotImplementedError
 
     def options(self) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
 
 
 def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
-    """How many stored bytes of a part were read, repeats counted as often as they were read."""
+    """Number of stored bytes of a part that were read, with repeats."""
     places = [(index.files[item.file].name, item.offset, item.offset + item.length) for item in part.segments]
     return sum(
         max(0, min(offset + length, stop) - max(offset, start))
@@ -114,7 +114,7 @@ def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
 
 
 def assert_read_once(tensors: Iterable[Tensor], source: CountingSource) -> None:
-    """Each tensor is decoded from bytes that are read once."""
+    """Assert that decoding a tensor reads no stored byte twice."""
     for tensor in tensors:
         source.log.clear()
         tensor.numpy()
@@ -132,7 +132,7 @@ def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
 def memory_file(
     registry: Registry, tensors: Mapping[str, tuple[TensorSpec, CodecSpec, Mapping[str, np.ndarray]]]
 ) -> tuple[File, CountingSource]:
-    """Make an open file of parts in memory that counts what is read.
+    """Make an open file of parts in memory that logs reads.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def memory_file(
     file : File
         The tensors; their bytes begin at an odd offset, since unaligned parts are valid.
     source : CountingSource
-        What is read of them.
+        Logs the ranges that are read.
 
     Examples
     --------

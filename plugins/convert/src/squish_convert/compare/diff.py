@@ -27,14 +27,14 @@ from ..families import CONFIG_FILE
 from ..mapping.mapped import MappedFile
 from ..mapping.pairing import map_to_first, respelled
 from .metrics import Distance
-from .stacks import Row, complete_stacks, rows_of
+from .stacks import StackRow, complete_stacks, rows_of
 
 Pair = tuple[Tensor | None, Tensor | None]
 KEEP = "keep"
 WORST = 10
 """Number of differing tensors to print by default."""
 STATES = {"bytes": "identical", "values": "equal in value", "differs": "differ in value", "shape": "differ in shape"}
-"""State of a tensor -> text in the verdict."""
+"""State of a tensor -> words in the verdict."""
 CHUNK = 16 << 20
 """Bytes to compare at a time: several compressed frames decode in parallel."""
 PIECE = 1 << 18
@@ -126,7 +126,7 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
 
 
 def _table(items: Sequence[TensorDifference]) -> list[str]:
-    """A row for each tensor; without the columns of errors if no tensor has one."""
+    """A row for each tensor; columns that are empty for all tensors are left out."""
     columns = zip(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", *map(_row, items))
     header, align, *rows = zip(*(column for column in columns if any(cell != "-" for cell in column[2:])))
     return table(header, "".join(align), rows)
@@ -260,7 +260,7 @@ def compare_span(span: Span) -> list[TensorDifference]:
     return [compare(name, *pairs[name]) for name in islice(pairs, span.start, span.stop)]
 
 
-def _tensor(file: File, rows: Mapping[str, Row], name: str) -> Tensor | None:
+def _tensor(file: File, rows: Mapping[str, StackRow], name: str) -> Tensor | None:
     if name in file:
         return file[name]
     return rows[name].tensor if name in rows else None
@@ -291,8 +291,8 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
     if not one.spec.encodings or not other.spec.encodings:
         return False
     a, b = one.spec.encodings[0], other.spec.encodings[0]
-    layouts = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
-    if a.codec != b.codec or layouts[0] != layouts[1] or one.dtype != other.dtype:
+    stored = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
+    if a.codec != b.codec or stored[0] != stored[1] or one.dtype != other.dtype:
         return False
     for role in a.parts:
         with one.guard("comparing", part=role):
@@ -360,7 +360,7 @@ DTYPE = "torch_dtype"
 
 
 def declarations(first: File, second: File) -> dict[str, list[Sequence[str]]]:
-    """Paths in assets that describe the encoding of either file's tensors; none if both have the same format."""
+    """Paths in assets that describe encodings of either file; none if both have the same format."""
     paths: dict[str, list[Sequence[str]]] = {}
     if first.format == second.format:
         return paths
@@ -372,8 +372,10 @@ def declarations(first: File, second: File) -> dict[str, list[Sequence[str]]]:
 
 
 def same_asset(first: File, second: File, name: str, paths: Paths, mapped: MappedFile | None) -> bool:
-    """Whether both files have the same asset, apart from declarations, and from the spelling of a mapped model's
-    settings: `mapped` is the second file if it is one."""
+    """Whether an asset is the same in both files, apart from declarations of encodings.
+
+    `mapped` is the second file if it is mapped; its settings may then be spelled in another way.
+    """
     raw = [bytes(file.assets[name].raw) for file in (first, second)]
     if raw[0] == raw[1]:
         return True
@@ -393,7 +395,7 @@ def same_asset(first: File, second: File, name: str, paths: Paths, mapped: Mappe
 
 
 def declared_keys(file: File, paths: Paths) -> Iterator[str]:
-    """The declarations that a file has, as words."""
+    """The declarations in a file, as text."""
     for name in paths.keys() & file.assets.keys():
         if () in paths[name]:
             yield name

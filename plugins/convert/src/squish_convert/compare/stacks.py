@@ -15,13 +15,13 @@ from squish_core.guard import guarded
 from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
 
-from ..mapping.rows import cut
+from ..mapping.row_views import cut
 
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9])")
 
 
 @frozen
-class Row:
+class StackRow:
     """One row of a stacked tensor, as a tensor of its own."""
 
     stack: str
@@ -29,7 +29,7 @@ class Row:
     tensor: Tensor
 
 
-def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
+def rows_of(file: File, names: Iterable[str]) -> dict[str, StackRow]:
     """The named tensors that the file stores as rows of stacked tensors."""
     absent = [name for name in names if name not in file]
     if not absent:
@@ -45,14 +45,14 @@ def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
     return rows
 
 
-def complete_stacks(file: File, rows: Iterable[Row]) -> set[str]:
+def complete_stacks(file: File, rows: Iterable[StackRow]) -> set[str]:
     """Names of stacked tensors with all rows among `rows`."""
     counts = Counter(row.stack for row in rows)
     return {stack for stack, count in counts.items() if count == file[stack].shape[0]}
 
 
-def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
-    """A row of a stacked tensor; None unless every stored part has one per row."""
+def _row(file: File, stack: TensorSpec, number: int, name: str) -> StackRow | None:
+    """A row of a stacked tensor; None unless every part is stored row by row."""
     if not stack.shape or number >= stack.shape[0]:
         return None
     encoding = file[stack.name].bound.encoding
@@ -64,14 +64,14 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
         parts[role] = row_part
     spec = TensorSpec(name=name, shape=stack.shape[1:], dtype=stack.dtype)
     with guarded(CodecError, "declaring a row's parts", file=file.name, tensor=stack.name):
-        layout = file.registry.codec(encoding.codec).parts(spec)
-    if layout != {role: (part.dtype, part.shape) for role, part in parts.items()}:
+        declared = file.registry.codec(encoding.codec).parts(spec)
+    if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         return None
-    return Row(stack.name, number, Tensor(file, evolve(spec, encodings=(evolve(encoding, parts=parts),))))
+    return StackRow(stack.name, number, Tensor(file, evolve(spec, encodings=(evolve(encoding, parts=parts),))))
 
 
 def _row_of_part(part: Part, count: int, number: int) -> Part | None:
-    """A row of a part; None if it is compressed or does not consist of such rows."""
+    """A row of a part; None if the part is compressed or not stored row by row."""
     shape = part.shape[1:]
     size = dtypes.nbytes(part.dtype, shape)
     if part.shape[:1] != (count,) or part.filters or size * count != part.nbytes:

@@ -1,7 +1,6 @@
-"""A conversion as a JSON document: its arguments, pins of the source, every decision, the layout, the versions.
+"""A conversion as a JSON document: arguments, pins of the source, decisions, layout and versions.
 
-Its SHA-256 names the job. A document is never trusted: the conversion is planned again and must equal it, or fails with
-the first difference.
+Its SHA-256 names the job. A document is never trusted: the conversion is planned again, and any difference is an error.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activati
 class JobFile:
     """The file of a plan: read before the conversion is planned, then compared with the plan, or written.
 
-    `arguments`: those of the caller; the stored ones fill in what the caller left out.
+    `arguments`: the caller's, completed by the stored ones.
     """
 
     def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
@@ -47,8 +46,8 @@ class JobFile:
             "encode": arguments.get("encode") or encode
         }
 
-    def settle(self, plan: ConversionPlan, source: File) -> None:
-        """Write the document, or raise UsageError naming the first difference from the stored one."""
+    def compare_or_write(self, plan: ConversionPlan, source: File) -> None:
+        """Write the document, or raise UsageError with the first difference from the stored one."""
         document = job_document(plan, source, self._document_arguments)
         self._stored = self._stored or read_document(Path(self._file))  # another process may have written it meanwhile
         if self._stored is None:
@@ -69,7 +68,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     plan, source
         The plan of the conversion, and its source.
     arguments
-        `ARGUMENTS` as the user gave them.
+        The user's values of `ARGUMENTS`.
 
     Returns
     -------
@@ -127,7 +126,7 @@ def job_id(document: Mapping[str, Any]) -> str:
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
-    """The document in a file; None if there is no file. FormatError for anything but a plan."""
+    """The document in a file; None if there is no file. FormatError if it is not a plan."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -186,7 +185,7 @@ def _are_rules(value: Any) -> bool:
 
 
 def _as_list(value: Any) -> Any:
-    """A single rule or pattern as a list."""
+    """Wrap a single rule or pattern in a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -198,7 +197,7 @@ def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def document_argument(key: str, value: Any) -> Any:
     """An argument of `convert` as data for a document; UsageError if it cannot be stored.
 
-    Secrets are removed from addresses: whoever executes the plan must provide them.
+    Secrets are removed from addresses: whoever executes the plan must provide them again.
     """
     if isinstance(value, File):
         value = value.name if value.path is None else str(value.path)

@@ -1,4 +1,4 @@
-"""The journal of a job: a line of JSON per finished task, synced after the task's bytes are.
+"""The journal of a job: a line of JSON for each finished task, synced after the task's bytes.
 
 The first line describes the job. A torn last line is dropped; any other damage is an error.
 """
@@ -43,7 +43,7 @@ class Journal:
     def read(self) -> bool:
         """Read the journal of an earlier run, if there is one; FormatError if it is not a journal.
 
-        A first line that is incomplete is removed: its job was killed before its first task.
+        A journal with an incomplete first line is removed: its job was killed before the first task.
         """
         try:
             *lines, torn = self.path.read_bytes().split(b"\n")
@@ -67,7 +67,7 @@ class Journal:
     def check(self, job: Mapping[str, Any], tasks: int, steps: int) -> None:
         """Raise UsageError with the first difference between the journal's job and another one.
 
-        FormatError if an entry is not of one of its `tasks`, or has an error sum that is not of one of its `steps`.
+        FormatError if an entry has a number beyond the `tasks`, or an error sum has one beyond the `steps`.
         """
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job))):
@@ -114,7 +114,7 @@ class Journal:
         self.entries[entry["task"]] = dict(entry)
 
     def close(self) -> None:
-        """Leave the journal for `resume`."""
+        """Close the journal, which stays for `resume`."""
         if self._file is not None:
             self._file.close()
 
@@ -179,7 +179,7 @@ def _is_error(error: Any) -> bool:
 
 
 def owner() -> dict[str, Any]:
-    """This process, for a journal."""
+    """Describe this process for a journal."""
     return {
         "user": user_name(),
         "host": socket.gethostname(),

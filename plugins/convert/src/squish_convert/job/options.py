@@ -27,18 +27,18 @@ def _nbytes(size: int | str | None) -> int:
 
 @frozen
 class Job:
-    """A conversion as tasks in other processes; its bytes and its report stay the same.
+    """Run a conversion as tasks in other processes, with the same bytes and the same report.
 
     Attributes
     ----------
     scheduler
         Where tasks run: "local:2", or "dask:tcp://..." (with squish-dask).
     task_bytes
-        Bytes that a task writes, about: a number, or a size such as "256MiB" (the default).
+        Approximate bytes that a task writes: a number, or a size such as "256MiB" (the default).
     resume
-        True: go on with an unfinished job of the same arguments. "verify": read what it has written again first.
+        True: resume an unfinished job with the same arguments. "verify": first check everything that it has written.
     journal
-        Where the journal of the job lies; by default beside the target, as `NAME.squish-journal`.
+        Path of the job's journal; by default `NAME.squish-journal` beside the target.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""A conversion as a job: a scheduler runs its tasks, and the output is published when all are done.
+"""Run a conversion as a job: a scheduler runs its tasks, and the output is published when all are finished.
 
-Finished tasks are in the journal, so another run goes on with the open ones.
+The journal lists finished tasks, so another run resumes with the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from squish_core.plugins.schedulers import Workers
 from squish_core.plugins.sources import open_target, remote_target
 from squish_core.text import counted, words
 
-from ..activations import Activations
+from ..activations import ActivationStatistics
 from ..compare.metrics import Distance
 from ..destination import check_space, space_notes
 from ..execute import execute, paths_of, size_of
@@ -42,12 +42,12 @@ from .document import dumps, job_id
 from .journal import Journal, journal_path
 from .options import VERIFY, Job
 from .staging import RemoteStaging, Staging
-from .tasks import JobLayout, Piece, PieceRange, Task
+from .tasks import JobPartition, Piece, PieceRange, Task
 from .worker import (
-    Answer,
     JobDescription,
     Message,
     PanelError,
+    TaskResult,
     canaries,
     read_task,
     write_literals,
@@ -57,7 +57,7 @@ from .worker import (
 
 
 def resumes_replanned(job: Job, target: Path | RemoteTarget) -> bool:
-    """Whether the unfinished job of a target was planned again, by all codes of tensors that are repacked."""
+    """Whether the unfinished job of a target was planned again by all codes of repacked tensors."""
     journal = Journal(journal_path(local_name(target), job.journal))
     return bool(job.resume) and journal.read() and "replanned" in journal.header["job"]
 
@@ -82,25 +82,25 @@ def execute_job(
 ) -> Conversion:
     """Write what a plan describes, with a scheduler's processes; bytes and report equal those of `execute`.
 
-    `document` is the plan's (`job_document`); its SHA-256 names the job. `replanned`: planned by all codes of tensors
-    that are repacked, because those of the first panels did not suffice. Where the format has no image, workers make
-    the encoded parts, and this process writes the target of them.
+    `document` is the plan's (`job_document`); its SHA-256 names the job. `replanned`: planned by all codes of repacked
+    tensors, because those of the first panels did not suffice. If the format has no image, workers encode parts, and
+    this process writes the target from them.
     """
     image = image_if_any(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
-    statistics = None if activations is None else Activations(activations, file)
-    layout = JobLayout(plan, image, file, statistics)
+    statistics = None if activations is None else ActivationStatistics(activations, file)
+    partition = JobPartition(plan, image, file, statistics)
     local = local_name(target)
     tag = job_id(document)[:16]
     staging: Staging | RemoteStaging
     if is_placed and isinstance(target, RemoteTarget):
         staging = _remote_staging(target, image, source.registry)
-        tasks = layout.file_tasks(job.task_bytes)
+        tasks = partition.file_tasks(job.task_bytes)
     else:
         is_folder = writable(plan.format, source.registry).writes_folder(plan.options)
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
-        tasks = layout.tasks(job.task_bytes)
+        tasks = partition.tasks(job.task_bytes)
     description = JobDescription(
         id=tag,
         plan=evolve(plan, image=None),
@@ -117,7 +117,7 @@ def execute_job(
         tasks=tasks,
         overwrite=overwrite,
     )
-    run = JobRun(description, layout, staging, Journal(journal_path(local, job.journal)), source.registry)
+    run = JobRun(description, partition, staging, Journal(journal_path(local, job.journal)), source.registry)
     facts = _facts(document, description.canaries, job.task_bytes, replanned=replanned)
     with run.opened(facts, job.resume, common_mode(paths_of(source)), overwrite=overwrite):
         run.work(workers, observer or ConversionObserver())
@@ -125,7 +125,7 @@ def execute_job(
             staging.publish()
             report = plan.report()
         else:
-            encoded = staged_parts(plan, layout, description.files[0])
+            encoded = staged_parts(plan, partition, description.files[0])
             report = execute(plan, source, target, activations=activations, overwrite=overwrite, encoded=encoded)
     run.end()
     if is_placed:
@@ -147,12 +147,12 @@ def parts_image(plan: ConversionPlan) -> OutputImage:
     return OutputImage((OutputFile("", extents, starts),))
 
 
-def staged_parts(plan: ConversionPlan, layout: JobLayout, path: str) -> dict[str, dict[str, Stream]]:
+def staged_parts(plan: ConversionPlan, partition: JobPartition, path: str) -> dict[str, dict[str, Stream]]:
     """The parts in the file of `parts_image`, by the tensor's name in the source and the role."""
     streams: dict[str, dict[str, Stream]] = {}
     for number, step in enumerate(plan.steps):
         if step.is_computed:
-            ranges = {range_.role: range_ for range_ in layout.ranges(Piece(number))}
+            ranges = {range_.role: range_ for range_ in partition.ranges(Piece(number))}
             streams[step.name] = {
                 role: Stream(part, partial(_chunks, path, ranges[role].offset if role in ranges else 0, part.nbytes))
                 for role, part in step.spec.encodings[0].parts.items()
@@ -188,7 +188,7 @@ def assets_of(document: Mapping[str, Any]) -> str | None:
 def _facts(
     document: Mapping[str, Any], canary_digests: Mapping[str, str], task_bytes: int, *, replanned: bool
 ) -> dict[str, Any]:
-    """The description of a job for its journal: long lists as their SHA-256."""
+    """The description of a job for its journal, with long lists replaced by their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
     again = {"replanned": True} if replanned else {}
@@ -207,12 +207,12 @@ class JobRun:
     def __init__(
         self,
         job: JobDescription,
-        layout: JobLayout,
+        partition: JobPartition,
         staging: Staging | RemoteStaging,
         journal: Journal,
         registry: Registry,
     ) -> None:
-        self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
+        self.job, self.partition, self.staging, self.journal = job, partition, staging, journal
         self._registry, self._is_local = registry, isinstance(staging, Staging)
         self._unread = set[int]()
         self._sizes = {output.name: output.size for output in job.image.files}
@@ -251,7 +251,7 @@ class JobRun:
             raise
 
     def _start(self, facts: Mapping[str, Any], mode: int | None) -> None:
-        """Create the output and the journal, or neither; what another client has created stays."""
+        """Create the output and the journal, or neither; those of another client stay."""
         self.staging.create(self._sizes, mode)
         try:
             self.journal.start(facts)
@@ -277,16 +277,16 @@ class JobRun:
             self._write([messages[number] for number in damaged], workers, observer)
 
     def _write(self, messages: Sequence[Message], workers: Workers, observer: ConversionObserver) -> None:
-        """Run tasks, and record them as they end."""
+        """Run tasks, and record each when it is finished."""
         if not messages:
             return
-        with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
-            for index, answer in answers:
+        with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as results:
+            for index, result in results:
                 task = self.job.tasks[messages[index].task]
-                self.journal.append(self._entry(task, answer))
-                observer.task_finished(answer.worker, answer.read, answer.nbytes, answer.seconds)
+                self.journal.append(self._entry(task, result))
+                observer.task_finished(result.worker, result.read, result.nbytes, result.seconds)
                 observer.tensor_started(self.job.plan.steps[task.pieces[0].step].name)
-                observer.bytes_written(answer.nbytes)
+                observer.bytes_written(result.nbytes)
 
     def steps(self) -> tuple[Step, ...]:
         """The steps with their measured errors, added in the order of their panels."""
@@ -303,7 +303,7 @@ class JobRun:
         self.staging.remove()
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether an earlier run is continued; checks its finished tasks."""
+        """Whether to resume an earlier run; checks its finished tasks."""
         if not self.journal.read():
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
@@ -335,7 +335,7 @@ class JobRun:
         return True
 
     def _is_published(self, *, every: bool) -> bool:
-        """Whether the target is the output of all tasks: those of a sample are read."""
+        """Whether the target is the output of all tasks, by reading a sample of them."""
         if not isinstance(self.staging, Staging) or not self.staging.is_published:
             return False
         if len(self.journal.entries) < len(self.job.tasks):
@@ -375,14 +375,14 @@ class JobRun:
             self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
 
     def _is_intact(self, number: int, files: Sequence[str]) -> bool:
-        digest = written_digest(self.layout, files, self.job.tasks[number], self._registry)
+        digest = written_digest(self.partition, files, self.job.tasks[number], self._registry)
         return digest == self.journal.entries[number]["sha256"]
 
     def _ranges(self, task: Task) -> Iterator[PieceRange]:
-        return (range_ for piece in task.pieces for range_ in self.layout.ranges(piece))
+        return (range_ for piece in task.pieces for range_ in self.partition.ranges(piece))
 
-    def _entry(self, task: Task, answer: Answer) -> dict[str, Any]:
-        """The line of a finished task."""
+    def _entry(self, task: Task, result: TaskResult) -> dict[str, Any]:
+        """The journal entry of a finished task."""
         runs = list[list[Any]]()
         for range_ in sorted(self._ranges(task), key=lambda range_: (range_.file, range_.offset)):
             name, stop = self.job.image.files[range_.file].name, range_.offset + range_.nbytes
@@ -390,8 +390,8 @@ class JobRun:
                 runs[-1][2] = stop
             else:
                 runs.append([name, range_.offset, stop])
-        facts = asdict(answer, recurse=False)
-        facts["errors"] = [list(astuple(error)) for error in answer.errors]
+        facts = asdict(result, recurse=False)
+        facts["errors"] = [list(astuple(error)) for error in result.errors]
         return {**facts, "bytes": facts.pop("nbytes"), "output": runs}
 
 
@@ -402,7 +402,7 @@ def task_memory(plan: ConversionPlan) -> int:
 
 
 def _with_hint(error: WriteError, more: str) -> WriteError:
-    """The error with a longer hint."""
+    """The error with more text in its hint."""
     error.hint = f"{error.hint} {more}"
     return error
 

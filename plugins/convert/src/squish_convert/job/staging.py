@@ -1,4 +1,4 @@
-"""Where the output of a job grows until it is published.
+"""The staging area for the output of a job until it is published.
 
 A local target has a folder beside it, with files at their final size from the start, kept for the next run. At a URL,
 files appear one by one, each complete; files that refer to others appear last.
@@ -31,9 +31,9 @@ OpenSource = Callable[[str], Source]
 
 
 class RemoteStaging:
-    """Like `Staging`, at a URL. Nothing is staged there: workers upload whole files.
+    """Like `Staging`, for a target at a URL. Nothing is staged: workers upload whole files.
 
-    `literals`: the files that hold no tensor, which `publish` writes.
+    `literals`: files without tensors, which `publish` writes.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class RemoteStaging:
 
     @property
     def exists(self) -> bool:
-        """Whether there is an earlier run to continue; its journal says what is done."""
+        """Whether an earlier run can be resumed: always, since its journal lists the finished files."""
         return True
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
-        """Raise WriteError if a file is at the URL."""
+        """Raise WriteError if a file exists at the URL."""
         self._resumes = resume
         if not resume:
             self.target.check(overwrite=overwrite)
@@ -66,12 +66,12 @@ class RemoteStaging:
         return f"{self._url}/{name}" if name else self._url
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
-        """Does nothing: a file is complete or absent; tasks read what they wrote."""
+        """Does nothing: a file is complete or absent."""
 
     def store_job(self, data: bytes) -> str:
-        """Write the description of the job, and return where workers read it.
+        """Write the description of the job, and return its URL for workers.
 
-        WriteError (code `locked`) if there is one of another job, which runs, or was killed.
+        WriteError (code `locked`) if another job has one there, which is running or was killed.
         """
         url = self._url + JOB
         try:
@@ -92,7 +92,7 @@ class RemoteStaging:
         return url
 
     def publish(self) -> None:
-        """Write the files that hold no tensor, indexes last."""
+        """Write the files without tensors, indexes last."""
         for name in sorted(self._literals, key=lambda name: name.endswith(".json")):
             data = self._literals[name]
             try:
@@ -103,7 +103,7 @@ class RemoteStaging:
                     raise
 
     def remove(self) -> None:
-        """Remove the description of the job, unless it is another client's."""
+        """Remove the description of the job, if this client wrote it."""
         if not self._is_stored:
             return
         with suppress(SquishError), closing(self._open_target(self._url + JOB)) as target:
@@ -165,7 +165,7 @@ class Staging:
         return self.path.is_dir() and not self.exists and self.target.exists()
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
-        """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
+        """Raise WriteError if the target cannot be written; a file may be replaced, a folder may not."""
         if self.is_folder and resume and self.is_published:
             check_parent(self.target)
         else:
@@ -206,7 +206,7 @@ class Staging:
         return str(self.output / name if name else self.output)
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
-        """Raise FormatError if an output file is missing or has another size than it was created with."""
+        """Raise FormatError if an output file is missing, or its size has changed since it was created."""
         for name, size in files.items():
             path = Path(self.file(name))
             found = path.stat().st_size if path.is_file() else None
@@ -221,7 +221,7 @@ class Staging:
                 )
 
     def store_job(self, data: bytes) -> str:
-        """Write the description of the job, and return where workers read it."""
+        """Write the description of the job, and return its path for workers."""
         with creation(self.target):
             self.job.write_bytes(data)
         return str(self.job)
@@ -236,7 +236,7 @@ class Staging:
         self.notes += sync_rename(self.target)
 
     def remove(self) -> None:
-        """Remove the rest of the folder."""
+        """Remove the folder."""
         if not IS_POSIX:
             self.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The tasks of a job: the tensors, or panels of a large one, that a worker writes, and the ranges of their bytes."""
+"""The tasks of a job: tensors, or panels of a large tensor, that a worker writes, and their byte ranges."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from attrs import frozen
 from squish_core.errors import UsageError
 from squish_core.file import File
 
-from ..activations import Activations
+from ..activations import ActivationStatistics
 from ..image import OutputImage, PartExtent
 from ..plan import ConversionPlan
 from ..step import Step
 from ..virtual import PanelTable, panels_of
 
 UNIT = 4 << 20
-"""Unit of copied parts in bytes, which is never split."""
+"""Bytes of a unit of copied parts, which is never split."""
 
 
 @frozen
@@ -34,7 +34,7 @@ class Piece:
 
 @frozen
 class Task:
-    """Pieces that one worker writes; `files`: the output files that it writes whole, if the target is at a URL."""
+    """Pieces that one worker writes. `files`: output files that it writes whole, if the target is at a URL."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -57,11 +57,13 @@ class PieceRange:
         return self.stop - self.start
 
 
-class JobLayout:
-    """The ranges of a plan's pieces in the files of its image."""
+class JobPartition:
+    """The partition of a plan's output into tasks, and the byte ranges of their pieces."""
 
-    def __init__(self, plan: ConversionPlan, image: OutputImage, file: File, activations: Activations | None) -> None:
-        self._plan, self._image, self._file, self._activations = plan, image, file, activations
+    def __init__(
+        self, plan: ConversionPlan, image: OutputImage, file: File, statistics: ActivationStatistics | None
+    ) -> None:
+        self._plan, self._image, self._file, self._statistics = plan, image, file, statistics
         self._table: tuple[int, PanelTable] | None = None
         self._locations: dict[tuple[str, str], tuple[int, int]] = {}
         for number, output in enumerate(image.files):
@@ -83,7 +85,7 @@ class JobLayout:
         return tuple(Task(number, tuple(pieces)) for number, pieces in enumerate(groups))
 
     def file_tasks(self, task_bytes: int) -> tuple[Task, ...]:
-        """Tasks that write whole files of about `task_bytes`; files that share a tensor are never separated."""
+        """Tasks of about `task_bytes` that write whole files; files that share a tensor are in one task."""
         tasks, batch, size = list[Task](), list[tuple[list[int], list[int]]](), 0
         groups, without_files = self._file_groups()
         for group in groups:
@@ -133,10 +135,10 @@ class JobLayout:
 
     def table(self, number: int) -> PanelTable:
         """The panels of a tensor that is encoded or repacked."""
-        latest = self._table  # of the task before; other threads replace it
+        latest = self._table  # of the previous task; other threads may replace it
         if latest is None or latest[0] != number:
             step = self._plan.steps[number]
-            latest = number, PanelTable(step, panels_of(self._file, step, self._activations), self._file)
+            latest = number, PanelTable(step, panels_of(self._file, step, self._statistics), self._file)
             self._table = latest
         return latest[1]
 
@@ -162,12 +164,12 @@ class JobLayout:
         """Number of pieces into which a tensor can be split."""
         step = self._plan.steps[number]
         if any(part.filters for part in step.origin.parts.values()):
-            return 1  # it is decompressed as a whole
+            return 1  # decompressed as a whole
         if not step.is_computed:
             return max(-(-part.nbytes // UNIT) for part in step.spec.encodings[0].parts.values())
         try:
             return len(self.table(number).regions)
-        except UsageError:  # its ranges depend on the data
+        except UsageError:  # ranges depend on the data
             return 1
 
 

@@ -1,6 +1,6 @@
-"""The worker's side of a job: check that it encodes like the client, write ranges of the files, measure them.
+"""The worker's side of a job: check that it encodes like the client, then write and measure ranges of the files.
 
-Canaries are fixed panels that both sides encode, to compare two machines before they share a job.
+A canary is a fixed panel that client and worker both encode: if the bytes differ, the worker may not join the job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
 
-from ..activations import Activations, open_activations
+from ..activations import ActivationStatistics, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
 from ..image import OutputFile, OutputImage
@@ -45,14 +45,14 @@ from ..streams import part_bytes, streams_of
 from ..verified_reader import VerifiedReader
 from ..virtual import panels_of, stored_range
 from .staging import upload
-from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
+from .tasks import JobPartition, Piece, PieceRange, Task, steps_of
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 class RangeWriter:
-    """Writes ranges of output files at their places, and hashes them."""
+    """Writes ranges of output files, and hashes them."""
 
     def __init__(self, paths: Mapping[int, str] | Sequence[str]) -> None:
         self._paths, self._open, self.nbytes = paths, dict[int, int](), 0
@@ -132,7 +132,7 @@ def write_literals(path: str, output: OutputFile) -> None:
 
 
 def worker_name() -> str:
-    """Return host and process, as errors and journals name a worker.
+    """Return the name of this worker in errors and journals: its host and process.
 
     Returns
     -------
@@ -163,15 +163,15 @@ BUDGET = 1 << 16
 """Approximate bytes of values in a canary panel."""
 
 
-def canaries(plan: ConversionPlan, file: File, activations: Activations | None) -> dict[str, str]:
-    """Codec id -> SHA-256 of a fixed panel of its first tensor, as this process encodes it."""
+def canaries(plan: ConversionPlan, file: File, statistics: ActivationStatistics | None) -> dict[str, str]:
+    """Codec id -> SHA-256 of a fixed panel, encoded like its first tensor."""
     encoded = [step for step in reversed(plan.steps) if step.action == "encode" and step.spec.elements]
     steps = {step.encoding_codec.id: step for step in encoded}
-    return {name: _digest(file, steps[name], activations) for name in sorted(steps)}
+    return {name: _digest(file, steps[name], statistics) for name in sorted(steps)}
 
 
-def _digest(file: File, step: Step, activations: Activations | None) -> str:
-    panels = panels_of(file, step, activations)
+def _digest(file: File, step: Step, statistics: ActivationStatistics | None) -> str:
+    panels = panels_of(file, step, statistics)
     assert isinstance(panels, EncodedPanels)
     grain = panels.encoder.grain
     region = next(stored_panels(step.spec.shape, grain, 4, budget=BUDGET), full(step.spec.shape))
@@ -180,7 +180,7 @@ def _digest(file: File, step: Step, activations: Activations | None) -> str:
     try:
         with panels.guard():
             parts = panels.encoder.encode(region, values)
-    except CodecError as error:  # such as values that a lossless codec cannot hold
+    except CodecError as error:  # a lossless codec may not represent the values
         return f"error {error.code}"
     for role in sorted(parts):
         digest.update(part_bytes(parts[role]))
@@ -197,16 +197,16 @@ def _values(region: Region, dtype: np.dtype) -> np.ndarray:
 
 
 PIECE_MEMORY = 1 << 20
-"""Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
+"""Bytes of parts that a worker keeps in memory for some panels of a tensor."""
 RELEASED = 16
-"""Number of panels after which a worker gives pages of the source back to the system."""
+"""Number of panels after which a worker releases pages of the source."""
 RETRIES = 3
 """Number of retries of a task after a source could not be reached."""
 
 
 @frozen(kw_only=True)
 class JobDescription:
-    """All that workers need, as plain data.
+    """Everything that workers need, as plain data.
 
     `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
     identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
@@ -252,8 +252,8 @@ class PanelError:
 
 
 @frozen(kw_only=True)
-class Answer:
-    """The result of a task: `sha256` is that of the digests of all ranges, in order; `read` the stored bytes."""
+class TaskResult:
+    """The result of a task: `sha256` covers the digests of all ranges, in order; `read` counts stored bytes."""
 
     task: int
     read: int
@@ -264,8 +264,8 @@ class Answer:
     seconds: float
 
 
-def write_task(message: Message) -> Answer:
-    """Write one task; the job is opened once in each process. SquishError as a serial conversion raises it."""
+def write_task(message: Message) -> TaskResult:
+    """Write one task; each process opens the job once. Raises the errors of a serial conversion."""
     for attempt in range(RETRIES + 1):
         try:
             return opened_job(message.job, message.sha256).write(message.task)
@@ -277,17 +277,17 @@ def write_task(message: Message) -> Answer:
 
 
 def read_task(message: Message) -> str | None:
-    """The digest of what an earlier run has written for a task, as in its answer; None if it is gone, or shorter."""
+    """The digest of a task's bytes from an earlier run, as in its result; None if they are gone or incomplete."""
     job = opened_job(message.job, message.sha256)
-    return written_digest(job.layout, job.job.files, job.job.tasks[message.task], job.file.registry)
+    return written_digest(job.partition, job.job.files, job.job.tasks[message.task], job.file.registry)
 
 
-def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry: Registry) -> str | None:
-    """The digest of a task's bytes in the output files; None if they are gone."""
+def written_digest(partition: JobPartition, files: Sequence[str], task: Task, registry: Registry) -> str | None:
+    """The digest of a task's bytes in the output files; None if they cannot be read."""
     digests = list[bytes]()
     with ExitStack() as stack:
         sources: dict[int, Source] = {}
-        for piece_range in chain.from_iterable(map(layout.ranges, task.pieces)):
+        for piece_range in chain.from_iterable(map(partition.ranges, task.pieces)):
             try:
                 if piece_range.file not in sources:
                     source = open_target(files[piece_range.file], registry)
@@ -303,7 +303,7 @@ def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry
 
 @lru_cache(maxsize=1)
 def opened_job(path: str, digest: str) -> OpenJob:
-    """The job described by a file, open and checked; anything but the client's bytes is refused unread."""
+    """Open and check the job that a file describes; other bytes than the client's are never unpickled."""
     try:
         with closing(open_target(path, registry())) as source:
             data = source.read(0, source.size)
@@ -336,14 +336,14 @@ class OpenJob:
             statistics = None
             if job.activations is not None:
                 opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
-                statistics = Activations(opened, self.file)
-            self.activations, self._source = statistics, source
+                statistics = ActivationStatistics(opened, self.file)
+            self.statistics, self._source = statistics, source
             self._check(source)
             stack.pop_all()
-        self.layout = JobLayout(job.plan, job.image, self.file, statistics)
+        self.partition = JobPartition(job.plan, job.image, self.file, statistics)
 
-    def write(self, number: int) -> Answer:
-        """Write and sync the ranges of a task; or write whole files and upload them."""
+    def write(self, number: int) -> TaskResult:
+        """Write and sync the ranges of a task, or write whole files and upload them."""
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
@@ -354,7 +354,7 @@ class OpenJob:
         except OSError as error:
             raise unwritable_by_worker(gettempdir(), error) from None
 
-    def _write_files(self, task: Task) -> Answer:
+    def _write_files(self, task: Task) -> TaskResult:
         with TemporaryDirectory(prefix="squish-") as folder:
             paths = {file: str(Path(folder, str(number))) for number, file in enumerate(task.files)}
             for file, path in paths.items():
@@ -362,10 +362,10 @@ class OpenJob:
                 Path(path).touch()
                 os.truncate(path, output.size)
                 write_literals(path, output)
-            answer = self._write_pieces(task, paths)
+            result = self._write_pieces(task, paths)
             for file, path in paths.items():
                 self._upload(path, file)
-        return answer
+        return result
 
     def _upload(self, path: str, file: int) -> None:
         url, plugins = self.job.files[file], self.file.registry
@@ -373,7 +373,7 @@ class OpenJob:
             target.job = self.job.id
             upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
 
-    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
+    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> TaskResult:
         started = time.perf_counter()
         reader = VerifiedReader(self.file)
         steps = steps_of(self.job.plan, task)
@@ -387,7 +387,7 @@ class OpenJob:
                     errors += self._write(reader.file, piece, step, writer)
                     self._release_pages(step)
             writer.sync()
-        return Answer(
+        return TaskResult(
             task=task.number,
             read=sum(map(self._stored_bytes, task.pieces)),
             nbytes=writer.nbytes,
@@ -398,16 +398,16 @@ class OpenJob:
         )
 
     def _stored_bytes(self, piece: Piece) -> int:
-        """Stored bytes of a piece: those of its tensor, in proportion to what is written."""
+        """Stored bytes of a piece: its share of the tensor's bytes, by what is written."""
         step = self.job.plan.steps[piece.step]
         stored = sum(part.nbytes for part in step.origin.parts.values())
         if piece.stop is None:
             return stored
-        written = sum(piece_range.nbytes for piece_range in self.layout.ranges(piece))
+        written = sum(piece_range.nbytes for piece_range in self.partition.ranges(piece))
         return stored * written // max(step.size, 1)
 
     def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
-        ranges = {piece_range.role: piece_range for piece_range in self.layout.ranges(piece)}
+        ranges = {piece_range.role: piece_range for piece_range in self.partition.ranges(piece)}
         if step.is_computed:
             return self._encode(file, piece, step, ranges, writer)
         streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
@@ -418,7 +418,7 @@ class OpenJob:
         return ()
 
     def _release_pages(self, step: Step) -> None:
-        """Give pages of mapped files back: clusters count them as the worker's memory, and kill it for too many."""
+        """Release pages of mapped files: clusters count them as memory of the worker, and kill it for too many."""
         files = {segment.file for part in step.origin.parts.values() for segment in part.segments}
         for number in files:
             self._source.source_for(number).release_pages()
@@ -426,7 +426,7 @@ class OpenJob:
     def _encode(
         self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
     ) -> Iterator[PanelError]:
-        panels = panels_of(file, step, self.activations, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
+        panels = panels_of(file, step, self.statistics, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
         regions = islice(panels.regions(), piece.start, piece.stop)
         total, clipped = Distance(), 0
         with computing(CodecError, "encoding", file=file.name, tensor=step.name):
@@ -454,7 +454,7 @@ class OpenJob:
         for key, values in self.job.lock.items():
             for name, stored, current in sorted(differences(values, lock[key])):
                 raise _refusal(f"has other plugins: {name}", stored, current, "lock")
-        current_canaries = canaries(self.job.plan, self.file, self.activations)
+        current_canaries = canaries(self.job.plan, self.file, self.statistics)
         for name, digest in self.job.canaries.items():
             if current_canaries.get(name) != digest:
                 encoder = lock["encoders"].get(name)

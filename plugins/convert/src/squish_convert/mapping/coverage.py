@@ -1,6 +1,6 @@
-"""Match the tensors of a model with those of its family: each once, all required ones, with the right shapes.
+"""Match the tensors of a model with those of its family: all required ones, each once, with the right shapes.
 
-Tensors that the settings declare tied must equal the ones that take their place.
+A tensor that the settings tie to another one must equal it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ CONTRADICTION = "The settings belong to another model, or one of the two files i
 
 
 @frozen
-class Origin:
+class SourceTensor:
     """A source tensor that contains tensors of the family: its name, the rule that covers it, and its numbers."""
 
-    source: str
+    name: str
     rule: Rule
     numbers: Mapping[str, int]
 
 
 @frozen(kw_only=True)
 class Coverage:
-    """Origin of each family tensor (`origins`) and of each source tensor (`sources`), by name.
+    """The source tensors, by the names of the family tensors in them (`origins`) and by their own (`sources`).
 
-    `other_modalities` and `unused` are source tensors without a place: `unused` ones are computed by engines or tied
-    to other tensors.
+    Nothing maps source tensors in `other_modalities` and `unused`; engines compute the unused ones, or tie them to
+    others.
     """
 
-    origins: Mapping[str, Origin]
-    sources: Mapping[str, Origin]
+    origins: Mapping[str, SourceTensor]
+    sources: Mapping[str, SourceTensor]
     other_modalities: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -70,7 +70,7 @@ def cover(
 
 
 class Matching:
-    """Tensors of a source against a family; `errors` goes through them once, and `coverage` is complete after it.
+    """Matches the tensors of a source with a family: iterate over `errors` once, then call `coverage`.
 
     Parameters
     ----------
@@ -81,11 +81,11 @@ class Matching:
     sizes
         The sizes of the model (`Family.sizes`).
     tied
-        Tensors that others take the place of.
+        Tensors that are tied to others.
     absent
-        Tensors that layers of another kind have (`Family.absent`).
+        Tensors that only layers of another kind have (`Family.absent`).
     left_out
-        Patterns of tensors that have no place (`Family.left_out`).
+        Patterns of tensors that engines do not load (`Family.left_out`).
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Matching:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
         self.absent, self.left_out = absent, left_out
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
-        self.origins: dict[str, Origin] = {}
-        self.sources: dict[str, Origin] = {}
+        self.origins: dict[str, SourceTensor] = {}
+        self.sources: dict[str, SourceTensor] = {}
         self.other_modalities: list[str] = []
         self.unused: list[str] = []
 
     def coverage(self) -> Coverage:
-        """The origins of the family's tensors."""
+        """The matches; complete after the last of `errors`."""
         return Coverage(
             origins=self.origins,
             sources=self.sources,
@@ -116,9 +116,9 @@ class Matching:
         )
 
     def errors(self, extra: list[str] | None = None) -> Iterator[TensorError]:
-        """Find contradictions to the family lazily: unknown, duplicate and missing tensors, and wrong shapes.
+        """Yield contradictions to the family: unknown, duplicate and missing tensors, and wrong shapes.
 
-        With a list `extra`, unknown tensors are no errors: their names are added to it, before any tensor is missing.
+        With a list `extra`, unknown tensors are not errors: their names are added to it before missing ones are found.
         """
         for name in self.tensors:
             error = self._match(name, extra)
@@ -142,20 +142,22 @@ class Matching:
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
-        origin = Origin(name, *match)
+        origin = SourceTensor(name, *match)
         if error := _wrong_number(origin, self.sizes):
             return error
         spec = tensors[name]
         error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
-        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        contents = {
+            member: SourceTensor(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied
+        }
         if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
             return TensorError(
-                "contains a tensor that another one contains, too",
+                "contains a tensor that another one also contains",
                 tensor=name,
                 code="doubled",
                 expected="each tensor of the family once",
-                found=f"{duplicate} also in {self.origins[duplicate].source}",
+                found=f"{duplicate} also in {self.origins[duplicate].name}",
             )
         if error is None and (other := next((member for member in contents if member in self.absent), None)):
             return TensorError(
@@ -184,7 +186,7 @@ def turns_when_dense(expression: Expression) -> bool:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether a tensor's values are stored unencoded, in any order."""
+    """Whether a tensor's values are stored without a codec, in any order."""
     codec = spec.encodings[0].codec if spec.encodings else None
     while codec is not None and codec.inner is not None:
         codec = codec.inner
@@ -194,7 +196,7 @@ def is_dense(spec: TensorSpec) -> bool:
 def shape_of(
     expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes, dense: bool = True
 ) -> tuple[int, ...]:
-    """Shape of an expression, from the sizes of the model; -1 for any size. `dense`: of one without codes."""
+    """Shape of an expression, from the sizes of the model; -1 for any size. `dense`: the tensor stores no codes."""
     if isinstance(expression, str):
         return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
@@ -229,12 +231,12 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )
 
 
-def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
+def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
                 "has a number outside the range in the settings",
-                tensor=origin.source,
+                tensor=origin.name,
                 code=ErrorCode.CONTRADICTION,
                 expected=f"{size} 0 to {sizes[size] - 1}",
                 found=origin.numbers[hole],
@@ -243,12 +245,12 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     return None
 
 
-def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
+def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
     return TensorError(
         "has a shape that contradicts the settings",
-        tensor=origin.source,
+        tensor=origin.name,
         code=ErrorCode.CONTRADICTION,
         expected=list(expected),
         found=list(shape),
@@ -259,7 +261,7 @@ def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ..
 def _missing(
     family: Family, origins: Collection[str], sizes: Sizes, absent: Collection[str], places: Mapping[str, str]
 ) -> Iterator[TensorError]:
-    """Errors for tensors that are nowhere, under the names that the source would have them under, each once."""
+    """One error for each missing tensor, under the name that the source would use."""
     named = set()
     for tensor in family.tensors:
         if not tensor.required:
@@ -281,9 +283,9 @@ def _missing(
 
 
 def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[str], *, sample: bool = False) -> None:
-    """Raise TensorError if a tied tensor differs from the one that takes its place.
+    """Raise TensorError if a tied tensor differs from the one that replaces it.
 
-    `sample`: only the first rows are compared, and only of dense tensors. Of a remote file, only the first rows are.
+    `sample`: compare only the first rows, and only of dense tensors. Remote files are always sampled.
     """
     partners = {tensor.name: tensor.tied_to for tensor in family.tensors if tensor.name in tied}
     for name in coverage.unused:
@@ -291,12 +293,12 @@ def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[
         origin = coverage.origins.get(partner) if partner is not None else None
         if origin is None:
             continue
-        own, other = file.index.tensors[name], file.index.tensors[origin.source]
+        own, other = file.index.tensors[name], file.index.tensors[origin.name]
         if sample and not (is_dense(own) and is_dense(other)):
             continue
         if not _equal(file, own, other, sample or file.source.is_remote):
             raise TensorError(
-                f"differs from {origin.source}, to which the settings tie it",
+                f"differs from {origin.name}, to which the settings tie it",
                 tensor=name,
                 code=ErrorCode.CONTRADICTION,
                 hint="Set tie_word_embeddings to false in config.json to keep both.",

@@ -1,6 +1,6 @@
-"""The contents of a model of a known family, and everything that contradicts the family or is missing.
+"""Check a model against its family: what it contains, what contradicts the family, and what is missing.
 
-A model that keeps its names is checked, too: its settings against the shapes and names of its tensors.
+Models that keep their names are checked, too: settings against the shapes and names of tensors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MOST = 64
 
 @frozen(kw_only=True)
 class Inventory:
-    """A model against its family, under the names of one layout.
+    """A model compared with its family, under the names of one layout.
 
     `family`, `model` and `coverage` are None if the family is unknown; `settings` and `coverage` if the settings
-    cannot be read. `errors` are what contradicts the family or is missing, at most MOST tensors.
+    cannot be read. `errors` has what contradicts the family or is missing, at most MOST tensors.
     """
 
     naming: Naming
@@ -45,7 +45,7 @@ class Inventory:
 
 @frozen(kw_only=True)
 class Outline:
-    """The settings of a model, the tensors that they tie, and its tensors against the family's, not yet compared."""
+    """The settings of a model, the tensors that they tie, and the matching of its tensors, not started yet."""
 
     model: Model
     settings: Mapping[str, Any]
@@ -54,19 +54,19 @@ class Outline:
 
 
 def take_inventory(file: File, layout: str) -> Inventory:
-    """Compare a file with the family that it states.
+    """Compare a file with the family that it declares.
 
     Parameters
     ----------
     file
-        An open model; its header is read, and the vectors that stand for settings.
+        An open model; only its header is read, and vectors that stand for settings.
     layout
-        Whose names the tensors must have: "hf", "gguf", "mlx" or "uqff".
+        The layout that the names must have: "hf", "gguf", "mlx" or "uqff".
 
     Returns
     -------
     Inventory
-        What is there and what is not.
+        What the model contains, and what is wrong or missing.
 
     Examples
     --------
@@ -82,10 +82,7 @@ def take_inventory(file: File, layout: str) -> Inventory:
     except SquishError as error:
         return Inventory(naming=naming, family=family, errors=(error,))
     matching = outline.matching
-    if (layout == GGUF) != (naming.layout == GGUF):
-        errors: tuple[SquishError, ...] = ()
-    else:
-        errors = tuple(islice(matching.errors(), MOST))
+    errors = () if naming.crosses(layout) else tuple(islice(matching.errors(), MOST))
     return Inventory(
         naming=naming,
         family=family,
@@ -114,10 +111,10 @@ MOST_NAMED = 4
 
 
 def check_settings(file: File, naming: Naming, layout: str) -> tuple[str, ...]:
-    """Raise SquishError if a whole model contradicts its settings; returns notes about what its engine may lack.
+    """Raise SquishError if a whole model contradicts its settings; returns notes about what its engine may miss.
 
-    Tensors beyond the family are notes, because nothing renames them: buffers, other heads, parts of an unknown
-    quantization method. So is a setting that the model leaves out, because an engine may have a default.
+    Tensors unknown to the family (buffers, other heads, parts of an unknown quantization method) are only noted,
+    because nothing renames them. So are absent settings, because an engine may have a default.
     """
     family = family_of(file, naming)
     try:
@@ -140,7 +137,7 @@ def settings_place(layout: str) -> str:
 
 
 def _differences(family: Family, outline: Outline) -> tuple[list[str], list[str]]:
-    """Tensors beyond the family, and absent ones that those replace; raises the first error about any other."""
+    """Tensors unknown to the family, and absent ones that these replace; raises the first other error."""
     extra: list[str] = []
     absent: list[str] = []
     substitutes: _Substitutes | None = None
@@ -156,7 +153,7 @@ def _differences(family: Family, outline: Outline) -> tuple[list[str], list[str]
 
 
 class _Substitutes:
-    """Tensors that others beyond the family take the place of: other parts of the same module, or another head."""
+    """Absent tensors that unknown ones replace: other parts of the same module, or another head."""
 
     def __init__(self, family: Family, extra: Sequence[str]) -> None:
         self.extra = sorted(extra)
@@ -164,7 +161,7 @@ class _Substitutes:
         self.heads = heads if any(not any(map(str.isdigit, name.split("."))) for name in extra) else set()
 
     def includes(self, name: str) -> bool:
-        """Whether a tensor is absent because of another one."""
+        """Whether another tensor replaces this one."""
         module = name[: name.rfind(".") + 1]
         place = bisect_left(self.extra, module)
         return name in self.heads or (place < len(self.extra) and self.extra[place].startswith(module))

@@ -42,14 +42,14 @@ from .tensors import Change, MappedTensors, Setting, read_vector
 
 @frozen(eq=False)
 class MappedAssets(Mapping[str, Part]):
-    """Files of a mapped model; one with the content of the original's file is the original's part.
+    """Files of a mapped model; a file with unchanged content is the part of the original.
 
     Attributes
     ----------
     files
-        The files that a family carries.
+        The files that the family writes.
     contents, parts
-        Those of the original, and their parts.
+        Contents and parts of the original's files.
     name
         Name of the original, for errors.
     """
@@ -93,17 +93,17 @@ OTHERS = {
     "imatrix": "activation statistics, which `--activations` takes",
     "vocab": "a vocabulary without weights",
 }
-"""`Index.kind` of what no engine loads as a model."""
+"""`Index.kind` -> description, for files that no engine loads as a model."""
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 """PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
 
 @frozen(kw_only=True)
 class Naming:
-    """The family and model type that a file declares, the layout of its names, and why there is no family.
+    """The family and model type that a file declares, and the layout of its names.
 
-    An `adapter` has the family of its base model. `class_name` is the class in a config.json without `model_type`.
-    `error` is about a config.json that cannot be read.
+    `reason` says why there is no family. An `adapter` has the family of its base model. `class_name` is the class in a
+    config.json without `model_type`. `error` is set if config.json cannot be read.
     """
 
     layout: str
@@ -114,10 +114,14 @@ class Naming:
     reason: str = ""
     error: SquishError | None = None
 
+    def crosses(self, layout: str) -> bool:
+        """Whether mapping to a layout enters or leaves GGUF, which has names of its own; the others share most."""
+        return (layout == GGUF) != (self.layout == GGUF)
+
 
 @frozen
 class ModelMap:
-    """A change of names in a conversion: the source's naming and the target layout."""
+    """The mapping of a conversion: the source's naming and the target layout."""
 
     naming: Naming
     layout: str
@@ -190,13 +194,13 @@ class MappedFile(File):
         return (*others, *self.carried.dropped)
 
     def _modality(self, name: str) -> str:
-        """What a tensor is that has no place in the text model."""
+        """Description of a tensor outside the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
         return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
-class CarriedFile(File):
-    """A file of an unknown model with its tensors as they are, and the other files that a target's engine expects.
+class PassThroughFile(File):
+    """A model of an unknown family: its tensors unchanged, with the other files that the target's engine expects.
 
     Attributes
     ----------
@@ -251,9 +255,9 @@ def naming_of(file: File) -> Naming:
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
-    """Required tensors of the family that no layer of a file has; if there are any, the file is part of a model.
+    """Required tensors of the family that no layer of a file has; if there are any, the file is only part of a model.
 
-    Tensors that may be tied to others, such as the head, are not listed.
+    Tensors that may be tied, such as the head, are not listed.
     """
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
@@ -266,7 +270,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def foreign_tensors(file: File, naming: Naming) -> list[str]:
-    """Tensors of a file that are neither the family's nor those of parts that conversions leave out."""
+    """Tensors of a file that are neither part of the family nor left out by conversions."""
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
     others = (*family.leftovers, *family.other_modalities, *family.constants)
@@ -278,7 +282,7 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
-    """The templates whose tensors no layer has by the settings, if these can be read."""
+    """The templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
@@ -302,7 +306,7 @@ def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded
 
 
 def stores_codes(file: File, family: Family) -> bool:
-    """Whether a file has codes of a tensor that its layout transposes where it is dense."""
+    """Whether a file stores codes of a tensor that its layout transposes if dense."""
     rules = turning_rules(family)
     return bool(rules) and any(
         rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
@@ -310,7 +314,7 @@ def stores_codes(file: File, family: Family) -> bool:
 
 
 def turning_rules(family: Family) -> Templates[Rule]:
-    """The rules for tensors that Hugging Face transposes where they are dense, by name."""
+    """The rules for tensors that Hugging Face transposes if dense, by name."""
     return Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
 
 
@@ -326,26 +330,26 @@ def family_of(file: File, naming: Naming) -> Family:
 
 def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
     """Map a file, unless there is no map or the file is mapped already."""
-    if model_map is None or isinstance(file, MappedFile | CarriedFile):
+    if model_map is None or isinstance(file, MappedFile | PassThroughFile):
         return file
     naming, layout = model_map.naming, model_map.layout
-    if carrying_family(file, naming, layout) == naming.family:
-        return CarriedFile(file, family_of(file, naming), naming, layout, options)
+    if pass_through_family(file, naming, layout) == naming.family:
+        return PassThroughFile(file, family_of(file, naming), naming, layout, options)
     return map_file(file, layout, options, naming)
 
 
 def map_notes(file: File) -> tuple[str, ...]:
-    """Notes for the report: the family, and what the target's engine will lack."""
-    if not isinstance(file, MappedFile | CarriedFile):
+    """Notes for the report: the family, and what the target's engine will miss."""
+    if not isinstance(file, MappedFile | PassThroughFile):
         return ()
     missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
-    if isinstance(file, CarriedFile):
+    if isinstance(file, PassThroughFile):
         return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
     return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
 
 
-def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
-    """The family that carries models of this type over into a layout without knowing them, if there is one."""
+def pass_through_family(file: File, naming: Naming, layout: str) -> str | None:
+    """The family that passes models of this type through to a layout, if there is one."""
     infos = (info for info in _infos(file.registry) if layout in info.layouts)
     return next((info.id for info in infos if naming.model_type in info.model_types), None)
 
@@ -370,7 +374,7 @@ def _gguf_facts(file: File) -> str | None:
 
 
 def _config_facts(file: File) -> tuple[str | None, str | None]:
-    """The model type in config.json; without one, the class that it names."""
+    """The model type in config.json; without one, the class that config.json names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
     model = Model(

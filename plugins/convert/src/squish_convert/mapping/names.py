@@ -1,4 +1,4 @@
-"""Tensor names and the templates of a family: the rule that covers a name, and the tensors it contains."""
+"""Tensor names and name templates of a family: which rule covers a name, and which tensors it contains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[
 
 
 def target_rules(family: Family, layout: str) -> Templates[Rule]:
-    """Template of a family tensor -> the rule for writing it in a layout; without a rule the name stays."""
+    """Template of a family tensor -> the rule that writes it in a layout; a tensor without a rule keeps its name."""
     rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]
     pairs = [(leaf, rule) for rule in rules for leaf in source_names(rule.of)]
     if layout == GGUF:
@@ -68,7 +68,7 @@ def target_rules(family: Family, layout: str) -> Templates[Rule]:
 
 
 def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
-    """Template of a source name -> the rule that covers it: GGUF's, or those of all layouts with Hugging Face names."""
+    """Template of a source name -> the rule that covers it: of GGUF, or of all layouts with Hugging Face names."""
     if gguf:
         return Templates.of((rule.name, rule) for rule in family.names.get(GGUF, ()))
     rules = [rule for layout in (HF, MLX, UQFF) for rule in family.names.get(layout, ())]
@@ -77,7 +77,7 @@ def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
 
 
 def engine_rules(family: Family, layout: str) -> Templates[Rule]:
-    """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
+    """Template of a name that a layout's engine reads -> the rule that covers it."""
     rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
     if layout == GGUF:
         return Templates.of(rules)
@@ -86,7 +86,7 @@ def engine_rules(family: Family, layout: str) -> Templates[Rule]:
 
 
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
-    """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
+    """Whether any name occurs in MLX or UQFF but not in Hugging Face's layout."""
     templates = [*_hf_names(family), *(rule.name for rule in family.names.get(HF, ()))]
     own = Templates.of((template, None) for template in templates)
     others = [rule.name for layout in (MLX, UQFF) for rule in family.names.get(layout, ())]
@@ -95,6 +95,6 @@ def has_engine_names(family: Family, names: Iterable[str]) -> bool:
 
 
 def _hf_names(family: Family) -> list[str]:
-    """The tensors that Hugging Face has under the family's names, in no tensor of another name."""
+    """The tensors that Hugging Face stores under the family's names, not merged into others."""
     merged = {leaf for rule in family.names.get(HF, ()) if not rule.reading for leaf in source_names(rule.of)}
     return [tensor.name for tensor in family.tensors if tensor.name not in merged]

@@ -1,6 +1,6 @@
-"""Pair the tensors of two files of one family: map one file to the names of the other, to compare them.
+"""Map a file to the names of another file of its family, to compare their tensors; and list a tensor's aliases.
 
-Activation statistics may be keyed by the names of any layout, so a tensor's other names are here, too.
+Activation statistics may have the names of any layout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def compared_as(*files: File) -> str:
     Returns
     -------
     str
-        A sentence on those that are mapped; empty if none is.
+        A sentence about the mapped files; empty if there are none.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def compared_as(*files: File) -> str:
 
 
 def respelled(first: File, second: MappedFile) -> bytes | None:
-    """The first file's config.json as a mapped file spells it; None if the first file cannot be mapped."""
+    """The first file's config.json in the layout of the second; None if the first file cannot be mapped."""
     naming = naming_of(first)
     try:
         return map_file(first, second.layout, {"keep": "no"}, naming).carried.assets.get(CONFIG_FILE)
@@ -71,7 +71,7 @@ def respelled(first: File, second: MappedFile) -> bytes | None:
 
 
 def _differ_in_config(first: File, second: File) -> bool:
-    """Whether both files have a config.json, with other content."""
+    """Whether both files have a config.json, and these differ."""
     if not all(CONFIG_FILE in file.assets for file in (first, second)):
         return False
     one, other = (bytes(file.assets[CONFIG_FILE].raw) for file in (first, second))
@@ -79,10 +79,10 @@ def _differ_in_config(first: File, second: File) -> bool:
 
 
 def _layout(file: File, naming: Naming) -> str:
-    """Layout of a file's names: the one its format prescribes, if the names agree with it."""
+    """Layout of a file's names: its format's, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
     own = container.naming({}) if isinstance(container, WritableContainer) else None
-    return own if own is not None and (own == GGUF) == (naming.layout == GGUF) else naming.layout
+    return naming.layout if own is None or naming.crosses(own) else own
 
 
 Alias = tuple[str, int | None]
@@ -95,7 +95,7 @@ class Aliases:
     Parameters
     ----------
     file
-        An open file, mapped or not. Without a known family, its tensors have no other names.
+        An open file, mapped or not. If its family is unknown, its tensors have no aliases.
     """
 
     def __init__(self, file: File) -> None:
@@ -106,7 +106,7 @@ class Aliases:
             self._family = family_of(file, naming)
 
     def of(self, name: str) -> tuple[tuple[Alias, ...], ...]:
-        """What stands for a tensor, in each other layout; several names stand for a stack."""
+        """The names of a tensor in each other layout; a stack may have several."""
         if self._family is None:
             return ()
         names: Mapping[str, Mapping[str, int]] = {self._family.own_name(name): {}}
@@ -119,7 +119,7 @@ class Aliases:
 
 
 def _in_gguf(family: Family, name: str) -> tuple[Alias, ...]:
-    """GGUF's name of a tensor of the family."""
+    """GGUF's name for a tensor of the family."""
     match = _gguf_rules(family).find(name)
     if match is None:
         return ()

@@ -1,4 +1,4 @@
-"""The tensors of a model in another layout, as views built on access; constants that are added, and lossless casts."""
+"""The tensors of a model in another layout, as views built on access, with added constants and lossless casts."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from ..families import (
     Transpose,
     source_names,
 )
-from .coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
+from .coverage import Coverage, SourceTensor, groups_of_sizes, is_dense, turns_when_dense
 from .names import Numbers, fill, members, target_rules
-from .rows import Rows, deinterleave, interleave, transpose
+from .row_views import RowViews, deinterleave, interleave, transpose
 
 if TYPE_CHECKING:
     import numpy as np
 
 
 CACHED = 1 << 24
-"""Bytes of all cached specs: permuted tensors may have a segment per row, others may be in memory."""
+"""Maximum bytes of cached specs: a permuted tensor may have a segment per row, others may be in memory."""
 SEGMENT = 64
 """Approximate size of a segment."""
 
 
 @frozen(kw_only=True)
-class Target:
-    """A tensor of the target: its rule, its numbers, and the source tensors it is built from."""
+class TargetTensor:
+    """A tensor of the target: its rule, the numbers in its name, and the source tensors that it is built from."""
 
     rule: Rule
     numbers: Mapping[str, int]
@@ -61,8 +61,11 @@ class Change:
 
 @frozen(kw_only=True)
 class Setting:
-    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's),
-    tensors computed from the settings, and `Carried.coded`."""
+    """What the rules of a layout depend on, apart from the file.
+
+    `sizes` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
+    `constants`: tensors computed from the settings. `coded`: as in `Carried`.
+    """
 
     layout: str
     sizes: Mapping[str, int]
@@ -83,7 +86,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
     coverage
         The source tensors matched with the family's.
     setting
-        Target layout, sizes, dtype of vectors, and tensors computed from the settings.
+        The target layout, and what its rules depend on.
 
     Attributes
     ----------
@@ -95,7 +98,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
 
     def __init__(self, file: File, family: Family, coverage: Coverage, setting: Setting) -> None:
         self.file, self.family, self.coverage, self.setting = file, family, coverage, setting
-        self.rows = Rows(file)
+        self.rows = RowViews(file)
         self.targets = _targets(family, coverage, setting)
         self.dtypes: dict[str, str] = {}
         self.changes: dict[str, Change] = {}
@@ -123,12 +126,12 @@ class MappedTensors(Mapping[str, TensorSpec]):
             self._cached += size
         return spec
 
-    def _spec(self, name: str, target: Target) -> TensorSpec:
+    def _spec(self, name: str, target: TargetTensor) -> TensorSpec:
         if name in self.setting.constants:
             return dense(name, self.setting.constants[name])
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
-            spec, change = self._oriented(self.file.index.tensors[origin.source], target.rule.of)
+            spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
         else:
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
@@ -138,16 +141,16 @@ class MappedTensors(Mapping[str, TensorSpec]):
         return spec
 
     def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:
-        """A tensor that the target has under the same rule; transposed if only one of both stores codes."""
+        """A tensor under the same rule in both layouts; transposed if only one of them stores codes."""
         if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
 
     def check_form(self, name: str, stored: TensorSpec) -> None:
-        """Raise TensorError if the target stores a tensor transposed that has the rows of codes, or the reverse."""
+        """Raise TensorError if a tensor has the rows of codes but is dense, or the reverse."""
         if turns_when_dense(self.targets[name].rule.of) and is_dense(stored) == self.setting.coded:
             raise TensorError(
-                "is transposed only where it is dense, and the target would have it the other way",
+                "has the wrong orientation: only dense tensors of this kind are transposed",
                 tensor=name,
                 code="rows",
                 expected="codes" if self.setting.coded else "floats",
@@ -155,7 +158,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
                 hint="Encode all such tensors alike: as codes with the target's method for them, or as floats without.",
             )
 
-    def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
+    def _note_dtype(self, spec: TensorSpec, target: TargetTensor, origin: SourceTensor) -> None:
         """Note the dtype that the target expects, if it can represent every value."""
         dtype = target.rule.dtype
         if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
@@ -210,12 +213,10 @@ class _Builder:
     def _family_tensor(self, name: str) -> TensorSpec:
         """Extract a tensor of the family from the source tensor that contains it."""
         origin = self.tensors.coverage.origins[name]
-        spec = self.tensors.file.index.tensors[origin.source]
+        spec = self.tensors.file.index.tensors[origin.name]
         check_declared(spec)
         if not spec.encodings:
-            raise TensorError(
-                spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE
-            )
+            raise TensorError(spec.problem or "has no readable encoding", tensor=origin.name, code=ErrorCode.UNREADABLE)
         return self._backward(origin.rule.of, spec, name, origin.numbers)
 
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
@@ -267,7 +268,7 @@ def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
 
 
 def wraps_dense(codec: CodecSpec) -> bool:
-    """Whether a codec of the map reads a dense tensor: transposed, interleaved or stacked."""
+    """Whether a mapping codec (transpose, interleave, stack) wraps a dense tensor."""
     while codec.inner is not None:
         codec = codec.inner
         if codec == DENSE:
@@ -275,10 +276,10 @@ def wraps_dense(codec: CodecSpec) -> bool:
     return False
 
 
-def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:
+def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, TargetTensor]:
     """The target's tensors in source order."""
     table = target_rules(family, setting.layout)
-    targets: dict[str, Target] = {}
+    targets: dict[str, TargetTensor] = {}
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
@@ -290,11 +291,13 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, setting.sizes["experts"]):
                 if member not in coverage.origins:
-                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED)
-                sources[coverage.origins[member].source] = None
-            targets[target] = Target(rule=rule, numbers=own, sources=tuple(sources))
+                    raise TensorError(
+                        f"is missing, but {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED
+                    )
+                sources[coverage.origins[member].name] = None
+            targets[target] = TargetTensor(rule=rule, numbers=own, sources=tuple(sources))
     for name in setting.constants:
-        targets[name] = Target(rule=Rule(name, name), numbers={})
+        targets[name] = TargetTensor(rule=Rule(name, name), numbers={})
     return targets
 
 

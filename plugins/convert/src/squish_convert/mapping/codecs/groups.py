@@ -1,4 +1,4 @@
-"""How rows of several tensors alternate in a larger one: shapes, regions and arrays of either."""
+"""The interleaving of rows of several tensors in a larger one: shapes, regions and arrays of both."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Shape = tuple[int, ...]
 
 @frozen
 class Groups:
-    """How rows alternate along `axis` of the larger tensor: `rows` of each piece in turn.
+    """Groups of rows interleaved along `axis` of the larger tensor: `rows[i]` rows of piece i in turn.
 
-    Where pieces are `folded`, their first axis counts the groups, and the next one the rows of a group.
+    The first axis of `folded` pieces counts the groups, the second one the rows of a group.
     """
 
     rows: tuple[int, ...]
@@ -67,14 +67,14 @@ class Groups:
         return (*region[: self.axis], slice(first * rows, last * rows), *region[self.axis + 1 :])
 
     def whole_region(self, region: Region, number: int) -> Region:
-        """The region of whole groups that a region of a piece lies in."""
+        """The region of whole groups that contains a region of a piece."""
         part, rows = region[self.axis], self.rows[number]
         first, last = (part.start, part.stop) if self.folded else (part.start // rows, part.stop // rows)
         whole_groups = slice(first * self.total, last * self.total)
         return (*region[: self.axis], whole_groups, *region[self.axis + 1 + self.folded :])
 
     def grouped(self, array: np.ndarray) -> np.ndarray:
-        """An array of the larger tensor's rows with an axis for the groups, and one for the rows of a group."""
+        """An array of the larger tensor's rows, reshaped to one axis for groups and one for the rows of a group."""
         shape = array.shape
         return array.reshape(*shape[: self.axis], -1, self.total, *shape[self.axis + 1 :])
 
@@ -97,7 +97,7 @@ class Groups:
 
 
 def groups_of(params: Params) -> Groups:
-    """The groups in a codec's parameters; CodecError if they are not."""
+    """The groups in a codec's parameters; CodecError if these are invalid."""
     rows, axis, folded = params.get("rows"), params.get("axis"), params.get("folded")
     number = params.get("number", 0)
     legal = isinstance(rows, (list, tuple)) and len(rows) > 1 and all(type(size) is int and size > 0 for size in rows)
@@ -110,4 +110,4 @@ def groups_of(params: Params) -> Groups:
 
 
 def _params_error(expected: str, found: str) -> CodecError:
-    return CodecError("rows do not alternate like this", code=ErrorCode.PARAMS, expected=expected, found=found)
+    return CodecError("rows cannot be interleaved like this", code=ErrorCode.PARAMS, expected=expected, found=found)

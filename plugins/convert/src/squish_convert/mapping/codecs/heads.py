@@ -33,7 +33,7 @@ def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
 
 
 class Heads(Wrapper):
-    """A wrapping codec; decodes only.
+    """A wrapping codec that only decodes.
 
     `heads`: number of heads. `inverse`: de-interleave the halves of each head instead of interleaving them.
     """

@@ -1,4 +1,4 @@
-"""Tensors whose groups of rows alternate in a larger one: the larger tensor of its pieces, and a piece of it."""
+"""Interleaves groups of rows of several tensors on reading, or extracts one of the tensors."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Grain = tuple[int | None, ...]
 
 
 class Interleave(Wrapper):
-    """A wrapping codec; decodes only. Every piece has parts of its own: `0.data`, `1.data`.
+    """A wrapping codec that only decodes. Every piece has parts of its own: `0.data`, `1.data`.
 
-    `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces that are stored transposed.
+    `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces stored transposed.
     """
 
     def bind(self) -> None:
@@ -97,7 +97,7 @@ class Interleave(Wrapper):
 
 
 class Deinterleave(Wrapper):
-    """A wrapping codec; decodes only. `number`: the piece of the wrapped tensor; the others as in `Groups`."""
+    """A wrapping codec that only decodes. `number`: the piece to extract. Other parameters: as in `Groups`."""
 
     def bind(self) -> None:
         self.groups = groups_of(self.params)
@@ -135,7 +135,7 @@ class Deinterleave(Wrapper):
 
 
 def _groups_of_grain(grain: int | None, rows: int) -> int | None:
-    """The fewest groups of `rows` rows that end on the grain."""
+    """The smallest number of groups of `rows` rows that is a multiple of the grain."""
     return None if grain is None else grain // gcd(grain, rows)
 
 
@@ -153,7 +153,7 @@ def _row_layout(codec: Codec, spec: TensorSpec, groups: Groups) -> CodeLayout | 
 
 
 def _rearranged(codes: Codes, shape: Shape, move: Callable[[Any], Any]) -> Codes:
-    """Codes with other rows."""
+    """Codes with rearranged rows."""
 
     def moved(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else move(array)
@@ -172,7 +172,7 @@ def _rearranged(codes: Codes, shape: Shape, move: Callable[[Any], Any]) -> Codes
 
 
 def _merged(pieces: Sequence[Codes], groups: Groups, shape: Shape) -> Codes | None:
-    """The codes of the larger tensor; None if those of its pieces differ in form."""
+    """The codes of the larger tensor; None if the layouts of its pieces differ."""
     first = pieces[0]
     shared = first.global_scale is None and all(codes.global_scale is None for codes in pieces)
     if not shared or any(codes.group != first.group for codes in pieces):

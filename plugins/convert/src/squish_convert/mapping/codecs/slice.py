@@ -1,6 +1,6 @@
-"""Reads a range of rows, or one tensor of a stack, for codecs whose parts cannot be cut.
+"""Slices rows, or one tensor of a stack, on reading, for codecs whose parts cannot be sliced.
 
-A codec is a module of its own, because a declaration names it: it is imported when a tensor is read through it.
+Each codec has its own module, which is imported when a tensor is read through it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Slice(Wrapper):
-    """A wrapping codec; decodes only.
+    """A wrapping codec that only decodes.
 
-    `start`: the first row. `rows`: rows of the wrapped tensor. `single`: the slice is the one tensor at `start` of a
-    stack of `rows` tensors, and has no axis for it.
+    `start`: the first row. `rows`: rows of the wrapped tensor. `single`: the slice is tensor `start` of a
+    stack of `rows` tensors, without the first axis.
     """
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
-        """The wrapped tensor; CodecError if the slice is not within it."""
+        """The wrapped tensor; CodecError if the slice exceeds it."""
         start, rows, single = map(self.params.get, ("start", "rows", "single"))
         size = 1 if single else next(iter(spec.shape), None)
         if (

@@ -27,10 +27,10 @@ def member_role(number: int, role: str) -> str:
 
 
 class Stack(Wrapper):
-    """A wrapping codec; decodes only. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
+    """A wrapping codec that only decodes. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
-        """One tensor of the stack; CodecError for a shape without tensors."""
+        """One tensor of the stack; CodecError for a scalar."""
         if not spec.shape:
             raise CodecError("a stack needs an axis", code=ErrorCode.PARAMS, expected="at least one axis", found="none")
         return evolve(spec, shape=spec.shape[1:])
@@ -68,7 +68,7 @@ class Stack(Wrapper):
 
 
 def _stacked(members: Sequence[Codes]) -> Codes | None:
-    """The codes of a stack; None if those of its tensors differ in form."""
+    """The codes of a stack; None if the layouts of its tensors differ."""
     import numpy as np
 
     if not members:

@@ -1,4 +1,4 @@
-"""Transposes matrices on reading: block codes run along rows, so only their values can be transposed."""
+"""Transposes matrices on reading: codes in blocks run along rows, so only values can be transposed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class Transpose(Wrapper):
-    """A wrapping codec; decodes only. The tensor is the wrapped one with its last two axes swapped."""
+    """A wrapping codec that only decodes. The tensor is the wrapped one with its last two axes swapped."""
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
         """The wrapped tensor; CodecError for a shape without two axes."""
@@ -45,7 +45,7 @@ class Transpose(Wrapper):
 
 
 def swapped(axes: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Swap what belongs to the last two axes.
+    """Swap the last two items of a tuple with one item per axis.
 
     >>> swapped((4, 2, 3))
     (4, 3, 2)

@@ -191,7 +191,7 @@ def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
     origin = inventory.coverage.origins.get(partner or "")
     if origin is None:
         return True
-    one, two = file[head], file[origin.source]
+    one, two = file[head], file[origin.name]
     if one.shape != two.shape or any(each.encodings[0].codec.id != "dense" for each in (one.spec, two.spec)):
         return False
     step = max(1, PIECE // max(1, one.shape[-1]))

@@ -1,6 +1,6 @@
-"""What a conversion carries besides the tensors: assets, children (a draft head), encodings of the whole model.
+"""What a conversion writes besides the tensors: assets, and companions (child models, encodings of the whole model).
 
-Assets of a mapped model are computed, so each is read when the target needs it.
+A draft head is a child. Assets of a mapped model are computed, so each is read when the target needs it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def split_companions(
 ) -> tuple[Companions, tuple[Dropped, ...]]:
     """The companions to offer to a format, and those that are dropped in any case.
 
-    `complete`: every tensor is written; companions of the whole model are dropped otherwise.
+    `complete`: whether every tensor is written; otherwise companions are dropped.
     """
     index = file.index
     children: dict[str, Index] = {}
@@ -61,7 +61,7 @@ def split_companions(
 
 
 def _reason(container: WritableContainer, complete: bool) -> str | None:
-    """Why no companion is carried; "" if the format cannot store any, None if it may."""
+    """Why companions are dropped; "" if the format cannot store any, None if it may store them."""
     if not isinstance(container, CompositeContainer):
         return ""
     return None if complete else "only a part of the model is written"
@@ -83,7 +83,7 @@ def _placeless(part: Part) -> Part:
     return Part(dtype=part.dtype, shape=part.shape, byteorder=part.byteorder)
 
 
-def carried_names(companions: Companions, dropped: Iterable[Dropped]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def written_companions(companions: Companions, dropped: Iterable[Dropped]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the children, and codecs of the encodings of the whole model, that a format did not drop."""
     lost = {(item.kind, item.name) for item in dropped if not item.where}
     codecs = [str(encoding.codec) for encoding in companions.whole]
@@ -94,7 +94,7 @@ def carried_names(companions: Companions, dropped: Iterable[Dropped]) -> tuple[t
 
 
 def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
-    """What is dropped inside carried children: all but the first encoding of each tensor."""
+    """What is dropped inside written children: all but the first encoding of each tensor."""
     for name in names:
         child = file.index.children[name]
         yield from (Dropped("child", inner, where=name) for inner in child.children)
@@ -105,7 +105,7 @@ def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
 
 
 def outgoing_companions(file: File, children: Iterable[str], whole: Collection[str]) -> OutgoingCompanions:
-    """The named companions as streams, checked for damage that a copy would propagate."""
+    """The named companions as streams, which check for damage that a copy would propagate."""
     opened, encodings = file.children, {str(encoding.codec): encoding for encoding in file.index.whole}
     absent = [name for name in (*children, *whole) if name not in opened and name not in encodings]
     if absent:
@@ -198,7 +198,7 @@ def _digest(file: File, encoding: Encoding | None) -> dict[str, str]:
 _REASON = "describes the encoding of the source's tensors"
 
 
-def carried_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
+def target_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
     """The assets for a file in the format `target`, and what is dropped.
 
     Declarations about the encoding of the source's tensors are dropped, unless the target has the same format, whose

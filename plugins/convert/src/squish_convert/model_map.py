@@ -1,4 +1,4 @@
-"""Whether a conversion maps the model into the target's layout, and the report's notes about it."""
+"""Decide whether a conversion maps the model to the target's layout, and apply rules and patterns to mapped names."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .arrays import MEMORY
 from .families import ENGINES, GGUF, HF, UQFF
 from .mapping.inventory import check_settings, settings_place
 from .mapping.mapped import (
-    CarriedFile,
     MappedFile,
     ModelMap,
     Naming,
-    carrying_family,
+    PassThroughFile,
     family_hint,
     family_of,
     foreign_tensors,
     map_file,
     missing_tensors,
     naming_of,
+    pass_through_family,
     stores_codes,
     turning_rules,
 )
 from .mapping.names import has_engine_names
-from .rules import Rule
+from .rules import EncodeRule
 from .step import Step
 
 KEEP = "keep"
@@ -49,10 +49,10 @@ _STACKED = re.compile(r"\.switch_mlp\.")
 def choose_map(
     file: File, container: WritableContainer, options: Options, rename: str | None
 ) -> tuple[ModelMap | None, tuple[str, ...]]:
-    """The map into the layout that the target's engine expects, or notes why names do not change.
+    """The map to the layout that the target's engine expects, or notes on why names stay the same.
 
-    `rename`: "keep" changes nothing, "hf" and "gguf" select a layout; a family id after a colon is for files that
-    do not state their family.
+    `rename`: "keep" changes nothing, "hf" and "gguf" select a layout, and `:FAMILY` after it names the family of a file
+    that does not declare one.
     """
     request, _, family = (rename or "").partition(":")
     if request not in ("", KEEP, HF, GGUF) or (family and request not in (HF, GGUF)):
@@ -68,16 +68,13 @@ def choose_map(
     naming = _with_family(naming_of(file), family, file)
     if request == KEEP:
         note = _unmapped_note(layout, words("{option:rename=keep}"))
-        return None, (note,) if (layout == GGUF) != (naming.layout == GGUF) else ()
+        return None, (note,) if naming.crosses(layout) else ()
     _check_files(file, naming, layout)
     _check_names(file, naming, layout)
     # A GGUF may have the names of the checkpoint that it keeps.
     may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
-    if not request and file.index.format == container.id and not may_be_renamed:
-        return None, _check_unmapped(file, naming, layout, options, request)
-    if (layout == GGUF) == (naming.layout == GGUF) and (
-        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
-    ):
+    is_own_format = not request and file.index.format == container.id and not may_be_renamed
+    if is_own_format or _has_layout(file, naming, layout, options):
         return None, _check_unmapped(file, naming, layout, options, request)
     if naming.adapter:
         _check_adapter(naming, layout, file)
@@ -86,17 +83,17 @@ def choose_map(
             raise _not_renamed(file, naming)
         if naming.model_type is None and naming.class_name is None:
             return None, (_unmapped_note(layout, naming.reason),)
-        return _carried_over(file, naming, layout), ()
+        return _passed_through(file, naming, layout), ()
     if not request and not naming.adapter and (absent := missing_tensors(file, naming)):
         _check_part(file, naming, layout, absent[0])
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
 
 
-def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
-    """The map of an unknown model into an engine's folder; UsageError where nothing vouches for what is written."""
+def _passed_through(file: File, naming: Naming, layout: str) -> ModelMap:
+    """The map of an unknown model to an engine's folder; UsageError if no family passes it through."""
     crosses = GGUF in (layout, naming.layout)
-    family = None if crosses or naming.adapter else carrying_family(file, naming, layout)
+    family = None if crosses or naming.adapter else pass_through_family(file, naming, layout)
     if family is None:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {naming.reason}",
@@ -110,7 +107,7 @@ def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
 
 
 def check_complete(file: MappedFile) -> None:
-    """Raise FormatError if a mapped model lacks what the target's engine requires."""
+    """Raise FormatError if a mapped model lacks a file that the target's engine requires."""
     if not file.carried.missing:
         return
     names = GGUF if file.layout == GGUF else HF
@@ -137,12 +134,12 @@ def with_names(file: File, layout: str = HF) -> File:
     Returns
     -------
     File
-        The same file where it has these names already.
+        The same file if it already has these names.
 
     Raises
     ------
     FormatError
-        The file names its tensors otherwise, and does not state a family that is installed.
+        The names have another layout, and the file declares no family that is installed.
 
     Examples
     --------
@@ -154,7 +151,7 @@ def with_names(file: File, layout: str = HF) -> File:
     if isinstance(file, MappedFile) and file.layout == layout:
         return file
     naming = naming_of(file)
-    if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
+    if not naming.crosses(layout) and (layout == GGUF or _has_hf_names(file, naming)):
         return file
     if naming.family is None:
         raise _not_renamed(file, naming)
@@ -169,7 +166,7 @@ def _not_renamed(file: File, naming: Naming) -> FormatError:
 
 
 def _check_files(file: File, naming: Naming, layout: str) -> None:
-    """Raise FormatError for a file that the model's engine could not read; of a whole model, the family reads them."""
+    """Raise FormatError for a config or tokenizer that engines cannot read, unless the family checks it."""
     if naming.error is not None:
         raise naming.error.within(file=file.name)
     if GGUF in (layout, naming.layout):
@@ -183,7 +180,7 @@ def _check_files(file: File, naming: Naming, layout: str) -> None:
 
 
 def _check_names(file: File, naming: Naming, layout: str) -> None:
-    """Raise UsageError for names that no rule covers and the target's engine does not read."""
+    """Raise UsageError for names of other software, which the target's engine does not read."""
     if naming.layout == GGUF:
         return
     for name in file.index.tensors:
@@ -204,7 +201,7 @@ def _check_names(file: File, naming: Naming, layout: str) -> None:
 
 
 def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
-    """Raise UsageError for a model that lacks tensors because others have their place, such as experts one by one."""
+    """Raise UsageError if other tensors replace those of the family, such as separate experts a stack."""
     foreign = foreign_tensors(file, naming)
     if foreign:
         raise UsageError(
@@ -216,16 +213,23 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
         )
 
 
+def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bool:
+    """Whether a file has the names and rows of a layout; those of MLX and UQFF are always written anew."""
+    if naming.crosses(layout) or layout not in (HF, GGUF):
+        return False
+    return layout == GGUF or (_has_hf_names(file, naming) and not _turns(file, naming, options))
+
+
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
+    """Whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
     if naming.family is None:
         return True
     return not has_engine_names(family_of(file, naming), file)
 
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
-    """Check a model of a known family whose names stay the same; returns notes for the report."""
-    if naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
+    """Check a model of a known family that keeps its names; returns notes for the report."""
+    if naming.family is None or naming.adapter or naming.crosses(layout):
         return ()
     if layout == GGUF and file.format == MEMORY:  # `save` of arrays and keys as the caller states them
         return ()
@@ -238,7 +242,7 @@ def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, r
 
 
 def _copy_notes(file: File, naming: Naming) -> tuple[str, ...]:
-    """What a GGUF that stays one contradicts, as a note: a copy maps nothing, and llama.cpp may load it."""
+    """A note on what a GGUF contradicts when it is copied: nothing is mapped, and llama.cpp may still load it."""
     try:
         return check_settings(file, naming, GGUF)
     except (FormatError, TensorError) as error:
@@ -246,18 +250,18 @@ def _copy_notes(file: File, naming: Naming) -> tuple[str, ...]:
             raise
         error.hint = None  # about conversions that map
         place = f"{error.where()}: " if error.where() else ""
-        return (f"copied as it is, but {ENGINES[GGUF]} may not load it: {place}{error.reason()}",)
+        return (f"copied unchanged, but {ENGINES[GGUF]} may not load it: {place}{error.reason()}",)
 
 
 def _has_engine_format(file: File) -> bool:
-    """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
+    """Whether a file's format belongs to one engine, such as MLX or UQFF."""
     registry = file.registry
     container = registry.container(file.format) if file.format in registry.containers else None
     return isinstance(container, WritableContainer) and container.naming({}) not in (None, HF, GGUF)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:
-    """Whether a tensor is coded, here or in the target, that Hugging Face transposes where it is dense."""
+    """Whether the file or the target stores codes of a tensor that Hugging Face transposes if dense."""
     if naming.family is None or not turning_rules(family := family_of(file, naming)):
         return False
     return stores_codes(file, family) or (bool(options) and map_file(file, HF, options, naming).carried.coded)
@@ -267,7 +271,7 @@ def _check_adapter(naming: Naming, layout: str, file: File) -> None:
     """Raise FormatError for an adapter with an unknown base model, and for a layout without adapters."""
     if naming.family is None and naming.model_type is None:
         raise FormatError(
-            f"is an adapter, and nothing says what its base model is: {naming.reason}",
+            f"is an adapter of an unknown base model: {naming.reason}",
             file=file.name,
             code="adapter",
             expected="config.json of the base model",
@@ -275,7 +279,7 @@ def _check_adapter(naming: Naming, layout: str, file: File) -> None:
         )
     if layout not in (HF, GGUF):
         raise FormatError(
-            f"is an adapter, which is not written for {ENGINES[layout]}",
+            f"is an adapter, which cannot be written for {ENGINES[layout]}",
             file=file.name,
             code="adapter",
             expected="gguf or hf",
@@ -289,7 +293,7 @@ def _unmapped_note(layout: str, reason: str) -> str:
 
 
 def _with_family(naming: Naming, family: str, file: File) -> Naming:
-    """The naming with the user's family; FormatError if the file declares another one."""
+    """The naming with the family that the user names; FormatError if the file declares another one."""
     if not family:
         return naming
     info = family_info(file.registry, family)
@@ -311,14 +315,14 @@ def family_info(registry: Registry, family: str) -> FamilyInfo:
     return registry.families[family].info
 
 
-def with_sources(rules: tuple[Rule, ...], file: File) -> tuple[Rule, ...]:
-    """The rules, with patterns that match source names as well as mapped ones."""
+def with_sources(rules: tuple[EncodeRule, ...], file: File) -> tuple[EncodeRule, ...]:
+    """The rules; their patterns also match names of the source."""
     if file.original is file:
         return rules
     return tuple(rule if rule.pattern is None else evolve(rule, names=_matching_names(rule, file)) for rule in rules)
 
 
-def _matching_names(rule: Rule, file: File) -> frozenset[str]:
+def _matching_names(rule: EncodeRule, file: File) -> frozenset[str]:
     """The mapped tensors that a rule applies to."""
     if rule.names is None:
         assert rule.pattern is not None
@@ -327,12 +331,12 @@ def _matching_names(rule: Rule, file: File) -> frozenset[str]:
 
 
 def all_names(file: File) -> list[str]:
-    """Names that a pattern may match: the tensors', and for a mapped file the original's."""
+    """Names that a pattern may match, including those of the original of a mapped file."""
     return list(dict.fromkeys((*file, *file.original)))
 
 
 def select(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
-    """The tensors that a pattern matches, by their own name or a source's; all without patterns."""
+    """The tensors that a pattern matches by their own name or a source's; all of them without patterns."""
     names = {name for pattern in patterns for name in _names_like(pattern, file)}
     return [file.index.tensors[name] for name in file if name in names or not patterns]
 
@@ -367,8 +371,8 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 
 def check_dense(file: File, steps: Sequence[Step]) -> None:
-    """Raise UsageError for codes that the target's engine reads only as values."""
-    if not isinstance(file, CarriedFile):
+    """Raise UsageError for codes of tensors that the target's engine reads only dense."""
+    if not isinstance(file, PassThroughFile):
         return
     patterns = [re.compile(each) for each in file.carried.dense_only]
     for step in steps:
@@ -387,10 +391,9 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
 
 
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
-    """A note for the report if only `selected` tensors are written for an engine that needs all.
+    """A note for the report if an engine needs all tensors and only `selected` ones are written.
 
-    There is none for Hugging Face's names: transformers loads a part and warns, and the graph of an ONNX file keeps the
-    rest.
+    Hugging Face's names get none: transformers loads a part and warns, and the graph of an ONNX file keeps the rest.
     """
     if layout in (None, HF) or selected == len(file):
         return ()

@@ -1,11 +1,11 @@
-"""The data that planning reads; everything else is decided from headers.
+"""The data that planning reads; headers decide everything else.
 
 - `repack_exactness`: the codes of a tensor that the target packs differently, to decide whether they fit (offsets,
-  ranges, tables). `convert` reads the first panel alone, and plans again if a later one does not fit.
-- `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
+  ranges, tables). `convert` reads only the first panel, and plans again if a later one does not fit.
+- `complete_params`: the values of a tensor whose codec has a parameter for all of it (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
-- Activation statistics of the tensors that are encoded with them.
-- Assets of up to 16 MiB (`assets.carried_assets`): a format may look into a config.
+- Activation statistics of the tensors to encode with them.
+- Assets of up to 16 MiB (`companions.target_assets`): formats read configs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def end_planning(reader: SourceReader) -> tuple[str, ...]:
-    """Keep nothing more of what is read; a note if the conversion reads bytes of the planning again."""
+    """Stop caching what is read; a note if the conversion reads bytes again that planning has read."""
     reader.cache.is_complete = True
     reader.cache.budget += MEMORY_LIMIT  # for the checks of the conversion
     if not reader.cache.missed:
@@ -47,7 +47,7 @@ _AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >
 
 
 def undecided_notes(steps: Iterable[Step]) -> tuple[str, ...]:
-    """A note on the tensors of a remote file whose codes a dry run judges by their first panel alone."""
+    """A note on the tensors of a remote file that a dry run judges by their first panel."""
     sizes = [step.stored for step in steps if step.action == "repack"]
     if not sizes:
         return ()
@@ -59,9 +59,9 @@ def undecided_notes(steps: Iterable[Step]) -> tuple[str, ...]:
 def repack_exactness(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, first_only: bool = False
 ) -> Exactness | None:
-    """How exactly the target can store the source's codes, based on the data; None if it cannot.
+    """How exactly the target can store the source's codes, by the data; None if it cannot.
 
-    `first_only`: based on the first panel; `RepackedPanels` checks the others while writing.
+    `first_only`: read only the first panel; `RepackedPanels` checks the others while writing.
     """
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
     panels = CodePanels(file, spec, origin, target, memory=0 if first_only else ALL_PANELS)
@@ -83,10 +83,13 @@ def complete_params(codec: Codec, file: File, spec: TensorSpec, origin: Encoding
 
     read = partial(values_of, file, spec, origin, codec.value_dtype(spec))
     limit = float(np.finfo(np.float32).max) / 2  # clipped limits are adjacent float32 values
-    clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
-    for panels_of in (read, clipped) if overflow == SATURATE else (read,):
+
+    def clipped() -> Iterator[np.ndarray]:
+        return (np.clip(values, -limit, limit) for values in read())
+
+    for panels in (read, clipped) if overflow == SATURATE else (read,):
         try:
-            return codec.fit_params(panels_of, spec)
+            return codec.fit_params(panels, spec)
         except CodecError as error:
             if error.code != ErrorCode.RANGE:
                 raise

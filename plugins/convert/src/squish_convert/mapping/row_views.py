@@ -1,6 +1,6 @@
 """Slice, concatenate, stack, permute and transpose the rows of encoded tensors, as views of their stored bytes.
 
-What byte ranges cannot express (transposed axes, rows that alternate) becomes a codec that does so on reading.
+Byte ranges cannot express transposed axes or interleaved rows; for these, a codec rearranges values on reading.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRANSPOSE, INTERLEAVE, DEINTERLEAVE = "transpose", "interleave", "deinterleave"
 
 
 def transpose(spec: TensorSpec) -> TensorSpec:
-    """Swap the last two axes; a second time gives the stored tensor back."""
+    """Swap the last two axes; applied twice, it returns the stored tensor."""
 
     def view(encoding: Encoding) -> Encoding:
         codec = encoding.codec
@@ -44,7 +44,7 @@ def transpose(spec: TensorSpec) -> TensorSpec:
 
 
 def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) -> TensorSpec:
-    """Let groups of rows alternate; TensorError (code `rows`) for tensors of different codecs."""
+    """Interleave groups of rows; TensorError (code `rows`) for tensors of different codecs."""
     first = specs[0]
     shape = groups.whole(first.shape, 0)
     if _are_separated(specs, groups):
@@ -67,7 +67,7 @@ def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) 
 
 
 def deinterleave(spec: TensorSpec, groups: Groups, number: int) -> TensorSpec:
-    """Extract one of the tensors whose groups of rows alternate."""
+    """Extract one of several tensors whose groups of rows are interleaved."""
     params = {**groups.params, "number": number}
     encodings = tuple(
         evolve(encoding, codec=CodecSpec(DEINTERLEAVE, params, encoding.codec)) for encoding in spec.encodings
@@ -86,7 +86,7 @@ def member_parts(encodings: Sequence[Encoding]) -> dict[str, Part]:
 
 
 def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
-    """The error for tensors that cannot become one."""
+    """The error for tensors that cannot be merged."""
     return TensorError(
         "is encoded differently from the tensors to merge it with",
         tensor=other.name,
@@ -98,7 +98,7 @@ def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
 
 
 def _are_separated(specs: Sequence[TensorSpec], groups: Groups) -> bool:
-    """Whether tensors are all pieces of one stored tensor, in order."""
+    """Whether tensors are all the pieces of one stored tensor, in order."""
     first = specs[0].encodings
     for number, spec in enumerate(specs):
         params = {**groups.params, "number": number}
@@ -119,7 +119,7 @@ def _storage(spec: TensorSpec) -> str:
 
 
 def permute(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:
-    """Put rows in another order."""
+    """Permute rows."""
     if len(segments) == 1:
         return PermutedRows(segments[0].file, segments[0].offset, row_bytes, order)
     return concatenate(cut(segments, row * row_bytes, row_bytes) for row in order.tolist())
@@ -160,13 +160,13 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""
 
 STACK, SLICE = "stack", "slice"
-"""Codecs of tensors that are stacked, and of rows that are cut, on reading."""
+"""Codecs that stack tensors and slice rows on reading."""
 
 
-class Rows:
-    """Views of a file's tensors with other rows.
+class RowViews:
+    """Makes views of a file's tensors with sliced, permuted, stacked or concatenated rows.
 
-    A view keeps the encodings whose parts allow the operation; if none does, a TensorError has code `rows`.
+    A view keeps the encodings whose parts allow the operation. If none does, TensorError (code `rows`).
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class Rows:
             try:
                 _check_uncompressed(spec, encoding)
                 moving = self._row_parts(spec, encoding)
-            except SquishError:  # the parts cannot be permuted; values and codes can
+            except SquishError:  # values and codes can be permuted where parts cannot
                 codec = CodecSpec("heads", {"heads": heads, "inverse": inverse}, encoding.codec)
                 return evolve(encoding, codec=codec)
             parts = {role: move(part) if role in moving else part for role, part in encoding.parts.items()}
@@ -241,7 +241,7 @@ class Rows:
 
         def view(encoding: Encoding) -> Encoding:
             if encoding.codec != DENSE:
-                raise _row_error(spec, encoding, "has no other shape")
+                raise _row_error(spec, encoding, "cannot be reshaped")
             return evolve(encoding, parts={role: evolve(part, shape=shape) for role, part in encoding.parts.items()})
 
         return self._view(spec, shape, view)
@@ -249,7 +249,7 @@ class Rows:
     def stack(self, specs: Sequence[TensorSpec]) -> TensorSpec:
         """Stack tensors of equal shape and codec along a new first axis.
 
-        Where the parts cannot be stacked as bytes, values and codes are stacked on reading.
+        If the parts cannot be stacked as bytes, values and codes are stacked on reading.
         """
         shape = (len(specs), *specs[0].shape)
         try:
@@ -271,7 +271,7 @@ class Rows:
         for spec in specs:
             for encoding in spec.encodings:
                 if self._row_parts(spec, encoding) != set(encoding.parts):
-                    raise _row_error(spec, encoding, "has a part that does not consist of rows")
+                    raise _row_error(spec, encoding, "has a part that is not stored row by row")
         return self._merge(specs, (rows, *specs[0].shape[1:]), lambda part: (rows, *part.shape[1:]), 1)
 
     def _merge(
@@ -296,7 +296,7 @@ class Rows:
                 inline = [piece.data for piece in pieces if piece.data is not None]
                 if inline and len(inline) < len(pieces):
                     raise _row_error(
-                        first, encodings[0], f"has a part {role} that is in the header for some of the tensors"
+                        first, encodings[0], f"stores its part {role} in the header for some of the tensors only"
                     )
                 parts[role] = evolve(
                     part,
@@ -312,7 +312,7 @@ class Rows:
         return evolve(first, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None, attrs=attrs)
 
     def _differing(self, specs: Sequence[TensorSpec], free: int) -> TensorSpec | None:
-        """The first tensor whose dtype, codecs, or axes after the `free` ones are not those of the first one."""
+        """The first tensor that differs from `specs[0]` in dtype, codecs or the axes after the `free` ones."""
         form = specs[0].dtype, specs[0].shape[free:]
         alike = ((spec.dtype, spec.shape[free:]) == form and self._same_codecs(spec, specs[0]) for spec in specs)
         return next((spec for spec, same in zip(specs, alike) if not same), None)
@@ -338,7 +338,7 @@ class Rows:
     def _sliced(
         self, spec: TensorSpec, shape: tuple[int, ...], view: Callable[[Encoding], Encoding], params: Mapping[str, Any]
     ) -> TensorSpec:
-        """A view of rows; where the parts cannot be cut, values and codes are read through the codec `slice`."""
+        """A view of rows; if the parts cannot be sliced, the codec `slice` reads values and codes."""
         try:
             return self._view(spec, shape, view)
         except SquishError:
@@ -352,9 +352,9 @@ class Rows:
         return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
 
     def _row_parts(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
-        """The parts with one row per row of the tensor; the others apply to all rows.
+        """The parts with one row per row of the tensor; other parts apply to all rows.
 
-        They are the parts that double when the codec declares them for twice the rows.
+        Their size doubles if the codec declares them for twice the rows.
         """
         rows = spec.shape[0]
         single = self._shapes(spec, encoding, spec.shape)
@@ -370,7 +370,7 @@ class Rows:
         """Return the encoding if its parts match the codec's declaration for this shape."""
         parts = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
         if self._shapes(spec, encoding, shape) != parts:
-            raise _row_error(spec, encoding, "stores these rows in other parts")
+            raise _row_error(spec, encoding, "stores these rows in parts of other shapes")
         return encoding
 
     def _shapes(self, spec: TensorSpec, encoding: Encoding, shape: tuple[int, ...]) -> Shapes:
@@ -380,7 +380,7 @@ class Rows:
 
 
 def _is_readable(codec: Codec, spec: TensorSpec) -> bool:
-    """Whether a slice begins and ends at blocks of rows."""
+    """Whether a slice begins and ends on block boundaries."""
     try:
         codec.grain(spec)
     except SquishError:
@@ -407,7 +407,7 @@ def _item(part: Part, count: int, number: int) -> Part:
     size = dtypes.nbytes(part.dtype, part.shape[1:])
     data = None if part.data is None else bytes(part.data)[number * size : (number + 1) * size]
     if part.shape[:1] != (count,) or size * count != part.nbytes:
-        return part  # `_check_parts` decides whether it applies to all tensors of the stack
+        return part  # `_check_parts` decides whether all tensors of the stack share it
     return evolve(part, shape=part.shape[1:], segments=cut(part.segments, number * size, size), data=data, digest=None)
 
 
