@@ -1,4 +1,4 @@
-"""Failures of requests as typed errors, which name the address without its secrets."""
+"""Typed errors for failed requests; they show the address without its secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREDENTIALS = {
     "az": "Credentials are looked for in AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or a SAS token.",
     "hf": "The token is looked for in HF_TOKEN, then where `hf auth login` puts it.",
 }
-"""Source id -> where its client looks for credentials."""
+"""Source id -> hint about its credentials."""
 MIRRORS = "Mirrors that have different tags: SQUISH_SOURCE=pin=size compares sizes alone."
 REPLACED = "Open it again; what was read before is of the old content."
 RENEW = (
@@ -39,7 +39,7 @@ ERRORS: dict[str, Callable[[str, Settings], SquishError]] = {
     ),
     "range": lambda *_: _not_a_range(),
     "redirect": lambda *_: FileAccessError(
-        "the server redirects to an address that is not followed", code="redirect",
+        "the server redirects to an address that Squish does not follow", code="redirect",
         hint="Use the address that it leads to.",
     ),
     "host": lambda *_: FileAccessError(
@@ -53,19 +53,19 @@ ERRORS: dict[str, Callable[[str, Settings], SquishError]] = {
         "the server's certificate is not trusted", code="certificate",
         hint="SSL_CERT_FILE may name a file with the certificate of its authority.",
     ),
-    "refused": lambda *_: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
+    "refused": lambda *_: FileAccessError("the server rejects the request", code="rejected", hint="Check the address."),
     "unreachable": lambda _, settings: FileAccessError(
         f"cannot be reached within {settings.deadline:g} s", code=ErrorCode.UNREACHABLE,
         hint="Try again; SQUISH_SOURCE=deadline=... allows more time.",
     ),
 }  # fmt: skip
-"""Kind of a failed request -> its error, of a source id and settings."""
+"""Kind of a failed request -> function from the source id and the settings to its error."""
 
 
 def error_of(
     failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings, *, is_open: bool = False
 ) -> SquishError:
-    """The error for a failed request; `is_open`: for a file that could be read before."""
+    """Return the error for a failed request; `is_open`: whether the file was readable before."""
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
     facts = facts or (["no complete answer"] if failure.kind == "unreachable" else [])
@@ -86,7 +86,7 @@ def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Set
 
 
 def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
-    """Raise FormatError (code `changed`) if an answer has other content than was opened."""
+    """Raise FormatError (code `changed`) if the content differs from the opened one."""
     pairs: list[tuple[str, Any, Any]] = [("size", pin.size, answer.size)]
     if settings.pin != "size":
         pairs += [("tag", pin.tag, answer.tag)] if pin.tag or answer.tag else []
@@ -113,7 +113,7 @@ def _wrong_range(file: str, offset: int, expected: str, found: str) -> SquishErr
 
 def _not_a_range() -> FormatError:
     return FormatError(
-        "the server does not answer byte ranges as it should",
+        "the server does not support byte ranges correctly",
         code=ErrorCode.BYTE_RANGE,
         hint="Download the file, or use a server that answers ranges.",
     )
