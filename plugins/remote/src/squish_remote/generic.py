@@ -19,7 +19,7 @@ from squish_core.api import (
 from .opening import open_file
 from .settings import Settings
 from .source import Connection, StoreFolder
-from .store import Answer, RequestError
+from .store import RequestError, Response
 
 REFUSED = ("reference",)
 """File systems whose files contain addresses."""
@@ -58,11 +58,11 @@ class FsspecStore:
     def __init__(self, files: Any, deadline: float) -> None:
         self._files, self._deadline = files, deadline
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
         """Return a byte range; the caller compares `tag` and `version`."""
         return await self._within(self._range, path, start, stop)
 
-    async def whole(self, path: str, limit: int) -> Answer:
+    async def whole(self, path: str, limit: int) -> Response:
         """Return the whole file, of at most `limit` bytes."""
         return await self._within(self._range, path, 0, limit)
 
@@ -71,7 +71,7 @@ class FsspecStore:
         listing = await self._within(self._files.ls, folder, True)
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in listing if entry["type"] == "file"]
 
-    def _range(self, path: str, start: int, stop: int) -> Answer:
+    def _range(self, path: str, start: int, stop: int) -> Response:
         info = self._files.info(path)  # for each range: it shows whether the file changed
         if info.get("type") == "directory":
             raise FileNotFoundError(path)
@@ -80,7 +80,7 @@ class FsspecStore:
         tag = next((str(info[key]) for key in ("ETag", "etag", "checksum", "sha256") if info.get(key)), None)
         times = ("mtime", "LastModified", "last_modified", "created")
         modified = next((str(info[key]) for key in times if info.get(key)), None)
-        return Answer(memoryview(data), start, size, tag, modified, None, None)
+        return Response(memoryview(data), start, size, tag, modified, None, None)
 
     async def _within(self, call: Any, *arguments: Any) -> Any:
         try:

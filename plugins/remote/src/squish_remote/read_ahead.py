@@ -12,7 +12,7 @@ import numpy as np
 from .pieces import Piece, Range, merge, split
 from .settings import Settings
 
-Request = Callable[[Any, int, int], Awaitable[memoryview]]
+FetchRange = Callable[[Any, int, int], Awaitable[memoryview]]
 
 
 class _Prefetch:
@@ -31,7 +31,7 @@ class ReadAhead:
     thread of the event loop.
     """
 
-    def __init__(self, request: Request, settings: Settings) -> None:
+    def __init__(self, request: FetchRange, settings: Settings) -> None:
         self._request, self._settings = request, settings
         self._queue: list[_Prefetch] = []
         self._next = 0

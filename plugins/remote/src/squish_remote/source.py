@@ -14,13 +14,13 @@ from attrs import evolve, frozen
 
 from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Statement, Traffic, closed
 
-from .failures import check_answer, error_of
+from .failures import check_response, error_of
 from .folder_cache import FolderCache
 from .pieces import Range, merge, split
 from .read_ahead import ReadAhead
 from .settings import Settings
 from .statements import Statements
-from .store import Answer, RequestError
+from .store import RequestError, Response
 
 HEAD, TAIL = 64 << 10, 64
 """Bytes at the start and end of each file to cache."""
@@ -31,11 +31,11 @@ SETTLE = 1.0
 class Requests(Protocol):
     """The requests of a store; see `store.Store`. Failures are `RequestError`."""
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
         """Return a byte range."""
         ...
 
-    async def whole(self, path: str, limit: int) -> Answer:
+    async def whole(self, path: str, limit: int) -> Response:
         """Return a small file."""
         ...
 
@@ -157,11 +157,11 @@ class Connection:
             return data
         self.requests += 1
         self.fetched += stop - start
-        answer = await self._range(file.path, start, stop, file.pin)
-        check_answer(answer, self.address(file.path), start, stop, self.settings, file.pin)
+        response = await self._range(file.path, start, stop, file.pin)
+        check_response(response, self.address(file.path), start, stop, self.settings, file.pin)
         if cache:
-            await asyncio.to_thread(cache.write, file.pin, start, answer.data)
-        return answer.data
+            await asyncio.to_thread(cache.write, file.pin, start, response.data)
+        return response.data
 
     async def fetch(self, file: OpenFile, ranges: Sequence[Range]) -> list[memoryview]:
         """Fetch byte ranges: adjacent ranges in one request, long ones in several."""
@@ -190,29 +190,29 @@ class Connection:
         """Open a file by its first bytes, or read a small file whole if the server has no byte ranges."""
         address, version = self.address(name), self.root.version
         try:
-            answer = await self._range(name, 0, HEAD, None)
+            response = await self._range(name, 0, HEAD, None)
         except SquishError as error:
             if error.code != ErrorCode.BYTE_RANGE:
                 raise
-            answer = await self._whole(name, error)
-        check_answer(answer, address, 0, min(HEAD, answer.size), self.settings)
+            response = await self._whole(name, error)
+        check_response(response, address, 0, min(HEAD, response.size), self.settings)
         pin = Pin(
             url=address,
-            size=answer.size,
-            tag=answer.tag,
-            modified=answer.modified,
-            version=answer.version or version or self.root.commit,
+            size=response.size,
+            tag=response.tag,
+            modified=response.modified,
+            version=response.version or version or self.root.commit,
         )
-        return OpenFile(name, pin, answer.data)
+        return OpenFile(name, pin, response.data)
 
-    async def _whole(self, name: str, refusal: SquishError) -> Answer:
+    async def _whole(self, name: str, refusal: SquishError) -> Response:
         try:
             return await self.root.store.whole(self.root.prefix + name, HEAD)
         except RequestError:
             pass
         raise refusal
 
-    async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Answer:
+    async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Response:
         tag = pin.tag if pin and self.settings.pin == "match" and not (pin.tag or "W/").startswith("W/") else None
         version = pin.version if pin and not self.root.commit else self.root.version
         async with self._slots:

@@ -48,7 +48,7 @@ class RequestError(Exception):
 
 
 @frozen
-class Answer:
+class Response:
     """Bytes from `start`, and the size, tag and time of the file."""
 
     data: memoryview
@@ -87,14 +87,14 @@ class Store:
         once: Any = {**retry, "max_retries": 0}
         self._first: Any = make(url, client_options=client, retry_config=once)
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
         """Return a byte range; with `tag`, only if the content still has this tag."""
         options: dict[str, Any] = {"range": (start, stop)}
         options |= {"if_match": tag} if tag else {}
         options |= {"version": version} if version else {}
         return await self._answer(path, options, None)
 
-    async def whole(self, path: str, limit: int) -> Answer:
+    async def whole(self, path: str, limit: int) -> Response:
         """Return a file of at most `limit` bytes; raise RequestError "range" for a larger one before reading it."""
         return await self._answer(path, {}, limit)
 
@@ -134,17 +134,17 @@ class Store:
         """Remove an object."""
         await self._within(_tracked(obstore.delete_async(self._store, path)))
 
-    async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Answer:
+    async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Response:
         return await self._read(lambda store: self._get(store, path, options, limit))
 
-    async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Answer:
+    async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Response:
         result = await _tracked(obstore.get_async(store, path, options=options))
         meta = result.meta
         if limit is not None and meta["size"] > limit:
             raise RequestError("range")
         start, _ = result.range
         modified: datetime = meta["last_modified"]
-        return Answer(
+        return Response(
             data=memoryview(await _tracked(result.bytes_async())),
             start=start,
             size=meta["size"],
