@@ -62,7 +62,7 @@ ROWS: Mapping[str, FormRow] = {
     ),
     "int8": _row(
         "int8, one scale per tensor or channel", "streams if byte 0x528 is set", "table 25.2",
-        Cell("fold", _MEASURED, "through the dequantizing path"),
+        Cell("fold", _MEASURED, "through the path that dequantizes it"),
         Cell("stream", _MEASURED), Cell("stream", _PREDICTED), Cell("stream", _PREDICTED),
         Cell("stream", _MEASURED), Cell("stream", _PREDICTED), gates=(MASTER, INT8_GATE),
     ),
