@@ -250,7 +250,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], type[squish.SquishError], str]] = {
         lambda: opened("htp://example.org/m.gguf"),
         squish.UsageError,
         (
-            "nothing opens addresses of this scheme (expected https, s3, gs, az, hf, or a scheme of "
+            "no source opens addresses of this scheme (expected https, s3, gs, az, hf, or a scheme of "
             "fsspec, such as sftp, found htp://example.org/m.gguf). Check the scheme."
         ),
     ),

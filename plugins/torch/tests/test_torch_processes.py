@@ -160,7 +160,7 @@ def test_a_model_in_memory_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_a_worker_that_finds_something_else_is_refused(folder: Path, change: dict[str, Any], code: str) -> None:
     model = LanguageModel(folder / "hf")
     setup = workers.Setup.of([model], None, Windows(model.tokenizer, folder / "text.txt", WINDOW))
-    workers.loaded(setup)
+    workers.load_models(setup)
     with pytest.raises(SquishError) as caught:
         activations.run_piece(activations.Piece(evolve(setup, **change), 0))
     assert caught.value.code == code

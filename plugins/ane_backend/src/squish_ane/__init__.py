@@ -15,7 +15,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "vector": ("1", "2", "4", "5"),
     "codebooks": ("1", "2", "4", "8", "16", "32"),
 }  # fmt: skip
-"""Features of a query without a file: a compile-time operation and what it stores (`coreml.features`)."""
+"""Features of a query without a file: a compile-time operation and its stored tensor (`coreml.features`)."""
 
 FACTS: dict[str, str] = {
     "kernel formats": "1 to 31: palettes 7 to 27 (f - 7 < 0x15), unity 28 to 30 (f - 0x1c < 3)",
@@ -34,7 +34,7 @@ FACTS: dict[str, str] = {
 
 @hookimpl
 def squish_backends() -> list[BackendInfo]:
-    """The backend of this plugin."""
+    """Return the backend of this plugin."""
     title = "Apple Neural Engine, through Core ML"
     return [
         BackendInfo(
@@ -49,7 +49,7 @@ def squish_backends() -> list[BackendInfo]:
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """Core ML packages."""
+    """Return the container of Core ML packages."""
     return [
         ContainerInfo(
             id="mlpackage",
@@ -77,7 +77,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """A Core ML package inside another file, which does not decode to tensors."""
+    """Return the codec of a Core ML package inside another file; it does not decode to tensors."""
     return [
         CodecInfo(
             id="ane.mlpackage",

@@ -11,7 +11,7 @@ ENCODED = (
 
 @hookimpl
 def squish_backends() -> list[BackendInfo]:
-    """The backend of this plugin."""
+    """Return the backend of this plugin."""
     return [
         BackendInfo(
             id="cpu", title="compiled kernels on the CPU", factory="squish_cpu.backend:CpuBackend", preference=10
@@ -21,7 +21,7 @@ def squish_backends() -> list[BackendInfo]:
 
 @hookimpl
 def squish_encoders() -> list[EncoderInfo]:
-    """The encoders of this plugin."""
+    """Return the encoders of this plugin."""
     return [
         EncoderInfo(
             id=f"ggml.{name}",

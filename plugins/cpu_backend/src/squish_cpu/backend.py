@@ -72,7 +72,7 @@ class CpuBackend(Backend):
         self.threads, self.activations, self.repack = threads, activations, repack == "rows"
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """Options: `threads`; `activations`, f32 (default), int8 (one scale per 32) or, with a repack, bf16; `repack`,
+        """Set `threads`; `activations`, f32 (default), int8 (one scale per 32) or, with a repack, bf16; `repack`,
         none (default) or rows: a copy for products with 16 interleaved rows."""
         choices = {"activations": tuple(ACTIVATION_NOTES), "repack": ("none", "rows")}
         if any(value not in choices.get(name, ()) for name, value in options.items() if name != "threads"):

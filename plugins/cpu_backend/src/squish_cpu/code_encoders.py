@@ -22,7 +22,7 @@ MAX_GROUP = {"none": 1 << 62, "mse": 256}
 
 
 class AffineEncoder(EncoderMetrics, Affine):
-    """Compiled if groups and words are along rows and groups are multiples of 16; else, and for errors, NumPy."""
+    """Affine codes, compiled for groups and words along rows with groups of multiples of 16; NumPy for the rest."""
 
     def __init__(self) -> None:
         library()

@@ -21,7 +21,7 @@ class EncoderMetrics:
     def compare(
         self, codec: Codec, values: Array, parts: Mapping[str, Array], spec: TensorSpec
     ) -> tuple[float, float, float, float] | None:
-        """See `MeasuringEncoder.compare`; also None without a compiled decoder or for non-finite results."""
+        """Compare as `MeasuringEncoder.compare`; also None without a compiled decoder or for non-finite results."""
         own, source = codec.value_dtype(spec), dtypes.from_numpy(values.dtype)
         layout = _layout(codec, spec)
         if layout is None or source not in DENSE:
@@ -37,7 +37,7 @@ class EncoderMetrics:
         return float(sums[:, 0].max()), error, power, norm
 
     def decoder(self, codec: Codec, parts: Mapping[str, Array], spec: TensorSpec) -> Decoder | None:
-        """See `MeasuringEncoder.decoder`; None without a compiled decoder."""
+        """Return the decoder of `MeasuringEncoder.decoder`; None without a compiled decoder."""
         layout = _layout(codec, spec)
         if layout is None:
             return None

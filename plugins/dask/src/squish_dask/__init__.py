@@ -7,5 +7,5 @@ from squish_core.api import SchedulerInfo, hookimpl
 
 @hookimpl
 def squish_schedulers() -> list[SchedulerInfo]:
-    """The scheduler of this plugin."""
+    """Return the scheduler of this plugin."""
     return [SchedulerInfo(id="dask", title="workers of a Dask cluster", factory="squish_dask.scheduler:DaskScheduler")]

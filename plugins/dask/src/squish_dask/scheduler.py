@@ -1,4 +1,4 @@
-"""Tasks on the workers of a Dask cluster: the cluster that is named, the current client's, or one on this machine."""
+"""Tasks on the workers of a Dask cluster: at an address, of the current client, or local."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from squish_core.api import ErrorCode, MissingPluginError, Scheduler, SquishError, install_command, lost_worker, workers
 
 MEMORY = "memory"
-"""Resource in bytes that workers may declare (`dask worker --resources memory=64e9`); tasks then ask for theirs."""
+"""Resource, in bytes, that workers may declare (`dask worker --resources memory=64e9`) and tasks then request."""
 THREADS = "SQUISH_THREADS"
 TIMEOUT = 30
 """Seconds to wait for a scheduler."""
 PATIENCE = 30
-"""Seconds without an answer after which the cluster's workers are checked, again and again."""
+"""Seconds without a result between checks of the cluster's workers."""
 POLL = 0.05
-"""Seconds between two checks for answers."""
+"""Seconds between two checks for results."""
 
 
 class DaskScheduler(Scheduler):
@@ -32,7 +32,7 @@ class DaskScheduler(Scheduler):
     def map(
         self, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0
     ) -> Iterator[tuple[int, Any]]:
-        """As in `Scheduler`; arguments and answers pass Dask's scheduler, data does not."""
+        """Run tasks as in `Scheduler`; only arguments and results pass through Dask's scheduler."""
         try:
             from distributed import KilledWorker, as_completed
         except ModuleNotFoundError:
@@ -65,7 +65,7 @@ class DaskScheduler(Scheduler):
 
 
 def call_in_one_thread(function: Callable[[Any], Any], item: Any) -> Any:
-    """Call a function on a worker, whose loops use one thread: it runs as many tasks at once as it has threads.
+    """Call a function on a worker with single-threaded loops, because a worker runs one task per thread.
 
     SQUISH_THREADS in the worker's environment overrides it.
     """
@@ -74,7 +74,7 @@ def call_in_one_thread(function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def _client(address: str, stack: ExitStack) -> Any:
-    """A client of the cluster; what is created for the job is closed with it."""
+    """Return a client of the cluster; `stack` closes what the job creates."""
     from dask import config
     from distributed import Client, LocalCluster, default_client
 
@@ -98,13 +98,13 @@ def _client(address: str, stack: ExitStack) -> Any:
 
 
 def _resources(client: Any, memory: int) -> dict[str, int] | None:
-    """The memory of a task, where all workers say how much they have: elsewhere no worker would ever take it."""
+    """Return the memory that a task requests if all workers declare theirs; otherwise no worker would accept it."""
     states = client.scheduler_info(n_workers=-1)["workers"].values()
     return {MEMORY: memory} if states and all(MEMORY in state["resources"] for state in states) else None
 
 
 def _finished(completed: Any, client: Any, resources: dict[str, int] | None) -> Iterator[Any]:
-    """Futures as they finish; a warning says if they wait because no worker can take a task."""
+    """Yield futures as they finish; warn while no worker can accept a task."""
     while completed.count():
         deadline = time.monotonic() + PATIENCE
         while not completed.has_ready():
@@ -116,7 +116,7 @@ def _finished(completed: Any, client: Any, resources: dict[str, int] | None) -> 
 
 
 def _warn_if_idle(client: Any, resources: dict[str, int] | None) -> None:
-    """Warn if the cluster has no worker, or none with the memory that each task asks for."""
+    """Warn if the cluster has no worker, or none with the memory that a task requests."""
     states = client.scheduler_info(n_workers=-1)["workers"].values()
     memory = (resources or {}).get(MEMORY, 0)
     if any(state["resources"].get(MEMORY, 0) >= memory for state in states):
@@ -129,7 +129,7 @@ def _warn_if_idle(client: Any, resources: dict[str, int] | None) -> None:
 
 
 def _answer(future: Any) -> Any:
-    """The answer of a task; its error as the worker raised it."""
+    """Return the result of a task, or raise the error of its worker."""
     from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
     try:

@@ -7,7 +7,7 @@ from squish_core.api import BackendInfo, hookimpl
 
 @hookimpl
 def squish_backends() -> list[BackendInfo]:
-    """The backend of this plugin."""
+    """Return the backend of this plugin."""
     return [
         BackendInfo(
             id="metal",

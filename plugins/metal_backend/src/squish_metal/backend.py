@@ -1,4 +1,4 @@
-"""The Metal backend: chooses one of three representations per tensor, and its cost."""
+"""The Metal backend: chooses one of three representations per tensor, and estimates its cost."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
 
 
 def _decoding(encoding: Encoding) -> str:
-    """Return who decodes a tensor that is not kept as stored."""
+    """Explain what decodes a tensor that does not stay packed."""
     units = texture_units(encoding)
     decoder = " by the GPU's texture units" if isinstance(units, textures.TextureUnits) else ""
     if isinstance(units, str):
@@ -146,7 +146,7 @@ def _decoding(encoding: Encoding) -> str:
 
 
 def texture_units(encoding: Encoding) -> textures.TextureUnits | str | None:
-    """Return the GPU's texture units for ASTC, or why they are not used; None for other codecs and without a GPU."""
+    """Return the GPU's texture units for ASTC, or the reason against them; None for other codecs or without a GPU."""
     return textures.probe() if encoding.codec.id == "astc" and device.has_gpu() else None
 
 

@@ -34,7 +34,7 @@ def probe() -> Availability:
 
 
 def has_gpu() -> bool:
-    """Whether custom Metal kernels can run, which needs a GPU."""
+    """Return whether custom Metal kernels can run, which needs a GPU."""
     import mlx.core as mx
 
     return bool(mx.metal.is_available())

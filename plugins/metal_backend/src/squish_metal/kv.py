@@ -122,11 +122,11 @@ class Cache:
         return mask if window_size is None else mask & (rows < columns + window_size)
 
     def is_trimmable(self) -> bool:
-        """Whether `trim` removes tokens."""
+        """Return whether `trim` removes tokens."""
         return True
 
     def trim(self, count: int) -> int:
-        """Remove the newest tokens; groups that are cut stay, as their values. Returns how many were removed."""
+        """Remove the newest tokens, and return their number; a partly removed group is dequantized."""
         count = min(self.offset, count)
         left = self.offset - count
         if self._newest is not None and count:
@@ -142,11 +142,11 @@ class Cache:
         return count
 
     def size(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         return self.offset
 
     def empty(self) -> bool:
-        """Whether there are no tokens."""
+        """Return whether the cache is empty."""
         return self.offset == 0
 
     @property

@@ -61,7 +61,7 @@ def layout_of(encoding: Encoding, spec: TensorSpec) -> Layout | None:
 def arrays_of(layout: Layout, encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
     """Return the arrays of a layout: stored bytes, and tables, scales and zero points in float32.
 
-    CodecError if bitmaps do not match the number of values: a kernel would read out of bounds.
+    Raise CodecError if bitmaps do not match the number of values, because a kernel would read out of bounds.
     """
     arrays = {role: np.asarray(part[...]) for role, part in parts.items()}
     derived = _DERIVED.get(encoding.codec.id)
@@ -187,7 +187,7 @@ def _tca_tbe_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Array
 
 
 def _countable(spec: TensorSpec) -> bool:
-    """Whether positions of values fit 32 bits."""
+    """Return whether positions of values fit 32 bits."""
     return spec.elements < 1 << 32
 
 

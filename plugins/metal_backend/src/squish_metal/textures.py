@@ -119,7 +119,7 @@ def decode(units: TextureUnits, bound: BoundEncoding) -> np.ndarray:
 
 
 def _has_error_color(texels: np.ndarray) -> bool:
-    """Whether a texel is the error color, NaN or magenta; weights are gray."""
+    """Return whether a texel is the error color, NaN or magenta; weights are gray."""
     red, green, blue = (texels[..., channel] for channel in range(3))
     return bool((np.isnan(red) | ((red == 1) & (green == 0) & (blue == 1))).any())
 

@@ -7,19 +7,19 @@ from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 IR_VERSION = b"\x08"
 """Key of the first field of a model, its IR version."""
 MODEL = "model.onnx"
-"""The model of a folder."""
+"""Name of the model file in a folder."""
 CONFIG, GENAI = "config.json", "genai_config.json"
-"""What describes a model to transformers and to onnxruntime-genai."""
+"""Configuration files of transformers and of onnxruntime-genai."""
 ASSETS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
-"""Files of a model that onnxruntime-genai and transformers read beside it."""
+"""Files beside a model that onnxruntime-genai and transformers read."""
 
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="onnx",
@@ -30,8 +30,8 @@ def squish_containers() -> list[ContainerInfo]:
             sniffs=True,
             can_write=True,
             options={
-                "graph": "path of a model whose graph is kept (by default that of an ONNX source); its initializers "
-                "take the values",
+                "graph": "path of a model that provides the graph (an ONNX source by default); the tensors replace its "
+                "initializers",
                 "names": "path of a JSON object that maps tensors to initializers of graph=",
             },
             codecs=("dense", "affine", "onnx.blocks"),
@@ -41,5 +41,5 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [CodecInfo(id="onnx.blocks", title="ONNX integers and floats", factory="squish_onnx.blocks:Blocks")]

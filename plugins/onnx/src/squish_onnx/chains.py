@@ -1,4 +1,4 @@
-"""Chains of standard nodes that compute with codes, as Squish writes them."""
+"""Subgraphs of standard operators that compute with codes, as Squish writes them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from .coded import F32, HALF_BLOCKS, CodedWeight, GraphValues
+from .graph_values import F32, HALF_BLOCKS, GraphValues, QuantizedWeight
 from .nodes import Node, Pattern
 
 _LONGEST = 8
-"""Nodes from the rows of codes to their values."""
+"""Largest number of nodes between gathered codes and their values."""
 
 
 def _scaled(rows: str) -> Pattern:
-    """Rows of scales or biases, with an axis for the codes of a block."""
+    """Return the pattern of gathered scales or biases, with an axis for the codes of a block."""
     return ("Unsqueeze", {}, ("Gather", {}, ("Reshape", {}, rows, f"grid of {rows}"), "ids"), f"axis of {rows}")
 
 
 def _integers(name: str, *, narrow: bool) -> Pattern:
-    """Rows of codes or zero points as f32; those of fewer than 8 bits are shifted apart."""
+    """Return the pattern of gathered codes or zero points as f32; bit shifts unpack those of fewer than 8 bits."""
     rows: Pattern = ("Gather", {}, name, "ids")
     if narrow:
         rows = ("BitShift", {"direction": b"LEFT"}, ("Unsqueeze", {}, rows, "last axis"), "above")
@@ -28,7 +28,7 @@ def _integers(name: str, *, narrow: bool) -> Pattern:
 
 
 def _values(*, narrow: bool) -> Iterator[Pattern]:
-    """The values of codes: with half of their range as zero point, with zero points, and with biases."""
+    """Yield the patterns that dequantize rows: with half the range as zero point, with zero points, with biases."""
     codes = _integers("data", narrow=narrow)
     for zero in ("half", _integers("zeros", narrow=narrow)):
         yield ("Reshape", {}, ("Mul", {}, ("Sub", {}, codes, zero), _scaled("scale")), "shape")
@@ -36,16 +36,16 @@ def _values(*, narrow: bool) -> Iterator[Pattern]:
 
 
 ROWS: tuple[Pattern, ...] = (*_values(narrow=False), *_values(narrow=True))
-"""The values of rows of 8-bit codes, and of narrower ones."""
+"""Patterns that dequantize rows of 8-bit codes, then of narrower codes."""
 _OFFSETS: Pattern = ("Add", {}, "biases", ("Mul", {}, ("Reshape", {}, "scale", "grid"), "half"))
 _SUMS: Pattern = ("ReduceSum", {"keepdims": 0}, ("Reshape", {}, "x", "split"), "axes")
 TOTAL: Pattern = ("Add", {}, "product", ("MatMul", {}, _SUMS, ("Transpose", {"perm": [1, 0]}, _OFFSETS)))
-"""A product with codes, and the sums of x over blocks times `bias + half * scale`."""
+"""Pattern that adds, to a product with codes, the sums of x over blocks times `bias + half * scale`."""
 
 
 @frozen(kw_only=True)
 class CodeChain:
-    """What a chain computes with. `shape`, `bits`, `block`: those of the matrix; `biases`, `zeros`: a value or ""."""
+    """The operands of a chain. `shape`, `bits` and `block` describe the matrix; `biases` and `zeros` may be ""."""
 
     scale: str
     biases: str
@@ -57,20 +57,20 @@ class CodeChain:
     nodes: tuple[int, ...]
 
 
-def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain | None:
-    """The chain that adds biases to a product through the sums of x over blocks.
+def block_sums(node: Node, graph: GraphValues, weight: QuantizedWeight) -> CodeChain | None:
+    """Return the chain that adds biases to a product through the sums of x over blocks.
 
     Parameters
     ----------
     node
-        A MatMulNBits without zero points: it multiplies by `(code - half) * scale`.
+        A MatMulNBits without zero points; it multiplies by `(code - half) * scale`.
     graph, weight
         The graph, and the weight without biases.
 
     Returns
     -------
     CodeChain or None
-        None if nothing of the kind is added.
+        None if no such chain follows.
     """
     total = graph.flow.reader(node.outputs[0])
     values = {"product": node.outputs[0], "x": node.inputs[0], "scale": node.inputs[2]}
@@ -80,8 +80,8 @@ def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain
     (rows, columns), bits, block = weight.shape, weight.params["bits"], weight.params["group_size"]
     grid = [rows, columns // block]
     biases = graph.tensor(values["biases"], "f32")
-    is_form = graph.numbers(values["half"]) == [HALF_BLOCKS[bits]] and graph.numbers(values["grid"]) == grid
-    if biases is None or list(biases.shape) != grid or not is_form:
+    has_constants = graph.numbers(values["half"]) == [HALF_BLOCKS[bits]] and graph.numbers(values["grid"]) == grid
+    if biases is None or list(biases.shape) != grid or not has_constants:
         return None
     return CodeChain(
         scale=values["scale"],
@@ -96,7 +96,7 @@ def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain
 
 
 def gathered_rows(node: Node, graph: GraphValues) -> CodeChain | None:
-    """The chain that starts where a node gathers rows of codes.
+    """Return the chain that starts where a node gathers rows of codes.
 
     Parameters
     ----------
@@ -108,12 +108,12 @@ def gathered_rows(node: Node, graph: GraphValues) -> CodeChain | None:
     Returns
     -------
     CodeChain or None
-        None if the rows are no codes, or something else becomes of them.
+        None if the rows are not codes, or the graph uses them in another way.
     """
     packed = graph.tensor(node.inputs[0], "u8") if len(node.inputs) == 2 and not node.attributes.get("axis") else None
     if packed is None or len(packed.shape) != 3:
         return None
-    for output in _onward(node, graph):
+    for output in _chain_outputs(node, graph):
         for pattern in ROWS:
             values: dict[str, str] = {"data": node.inputs[0], "ids": node.inputs[1]}
             nodes: list[int] = []
@@ -123,8 +123,8 @@ def gathered_rows(node: Node, graph: GraphValues) -> CodeChain | None:
     return None
 
 
-def _onward(node: Node, graph: GraphValues) -> Iterator[str]:
-    """The outputs of the nodes that a chain of single readers leads to."""
+def _chain_outputs(node: Node, graph: GraphValues) -> Iterator[str]:
+    """Follow the only reader of each output, and yield its output."""
     for _ in range(_LONGEST):
         reader = graph.flow.reader(node.outputs[0]) if node.outputs else None
         if reader is None:
@@ -136,7 +136,7 @@ def _onward(node: Node, graph: GraphValues) -> Iterator[str]:
 def _rows(
     values: dict[str, str], nodes: list[int], packed: tuple[int, ...], output: str, graph: GraphValues
 ) -> CodeChain | None:
-    """The chain of a pattern, if its constants are those of codes."""
+    """Return the chain that matched a pattern, if its constants fit the codes."""
     rows, blocks, size = packed
     bits = 8
     if "rest" in values:

@@ -1,4 +1,4 @@
-"""Quantized weights: initializers that nodes declare to be the codes, scales and offsets of a matrix."""
+"""Quantized weights: initializers that a node reads as the codes, scales and offsets of a matrix."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from squish_core.api import dtypes
 from .blocks import ID as BLOCKS
 from .blocks import ROWS as PACKED_ROWS
 from .chains import block_sums, gathered_rows
-from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodesApart, CodeUse, GraphValues
+from .graph_values import HALF_BLOCKS, SCALES, CodeUse, GraphValues, QuantizedWeight, UncombinedCodes
 from .nodes import Node
-from .operators import OPERATORS, dequantized
+from .operators import OPERATORS, weight_of_inputs
 from .tensor import TensorProto
 
-PRODUCT, ROWS = "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
+MATMUL, ROWS = "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
 MICROSOFT = "com.microsoft::"
 CODES_OF = {
-    PRODUCT: 1, ROWS: 0, "DequantizeLinear": 0, f"{MICROSOFT}DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1,
+    MATMUL: 1, ROWS: 0, "DequantizeLinear": 0, f"{MICROSOFT}DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1,
     "QLinearMatMul": 3, "QLinearConv": 3, f"{MICROSOFT}QGemm": 3, f"{MICROSOFT}MatMulIntegerToFloat": 1,
     f"{MICROSOFT}DynamicQuantizeMatMul": 1, f"{MICROSOFT}MatMulBnb4": 1, f"{MICROSOFT}MatMulFpQ4": 1,
 }  # fmt: skip
-"""Operator -> number of its input with codes."""
+"""Operator -> index of the input with codes."""
 CODE_DTYPES = ("u8", "i8", "u4", "i4", "u2", "i2", "u16", "i16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz",
                "f4_e2m1")  # fmt: skip
 BIASES = "i32"
-"""Dtype of the integers of biases: they are codes if a node says so."""
+"""Dtype of quantized biases; a node tells them from other integers."""
 _SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
 _QWEIGHT = re.compile(r"\.qweight$")
 
 
-def coded_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, CodedWeight]:
-    """The quantized weights of a graph.
+def quantized_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, QuantizedWeight]:
+    """Return the quantized weights of a graph.
 
     Parameters
     ----------
@@ -47,10 +47,10 @@ def coded_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, CodedW
     Returns
     -------
     dict
-        Weights by name: that of the codes without the suffix of their writer. Initializers whose nodes declare
-        something else, or contradict each other, are no weight.
+        Weights by the name of the codes, without the exporter's suffix. Initializers that nodes use in another way, or
+        in contradictory ways, are not weights.
     """
-    weights: dict[str, CodedWeight | None] = {}
+    weights: dict[str, QuantizedWeight | None] = {}
     for node in nodes:
         weight = _READERS[node.kind](node, graph) if node.kind in _READERS else None
         if weight is None:
@@ -61,46 +61,46 @@ def coded_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, CodedW
     return dict(_named([weight for weight in weights.values() if weight is not None], graph.initializers))
 
 
-def codes_apart(
-    nodes: Sequence[Node], initializers: Mapping[str, TensorProto], weights: Mapping[str, CodedWeight]
-) -> tuple[CodesApart, ...]:
-    """The codes of operators that no codec combines with their scales.
+def uncombined_codes(
+    nodes: Sequence[Node], initializers: Mapping[str, TensorProto], weights: Mapping[str, QuantizedWeight]
+) -> tuple[UncombinedCodes, ...]:
+    """Return the codes that no codec combines with their scales.
 
     Parameters
     ----------
     nodes, initializers
-        Those of the graph.
+        Of the graph.
     weights
-        The matrices that are combined.
+        The quantized weights.
 
     Returns
     -------
-    tuple of CodesApart
+    tuple of UncombinedCodes
         One for each initializer, in the order of the nodes.
     """
     combined = {part for weight in weights.values() for part in weight.parts.values()}
-    found: dict[str, CodesApart] = {}
+    uncombined: dict[str, UncombinedCodes] = {}
     for node in nodes:
         position = CODES_OF.get(node.kind)
         name = node.inputs[position] if position is not None and position < len(node.inputs) else ""
         if name in initializers and name not in combined and initializers[name].dtype in CODE_DTYPES:
-            found.setdefault(name, CodesApart(name, node.kind.rpartition("::")[2], _reason(node)))
-    return tuple(found.values())
+            uncombined.setdefault(name, UncombinedCodes(name, node.kind.rpartition("::")[2], _reason(node)))
+    return tuple(uncombined.values())
 
 
 def _reason(node: Node) -> str:
-    """Why codes are not combined with their scales."""
-    if node.kind in (PRODUCT, ROWS):
-        return "another order or form of codes than it declares"
+    """Explain why no codec combines the codes of a node with their scales."""
+    if node.kind in (MATMUL, ROWS):
+        return "the layout of the codes differs from the one that it declares"
     if node.kind in OPERATORS:
-        return "its scales or zero points are computed, of another form, or contradict those of another node"
-    return "no codec has codes of this operator"
+        return "its scales or zero points are computed, have another shape, or contradict those of another node"
+    return "no codec supports this operator"
 
 
 def _named(
-    weights: Sequence[CodedWeight], initializers: Mapping[str, TensorProto]
-) -> Iterator[tuple[str, CodedWeight]]:
-    """The weights under their own names; one that is taken gives way to that of the codes."""
+    weights: Sequence[QuantizedWeight], initializers: Mapping[str, TensorProto]
+) -> Iterator[tuple[str, QuantizedWeight]]:
+    """Yield each weight under its own name, or under the name of its codes if that name is in use."""
     parts = {part for weight in weights for part in weight.parts.values()}
     names = set(initializers) - parts
     for weight in weights:
@@ -110,13 +110,13 @@ def _named(
         yield name, evolve(weight, name=name)
 
 
-def _product(node: Node, graph: GraphValues) -> CodedWeight | None:
-    """The weight of a MatMulNBits, with the biases that are added through the sums of blocks."""
+def _product(node: Node, graph: GraphValues) -> QuantizedWeight | None:
+    """Return the weight of a MatMulNBits, with the biases that the graph adds through sums over blocks."""
     x, data, scale, zero, order, bias, *_ = (*node.inputs, *("",) * 6)
     rows, columns, bits, block = (_integer(node.attributes.get(key)) for key in ("N", "K", "bits", "block_size"))
     if node.attributes.get("weight_prepacked") or len(node.outputs) != 1:
         return None
-    parts = {"data": data, "scale": graph.stored(scale), "offset": zero, "g_idx": order}
+    parts = {"data": data, "scale": graph.initializer_of(scale), "offset": zero, "g_idx": order}
     weight = _matrix(graph, (rows, columns), bits, block, parts)
     if weight is None:
         return None
@@ -127,8 +127,8 @@ def _product(node: Node, graph: GraphValues) -> CodedWeight | None:
     return evolve(weight, uses=(CodeUse(rows=False, x=x, output=output, nodes=tuple(nodes), bias=bias),))
 
 
-def _rows(node: Node, graph: GraphValues) -> CodedWeight | None:
-    """The weight of a GatherBlockQuantized."""
+def _rows(node: Node, graph: GraphValues) -> QuantizedWeight | None:
+    """Return the weight of a GatherBlockQuantized."""
     data, ids, scale, zero, *_ = (*node.inputs, *("",) * 4)
     attributes = {"bits": 4, "block_size": 128, "quantize_axis": 1, "gather_axis": 0, **node.attributes}
     tensor = graph.tensor(data, "u8")
@@ -151,8 +151,8 @@ def _integer(value: object) -> int:
 
 def _matrix(
     graph: GraphValues, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
-) -> CodedWeight | None:
-    """A weight of these parts if they fill its shape; its name is that of the codes."""
+) -> QuantizedWeight | None:
+    """Return the weight of these parts, named after its codes, if they fill the shape."""
     data, scale = graph.tensor(parts["data"], "u8"), graph.tensor(parts["scale"], *SCALES)
     rows, columns = shape
     if data is None or scale is None or bits not in HALF_BLOCKS or block < 16 or block & (block - 1) or not data.nbytes:
@@ -168,18 +168,18 @@ def _matrix(
     parts = {role: name for role, name in parts.items() if name}
     if "offset" not in parts:
         params |= {"zero": HALF_BLOCKS[bits], "signed": False}
-        return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
+        return QuantizedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
     zeros = graph.tensor(parts["offset"], "u8")
     if zeros is None or blocks * bits % 8 or zeros.nbytes * 8 != rows * blocks * bits:
         return _in_blocks(graph, shape, bits, block, parts)
     params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}
-    return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
+    return QuantizedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
 
 
 def _in_blocks(
     graph: GraphValues, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
-) -> CodedWeight | None:
-    """A weight with padded rows of codes or of zero points, zero points as floats, or groups in another order."""
+) -> QuantizedWeight | None:
+    """Return a weight with padded rows of codes or zero points, float zero points, or reordered columns."""
     rows, columns = shape
     data, scale = graph.initializers[parts["data"]], graph.initializers[parts["scale"]]
     blocks = -(-columns // block)
@@ -198,30 +198,30 @@ def _in_blocks(
         params["ordered"] = True
     if "offset" not in parts:
         params["zero"] = HALF_BLOCKS[bits]
-        return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
+        return QuantizedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
     zeros = graph.tensor(parts["offset"], "u8", *SCALES)
     packed = zeros is not None and zeros.dtype == "u8"
     size = rows * -(-blocks * bits // 8) if packed else rows * blocks
     if zeros is None or dtypes.count(zeros.shape) != size:
         return None
-    if packed and "g_idx" in parts:  # onnxruntime's CPU kernel then takes the middle instead, against the specification
+    if packed and "g_idx" in parts:  # onnxruntime's CPU kernel ignores these zero points, against the specification
         return None
     params["offset_dtype"] = PACKED_ROWS if packed else zeros.dtype
-    return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
+    return QuantizedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)
 
 
-def _with_biases(weight: CodedWeight, biases: str) -> CodedWeight:
+def _with_biases(weight: QuantizedWeight, biases: str) -> QuantizedWeight:
     params = {key: value for key, value in weight.params.items() if key not in ("zero", "signed")}
     params |= {"offset": "bias"} | ({"offset_dtype": "f32"} if "scale_dtype" in params else {})
     return evolve(weight, params=params, parts={**weight.parts, "offset": biases})
 
 
-def _embedding(node: Node, graph: GraphValues) -> CodedWeight | None:
-    """The weight whose codes, scales and biases are gathered apart, as Squish writes it."""
+def _embedding(node: Node, graph: GraphValues) -> QuantizedWeight | None:
+    """Return the weight of an embedding whose codes, scales and biases are gathered separately, as Squish writes it."""
     chain = gathered_rows(node, graph)
     if chain is None:
         return None
-    parts = {"data": node.inputs[0], "scale": graph.stored(chain.scale), "offset": chain.zeros}
+    parts = {"data": node.inputs[0], "scale": graph.initializer_of(chain.scale), "offset": chain.zeros}
     weight = _matrix(graph, chain.shape, chain.bits, chain.block, parts)
     if weight is None:
         return None
@@ -229,7 +229,7 @@ def _embedding(node: Node, graph: GraphValues) -> CodedWeight | None:
     return evolve(weight, uses=(CodeUse(rows=True, x=node.inputs[1], output=chain.output, nodes=chain.nodes),))
 
 
-_READERS: dict[str, Callable[[Node, GraphValues], CodedWeight | None]] = {
-    PRODUCT: _product, ROWS: _rows, "Gather": _embedding, **dict.fromkeys(OPERATORS, dequantized),
+_READERS: dict[str, Callable[[Node, GraphValues], QuantizedWeight | None]] = {
+    MATMUL: _product, ROWS: _rows, "Gather": _embedding, **dict.fromkeys(OPERATORS, weight_of_inputs),
 }  # fmt: skip
-"""Operator -> what it declares about its initializers."""
+"""Operator -> reader of the weight of such a node."""

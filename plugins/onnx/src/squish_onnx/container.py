@@ -1,4 +1,4 @@
-"""The ONNX container: the initializers of a model as an Index, and a model for the tensors of a family."""
+"""The ONNX container: reads the initializers of a model, and writes decoders."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from squish_core.api import (
 
 from . import ASSETS, CONFIG, MODEL
 from .blocks import Blocks
-from .coded import CodedWeight, CodesApart
 from .external import ExternalFiles
+from .graph_values import QuantizedWeight, UncombinedCodes
 from .model import looks_like_model, read_model
 from .tensor import TensorProto
 from .write import accept, existing, writer
 
 Record = tuple[TensorProto, int, int]
-"""Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
-CodedRecord = tuple[CodedWeight, Mapping[str, Record]]
+"""Tensor, and the file and offset of its values; file -1 if the tensor holds them."""
+QuantizedRecord = tuple[QuantizedWeight, Mapping[str, Record]]
 """A quantized weight, and the records of its parts."""
-ApartRecord = tuple[Problem, Record]
-"""What is not known about codes, and their record."""
+UncombinedRecord = tuple[Problem, Record]
+"""The problem of codes without scales, and the record of their initializer."""
 
 
 class Onnx(WritableContainer):
-    """ONNX models with their weights inside or in files beside them; writes decoders of known families."""
+    """ONNX models with weights inside or in external files; writes decoders of the families in `FAMILIES`."""
 
     def sniff(self, source: Source) -> bool:
         return looks_like_model(source)
@@ -62,15 +62,15 @@ class Onnx(WritableContainer):
         model = read_model(file, limits)
         locations = _Locations(ExternalFiles(source, file))
         parts = {part: weight for weight in model.weights.values() for part in weight.parts.values()}
-        stored = {name: locations.record(tensor) for name, tensor in model.tensors.items()}
-        apart = {codes.name: _apart(codes) for codes in model.apart}
-        records: dict[str, Record | CodedRecord | ApartRecord] = {}
-        for name, record in stored.items():
+        initializers = {name: locations.record(tensor) for name, tensor in model.tensors.items()}
+        uncombined = {codes.name: _uncombined(codes) for codes in model.uncombined}
+        records: dict[str, Record | QuantizedRecord | UncombinedRecord] = {}
+        for name, record in initializers.items():
             weight = parts.get(name)
             if weight is None:
-                records[name] = (apart[name], record) if name in apart else record
+                records[name] = (uncombined[name], record) if name in uncombined else record
             elif weight.name not in records:
-                records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
+                records[weight.name] = weight, {role: initializers[part] for role, part in weight.parts.items()}
         files = (FileRef(file.filename, file.size), *locations.files)
         shared, _ = check_extents(locations.extents, files)
         assets = [file.member(name) for name in _assets_beside(file)]
@@ -84,7 +84,11 @@ class Onnx(WritableContainer):
                 asset.filename: Part(dtype="u8", shape=(asset.size,), segments=(Segment(number, 0, asset.size),))
                 for number, asset in enumerate(assets, len(files))
             },
-            problems=(*shared, *map(_doubled, filter(_is_doubled, model.tensors.values())), *apart.values()),
+            problems=(
+                *shared,
+                *map(_two_values, filter(_has_two_values, model.tensors.values())),
+                *uncombined.values(),
+            ),
             graph=f"of {model.nodes} nodes" if model.nodes else "",
         )
 
@@ -126,37 +130,37 @@ class Onnx(WritableContainer):
 
 
 def _assets_beside(file: Source) -> list[str]:
-    """Names of the files beside a model whose config.json is there."""
+    """Return the names of the files beside a model, if one of them is config.json."""
     members = file.members(likely=ASSETS)
     return [name for name in ASSETS if name in members] if CONFIG in members else []
 
 
-def _is_doubled(tensor: TensorProto) -> bool:
-    return bool(tensor.doubled)
+def _has_two_values(tensor: TensorProto) -> bool:
+    return bool(tensor.value_fields)
 
 
-def _doubled(tensor: TensorProto) -> Problem:
-    """A warning about a tensor with two sets of values, of which readers use one or the other."""
+def _two_values(tensor: TensorProto) -> Problem:
+    """Return a warning about a tensor with several fields of values; readers choose different ones."""
     return Problem(
         code="doubled",
         severity="warning",
         where=tensor.name,
-        message=f"has values in {' and '.join(tensor.doubled)}; those in {tensor.doubled[0]} are used",
+        message=f"has values in {' and '.join(tensor.value_fields)}; those in {tensor.value_fields[0]} are used",
     )
 
 
-def _apart(codes: CodesApart) -> Problem:
-    """A note about codes whose values are unknown, because no codec combines them with their scales."""
+def _uncombined(codes: UncombinedCodes) -> Problem:
+    """Return a note about codes that no codec combines with their scales."""
     return Problem(
         code=ErrorCode.CODES,
         severity="note",
         where=codes.name,
-        message=f"holds quantized codes of {codes.operator} ({codes.reason}); its numbers are in parts() and in copies",
+        message=f"holds quantized codes of {codes.operator} ({codes.reason}); parts() and copies contain the raw codes",
     )
 
 
 class _Locations:
-    """Locates the values of initializers. `extents`: their byte ranges."""
+    """The locations of the values of initializers. `extents`: their byte ranges."""
 
     def __init__(self, external: ExternalFiles) -> None:
         self._external = external
@@ -169,7 +173,7 @@ class _Locations:
         return (FileRef(path, self._external.files[path].size) for path in self._numbers)
 
     def record(self, tensor: TensorProto) -> Record:
-        """The record of an initializer."""
+        """Return the record of an initializer."""
         if tensor.problem or tensor.values is not None:
             return tensor, -1, 0
         number, (offset, size) = 0, tensor.raw or (0, 0)
@@ -181,9 +185,9 @@ class _Locations:
         return tensor, number, offset
 
 
-def build(name: str, record: Record | CodedRecord | ApartRecord) -> DenseFields | TensorSpec:
-    """The spec of an initializer or a quantized weight, or the fields of a dense record."""
-    if isinstance(record[0], CodedWeight):
+def build(name: str, record: Record | QuantizedRecord | UncombinedRecord) -> DenseFields | TensorSpec:
+    """Return the spec of an initializer or a quantized weight, or the fields of a dense record."""
+    if isinstance(record[0], QuantizedWeight):
         return _quantized(*record)
     if isinstance(record[0], Problem):
         fields = build(name, record[1])
@@ -203,8 +207,8 @@ def build(name: str, record: Record | CodedRecord | ApartRecord) -> DenseFields 
     )
 
 
-def _quantized(weight: CodedWeight, records: Mapping[str, Record]) -> TensorSpec:
-    """The spec of a weight whose codes, scales and offsets are initializers."""
+def _quantized(weight: QuantizedWeight, records: Mapping[str, Record]) -> TensorSpec:
+    """Return the spec of a weight whose codes, scales and offsets are initializers."""
     spec = TensorSpec(name=weight.name, shape=weight.shape, dtype="f32", encodings=())
     codec = (Affine if weight.codec == "affine" else Blocks).from_params(weight.params)
     parts = {}

@@ -1,4 +1,4 @@
-"""External data: files beside the model that its tensors name."""
+"""External data: files beside the model that its tensors refer to."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class ExternalValues:
 
 
 class ExternalFiles:
-    """The files that a model names, opened once each. They lie in the model's folder, and no link leads to them, unless
-    the model is a link into the same folder of blobs."""
+    """The files that a model refers to; each is opened once.
+
+    They must be regular files in the model's folder, unless the model itself is a link into the same folder of blobs.
+    """
 
     def __init__(self, source: Source, model: Source) -> None:
         self._source, self._model = source, model
@@ -48,7 +50,7 @@ class ExternalFiles:
         Raises
         ------
         FormatError
-            The location leads out of the folder or through a link; the range has another size or leaves the file.
+            The location leaves the folder or is a link, or the range has the wrong size or exceeds the file.
         """
         path = entries.get("location", "")
         offset = _number(tensor, entries, "offset", 0)
@@ -82,7 +84,7 @@ class ExternalFiles:
             try:
                 if path == self._model.filename:
                     raise FormatError("refers to itself as external data", code="path", found=repr(path))
-                # A link to the model leads to a store of blobs (the hub's cache), whose other files links may lead to.
+                # A model may be a link into a blob store (the hub's cache); its files may then be links, too.
                 opener = self._source if self._model.path is None else self._model
                 self.files[path] = opener.member(name, folder, links=False)
             except SquishError as error:

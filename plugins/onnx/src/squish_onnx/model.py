@@ -8,8 +8,8 @@ from attrs import evolve, field, frozen
 
 from squish_core.api import ErrorCode, FormatError, LimitError, Limits, Source, protobuf
 
-from .coded import CodedWeight, CodesApart, GraphValues
-from .codes import BIASES, CODE_DTYPES, coded_weights, codes_apart
+from .codes import BIASES, CODE_DTYPES, quantized_weights, uncombined_codes
+from .graph_values import GraphValues, QuantizedWeight, UncombinedCodes
 from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
 from .types import (
@@ -27,29 +27,29 @@ from .types import (
 _TEXTS = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
 _NUMBERS = {1: "ir_version", 5: "model_version"}
 OWN_KEYS = "onnx."
-"""Prefix of the metadata keys for a model's own fields; other formats carry them along with the tensors."""
+"""Prefix of the metadata keys for fields of ModelProto; other formats keep these keys."""
 _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 """Fields of ModelProto."""
 
 
 @frozen(kw_only=True)
-class Model:
-    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields.
+class ModelHeader:
+    """The header of a model. `meta`: metadata properties, and fields of ModelProto under `onnx.*`.
 
-    `weights`: quantized matrices whose parts are among the tensors. `apart`: codes that are no such part.
-    `nodes`: how many nodes the graph has.
+    `weights`: quantized weights, whose parts are in `tensors`. `uncombined`: other quantized codes. `nodes`: number of
+    nodes.
     """
 
     ir_version: int
     meta: dict[str, str | int] = field(factory=dict)
     tensors: dict[str, TensorProto] = field(factory=dict)
-    weights: dict[str, CodedWeight] = field(factory=dict)
-    apart: tuple[CodesApart, ...] = ()
+    weights: dict[str, QuantizedWeight] = field(factory=dict)
+    uncombined: tuple[UncombinedCodes, ...] = ()
     nodes: int = 0
 
 
 def looks_like_model(source: Source) -> bool:
-    """Whether the first fields of a file are those of a model up to its graph."""
+    """Return whether a file starts with fields of ModelProto, up to the graph."""
     for item in protobuf.Message.of(source):
         if item.number not in _FIELDS or (item.number in _NUMBERS) != (item.wire == protobuf.VARINT):
             return False
@@ -58,8 +58,8 @@ def looks_like_model(source: Source) -> bool:
     return False
 
 
-def read_model(source: Source, limits: Limits) -> Model:
-    """Read a model's metadata and the places of its initializers.
+def read_model(source: Source, limits: Limits) -> ModelHeader:
+    """Read the metadata of a model and the locations of its initializers.
 
     Parameters
     ----------
@@ -71,15 +71,15 @@ def read_model(source: Source, limits: Limits) -> Model:
     Returns
     -------
     Model
-        Tensors of nested graphs are called `node/attribute/name`, a node without a name by its number.
+        Tensors of nested graphs are named `node/attribute/name`, with a number for a node without a name.
 
     Raises
     ------
     FormatError
-        The file is no model, or two tensors of a graph have the same name.
+        The file is not a model, or two tensors of a graph have the same name.
     """
     meta: dict[str, str | int] = {}
-    own: dict[str, str | int] = {}
+    fields: dict[str, str | int] = {}
     graph = None
     reader = GraphReader(limits)
     for item in protobuf.Message.of(source):
@@ -91,9 +91,9 @@ def read_model(source: Source, limits: Limits) -> Model:
             meta[key] = value
         elif item.number in _TEXTS and item.size:
             reader.count(item)
-            own[OWN_KEYS + _TEXTS[item.number]] = item.text
+            fields[OWN_KEYS + _TEXTS[item.number]] = item.text
         elif item.number in _NUMBERS:
-            own[OWN_KEYS + _NUMBERS[item.number]] = item.integer
+            fields[OWN_KEYS + _NUMBERS[item.number]] = item.integer
     if graph is None:
         raise FormatError("the model has no graph", code="graph", hint="Is the file an ONNX model, and complete?")
     for tensor in reader.tensors(graph, "", 0):
@@ -102,30 +102,30 @@ def read_model(source: Source, limits: Limits) -> Model:
                 "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code=ErrorCode.DUPLICATE
             )
         reader.names[tensor.name] = tensor
-    weights, apart = _coded_weights(source, graph, reader.names, limits)
-    return Model(
-        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)),
-        meta=meta | own,
+    weights, uncombined = _quantized_weights(source, graph, reader.names, limits)
+    return ModelHeader(
+        ir_version=int(fields.get(f"{OWN_KEYS}ir_version", 0)),
+        meta=meta | fields,
         tensors=reader.names,
         weights=weights,
-        apart=apart,
+        uncombined=uncombined,
         nodes=reader.nodes,
     )
 
 
-def _coded_weights(
+def _quantized_weights(
     source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
-) -> tuple[dict[str, CodedWeight], tuple[CodesApart, ...]]:
-    """The quantized weights, and other codes; nodes are read only if there are tensors of codes."""
+) -> tuple[dict[str, QuantizedWeight], tuple[UncombinedCodes, ...]]:
+    """Return the quantized weights and the other codes; read nodes only if a tensor may hold codes."""
     if not any(tensor.dtype in (*CODE_DTYPES, BIASES) and tensor.shape for tensor in tensors.values()):
         return {}, ()
     nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
-    weights = coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
-    return weights, codes_apart(nodes, tensors, weights)
+    weights = quantized_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
+    return weights, uncombined_codes(nodes, tensors, weights)
 
 
 class GraphReader:
-    """Walks graphs, within limits. `names`: the tensors by name; `nodes`: how many the graphs have."""
+    """A walk over nested graphs, within limits. `names`: tensors by name. `nodes`: number of nodes."""
 
     def __init__(self, limits: Limits) -> None:
         self.names: dict[str, TensorProto] = {}
@@ -133,7 +133,7 @@ class GraphReader:
         self._limits, self._size = limits, 0
 
     def count(self, item: protobuf.Field) -> None:
-        """Count the bytes of a field that is read; LimitError beyond the limit of headers."""
+        """Count the bytes of a field; raise LimitError beyond the limit of headers."""
         self._size += item.size if item.wire == protobuf.BYTES else 0
         if self._size > self._limits.header:
             raise LimitError(
@@ -188,7 +188,7 @@ class GraphReader:
 
 
 def _graphs(attribute: protobuf.Field, limits: Limits) -> list[tuple[str, protobuf.Field]]:
-    """The graphs of an attribute, each with the attribute's name."""
+    """Return the graphs of an attribute, each with the attribute's name."""
     name, graphs = "", []
     for item in attribute.message:
         if item.number == 1 and item.size <= limits.name:
@@ -199,7 +199,7 @@ def _graphs(attribute: protobuf.Field, limits: Limits) -> list[tuple[str, protob
 
 
 def _sparse(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
-    """A sparse initializer: listed under the name of its values, which no codec reads."""
+    """Return a sparse initializer under the name of its values, without a codec."""
     for entry in item.message:
         if entry.number == 1:
             return evolve(read_tensor(entry, prefix, limits), problem="sparse initializers are not decoded")

@@ -13,19 +13,19 @@ from squish_core.api import LimitError, Limits, protobuf
 from .types import ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, GRAPH_OUTPUT, NODE
 
 _MOST_VALUES = 1 << 16
-"""Inputs or outputs of a node."""
+"""Largest number of inputs or outputs of a node."""
 _NODE_SIZE, _VALUE_SIZE = 256, 32
-"""Bytes of a header that nodes and their values count for."""
+"""Bytes of the header limit that a node and each of its values use."""
 _LONGEST_TEXT = 64
 """Bytes of the longest attribute that is read as text."""
 
 
 @frozen
 class Node:
-    """A node of the graph: its field, operator, inputs and outputs, and attributes that are read.
+    """A node of the graph: its field, operator, inputs, outputs and attributes.
 
-    `kind`: the operator, behind its domain unless that is ONNX's own. `attributes`: numbers, lists of integers, short
-    texts, tensors (fields), or None. `graphs`: those inside the node.
+    `kind`: the operator, with its domain as prefix unless that is ONNX's. `attributes`: numbers, lists of integers,
+    short texts, tensors (as fields), or None for other types. `graphs`: the graphs inside the node.
     """
 
     item: protobuf.Field
@@ -38,11 +38,11 @@ class Node:
 
 
 Pattern = str | tuple[Any, ...]
-"""A name for a value, or a node: (operator, attributes, input, ...)."""
+"""A placeholder for a value, or a node: (operator, attributes, input, ...)."""
 
 
 class Flow:
-    """Which nodes make and read each value. `producers`: value -> node; `consumers`: value -> nodes."""
+    """The data flow of a graph. `producers`: value -> its node. `consumers`: value -> the nodes that read it."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.producers = {output: node for node in nodes for output in node.outputs if output}
@@ -52,12 +52,12 @@ class Flow:
                 self.consumers.setdefault(name, []).append(node)
 
     def reader(self, value: str) -> Node | None:
-        """The only node that reads a value, if it has one output."""
+        """Return the only node that reads a value; None if several do, or it has several outputs."""
         nodes = self.consumers.get(value, ())
         return nodes[0] if len(nodes) == 1 and len(nodes[0].outputs) == 1 else None
 
     def matches(self, value: str, pattern: Pattern, values: dict[str, str], nodes: list[int]) -> bool:
-        """Whether nodes like those of a pattern make a value; collects them, and what its names stand for.
+        """Return whether a pattern matches the nodes behind a value; collect them and its placeholders.
 
         Examples
         --------
@@ -79,7 +79,7 @@ class Flow:
 
 
 def read_nodes(items: Iterable[protobuf.Field], limits: Limits) -> list[Node]:
-    """The nodes of a graph; LimitError if they have too many values to keep in memory."""
+    """Read the nodes of a graph; raise LimitError if they exceed the header limit in memory."""
     nodes: list[Node] = []
     size = 0
     for item in items:
@@ -98,7 +98,7 @@ def read_nodes(items: Iterable[protobuf.Field], limits: Limits) -> list[Node]:
 
 
 def read_node(item: protobuf.Field, number: int) -> Node:
-    """A node of a graph."""
+    """Read a node of a graph."""
     kind, domain = "", ""
     names: dict[int, list[str]] = {1: [], 2: []}
     attributes: dict[str, Any] = {}
@@ -126,12 +126,12 @@ def read_node(item: protobuf.Field, number: int) -> Node:
 
 
 def value_name(item: protobuf.Field) -> str:
-    """The name of a ValueInfoProto."""
+    """Return the name of a ValueInfoProto."""
     return next((entry.text for entry in item.message if entry.number == 1), "")
 
 
 def _attribute(item: protobuf.Field) -> tuple[str, Any, list[protobuf.Field]]:
-    """Name, value and graphs of an attribute."""
+    """Read the name, value and graphs of an attribute."""
     name, value = "", None
     integers: list[int] = []
     graphs: list[protobuf.Field] = []
@@ -154,7 +154,7 @@ def _attribute(item: protobuf.Field) -> tuple[str, Any, list[protobuf.Field]]:
 
 
 def names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator[str]:
-    """Every name that a graph inside a node reads or returns."""
+    """Yield every value that a nested graph reads or returns."""
     if depth > limits.depth:
         raise LimitError(
             "graphs are nested too deeply",
@@ -177,7 +177,7 @@ def names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator[
 
 
 def is_transpose(node: Node) -> bool:
-    """Whether a node swaps the axes of a matrix."""
+    """Return whether a node swaps the axes of a matrix."""
     return (
         node.kind == "Transpose"
         and len(node.inputs) == len(node.outputs) == 1

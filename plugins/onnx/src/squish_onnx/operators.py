@@ -1,4 +1,4 @@
-"""Operators that state codes, scales and zero points of a weight as inputs."""
+"""Operators whose inputs are the codes, scales and zero points of a weight."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from attrs import frozen
 from squish_core.api import dtypes
 
 from .blocks import FLOATS, ID, INTEGERS, SCALES
-from .coded import F32, CodedWeight, CodeUse, GraphValues
+from .graph_values import F32, CodeUse, GraphValues, QuantizedWeight
 from .nodes import Node
 from .tensor import TensorProto
 
 _MICROSOFT = "com.microsoft::"
 VALUES = "DequantizeLinear"
-"""The operator that only makes the values."""
+"""The operator that only dequantizes."""
 
 
 @frozen
 class Inputs:
-    """Numbers of the inputs with codes, scales and zero points. `axis` of several scales.
+    """Indices of the inputs with codes, scales and zero points. `axis`: the default axis of several scales.
 
-    `scale` None: the product is multiplied by the scales later.
+    `scale` is None where a later node multiplies the product by the scales.
     """
 
     data: int
@@ -40,11 +40,11 @@ _MOVING = (
     "Gather", "GatherND", "GatherElements", "Transpose", "Reshape", "Slice", "Identity", "Squeeze", "Unsqueeze",
     "Flatten", "Expand",
 )  # fmt: skip
-"""Operators that move codes without changing one."""
+"""Operators that reorder codes without changing their values."""
 
 
-def dequantized(node: Node, graph: GraphValues) -> CodedWeight | None:
-    """The weight that a node states by its inputs.
+def weight_of_inputs(node: Node, graph: GraphValues) -> QuantizedWeight | None:
+    """Return the weight that the inputs of a node define.
 
     Parameters
     ----------
@@ -55,20 +55,20 @@ def dequantized(node: Node, graph: GraphValues) -> CodedWeight | None:
 
     Returns
     -------
-    CodedWeight or None
-        None if codes, scales or zero points are no initializers, or do not fit together.
+    QuantizedWeight or None
+        None if codes, scales or zero points are not initializers, or their shapes do not fit.
     """
     inputs = OPERATORS[node.kind]
     names = (*node.inputs, *("",) * 8)
     name = names[inputs.data]
     is_moved = name not in graph.initializers and node.kind.endswith(VALUES)
-    name = _moved(name, graph) if is_moved else name
-    scale_name = _later_scale(node, graph) if inputs.scale is None else names[inputs.scale]
+    name = _origin(name, graph) if is_moved else name
+    scale_name = _scale_after_product(node, graph) if inputs.scale is None else names[inputs.scale]
     data, scale = graph.tensor(name, *INTEGERS, *FLOATS), graph.tensor(scale_name, *SCALES)
     if data is None or scale is None or not data.nbytes or not data.shape:
         return None
     params = _grid(node, inputs, data, scale)
-    if params is None or (is_moved and "axis" in params):  # the axis may have moved, too
+    if params is None or (is_moved and "axis" in params):  # the axis may have moved too
         return None
     parts = {"data": name, "scale": scale_name}
     if zero_name := names[inputs.zero]:
@@ -85,11 +85,11 @@ def dequantized(node: Node, graph: GraphValues) -> CodedWeight | None:
         nodes=(node.number,),
         operator="codes that move" if is_moved else operator,
     )
-    return CodedWeight(name=name, shape=data.shape, params=params, parts=parts, uses=(use,), codec=ID)
+    return QuantizedWeight(name=name, shape=data.shape, params=params, parts=parts, uses=(use,), codec=ID)
 
 
 def _grid(node: Node, inputs: Inputs, data: TensorProto, scale: TensorProto) -> dict[str, Any] | None:
-    """Parameters for the scales; None if their shape is another than the node says."""
+    """Return the codec parameters; None if the scales do not have the shape that the node declares."""
     params: dict[str, Any] = {"dtype": data.dtype}
     if scale.dtype != "f32":
         params["scale_dtype"] = scale.dtype
@@ -106,8 +106,8 @@ def _grid(node: Node, inputs: Inputs, data: TensorProto, scale: TensorProto) -> 
     return {**params, "axis": axis} if 0 <= axis < rank and scale.shape == (data.shape[axis],) else None
 
 
-def _moved(name: str, graph: GraphValues) -> str:
-    """The initializer whose codes a value has in another order or shape; else the value."""
+def _origin(name: str, graph: GraphValues) -> str:
+    """Return the value from which `_MOVING` operators compute a value."""
     for _ in _MOVING:
         node = graph.flow.producers.get(name)
         if node is None or node.kind not in _MOVING or not node.inputs:
@@ -116,8 +116,8 @@ def _moved(name: str, graph: GraphValues) -> str:
     return name
 
 
-def _later_scale(node: Node, graph: GraphValues) -> str:
-    """The scales of the weight of a MatMulInteger: its product is cast, and multiplied by them and by those of x."""
+def _scale_after_product(node: Node, graph: GraphValues) -> str:
+    """Return the scales that multiply the product of a MatMulInteger, together with the scales of x; "" for none."""
     cast = graph.flow.reader(node.outputs[0]) if node.outputs else None
     if cast is None or cast.kind != "Cast" or cast.attributes.get("to") != F32:
         return ""
@@ -125,10 +125,10 @@ def _later_scale(node: Node, graph: GraphValues) -> str:
     if product is None or product.kind != "Mul" or len(product.inputs) != 2:
         return ""
     (factor,) = [name for name in product.inputs if name != cast.outputs[0]] or [""]
-    maker = graph.flow.producers.get(factor)
-    if maker is None or maker.kind != "Mul":
+    scales = graph.flow.producers.get(factor)
+    if scales is None or scales.kind != "Mul":
         return ""
     x = graph.flow.producers.get(node.inputs[0])
-    of_x = x.outputs[1] if x is not None and x.kind == "DynamicQuantizeLinear" and len(x.outputs) > 1 else None
-    others = [name for name in maker.inputs if name != of_x]
-    return others[0] if of_x in maker.inputs and len(others) == 1 else ""
+    x_scale = x.outputs[1] if x is not None and x.kind == "DynamicQuantizeLinear" and len(x.outputs) > 1 else None
+    weight_scales = [name for name in scales.inputs if name != x_scale]
+    return weight_scales[0] if x_scale in scales.inputs and len(weight_scales) == 1 else ""

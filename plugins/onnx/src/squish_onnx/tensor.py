@@ -1,4 +1,4 @@
-"""TensorProto: dtype, shape and the place of the values."""
+"""TensorProto: dtype, shape, and the location of the values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SIGNED = 1 << 63
 
 @frozen(kw_only=True)
 class TensorProto:
-    """A tensor as its message describes it; only one of `raw`, `values` and `external` is set.
+    """A tensor as its message describes it; at most one of `raw`, `values` and `external` is set.
 
-    `raw`: offset and size of its bytes in the model. `values`: bytes of numbers that are stored one by one. `doubled`:
-    the fields with values, if there are several.
+    `raw`: offset and size of its bytes in the model. `values`: bytes decoded from numeric fields. `value_fields`: the
+    fields with values, if there are several.
     """
 
     name: str
@@ -32,7 +32,7 @@ class TensorProto:
     values: bytes | None = None
     external: Mapping[str, str] | None = None
     problem: str | None = None
-    doubled: tuple[str, ...] = ()
+    value_fields: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -41,26 +41,28 @@ class TensorProto:
 
 
 def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
-    """Read a TensorProto, but not its values if they are raw bytes or in another file.
+    """Read a TensorProto; raw and external values stay in their files.
 
     Parameters
     ----------
     item
         The field with the message.
     prefix
-        What precedes the name of a tensor of a nested graph.
+        Prefix of the name, for a tensor of a nested graph.
     limits
-        Upper bounds for the name, the rank and the values stored as numbers.
+        Upper bounds for the name, the rank and values in numeric fields.
 
     Returns
     -------
     TensorProto
-        Checked: the values fill the shape.
+        A tensor whose values fill its shape.
 
     Raises
     ------
     FormatError
-        The message is no tensor; LimitError for one beyond the limits.
+        The message is not a tensor.
+    LimitError
+        The tensor exceeds a limit.
     """
     name, code, raw, is_external = "", 0, None, False
     dims: list[int] = []
@@ -95,7 +97,7 @@ def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProt
     )
     values: dict[str, Any] = {"external": external} if is_external else {"raw": raw}
     if len(fields) > 1:
-        values["doubled"] = fields
+        values["value_fields"] = fields
     tensor = TensorProto(name=name, dtype=DTYPES[code], shape=shape, offset=item.offset, **values)
     if is_external:
         return tensor
@@ -107,7 +109,7 @@ def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProt
 
 
 def pair(item: protobuf.Field, limits: Limits) -> tuple[str, str]:
-    """Key and value of a StringStringEntryProto."""
+    """Return the key and value of a StringStringEntryProto."""
     entries = {entry.number: entry for entry in item.message}
     for entry in entries.values():
         if entry.size > limits.header:
@@ -136,24 +138,24 @@ def _name(item: protobuf.Field, limits: Limits) -> str:
 
 
 def _dims(item: protobuf.Field, limit: int) -> list[int]:
-    """The sizes, at most `limit`: one above the maximum rank is reported with the shape."""
+    """Return the sizes, at most `limit`; `check_shape` reports a rank above the maximum."""
     return [size - (1 << 64) if size >= _SIGNED else size for size in islice(item.integers, max(limit, 0))]
 
 
 def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]], limits: Limits) -> TensorProto:
-    """The tensor with values that are stored as numbers: fixed-size ones in place, others decoded."""
+    """Return the tensor with values from a numeric field: packed f32 and f64 in place, others decoded."""
     if not numbers:
         if tensor.nbytes:
             raise _wrong_size(tensor, 0)
         return evolve(tensor, values=b"")
-    (number, items), *others = numbers.items()
-    if others or tensor.dtype not in VALUES[number]:
+    (number, items), *other_fields = numbers.items()
+    if other_fields or tensor.dtype not in VALUES[number]:
         raise FormatError(
-            "the values are in a field of another type",
+            "the values are in a field for another dtype",
             tensor=tensor.name,
             offset=tensor.offset,
             expected=f"values of {tensor.dtype}",
-            found=f"field {[number, *(key for key, _ in others)]}",
+            found=f"field {[number, *(key for key, _ in other_fields)]}",
             code="dtype",
         )
     if number in FIXED and len(items) == 1:
@@ -161,14 +163,14 @@ def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]
         if message.length != tensor.nbytes:
             raise _wrong_size(tensor, message.length)
         return evolve(tensor, raw=(message.offset, message.length))
-    stored = sum(item.size if item.wire == protobuf.BYTES else 1 for item in items)
-    if stored > limits.header:
+    size = sum(item.size if item.wire == protobuf.BYTES else 1 for item in items)
+    if size > limits.header:
         raise LimitError(
             "too many values stored as numbers",
             tensor=tensor.name,
             offset=tensor.offset,
             expected=f"at most {limits.header} bytes",
-            found=f"{stored} bytes",
+            found=f"{size} bytes",
             code="header",
             limit="header",
         )
@@ -179,7 +181,7 @@ def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]
 
 
 def _bytes_of(tensor: TensorProto, number: int, item: protobuf.Field) -> bytes:
-    """The values of a field as bytes of the tensor's dtype; dtypes below 8 bits are packed in bytes already."""
+    """Convert the numbers of a field to bytes of the tensor's dtype; sub-byte dtypes are already packed."""
     if number in FIXED:
         return bytes(item.bytes)
     width = max(dtypes.bits(tensor.dtype), 8) // 8
@@ -188,7 +190,7 @@ def _bytes_of(tensor: TensorProto, number: int, item: protobuf.Field) -> bytes:
 
 
 def _varints(item: protobuf.Field) -> np.ndarray:
-    """The numbers of a packed list, decoded together: a tensor may have millions."""
+    """Decode the varints of a packed list, vectorized: a tensor may have millions."""
     data = np.frombuffer(item.bytes, np.uint8)
     ends = np.flatnonzero(data < 128)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):

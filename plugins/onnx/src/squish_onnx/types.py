@@ -7,11 +7,11 @@ DTYPES = {
     13: "u64", 14: "complex64", 15: "complex128", 16: "bf16", 17: "f8_e4m3", 18: "f8_e4m3fnuz", 19: "f8_e5m2",
     20: "f8_e5m2fnuz", 21: "u4", 22: "i4", 23: "f4_e2m1", 24: "f8_e8m0", 25: "u2", 26: "i2",
 }  # fmt: skip
-"""TensorProto.DataType -> dtype; strings (8) have none."""
+"""TensorProto.DataType -> dtype; there is none for strings (8)."""
 STRING = 8
 
 FLOATS, INT32S, INT64S, DOUBLES, UINT64S = 4, 5, 7, 10, 11
-"""Fields of TensorProto with values as numbers."""
+"""Numeric fields of TensorProto."""
 VALUES = {
     FLOATS: ("f32", "complex64"),
     INT32S: (
@@ -22,12 +22,12 @@ VALUES = {
     DOUBLES: ("f64", "complex128"),
     UINT64S: ("u32", "u64"),
 }  # fmt: skip
-"""Field with values -> dtypes that are stored in it."""
+"""Numeric field -> dtypes that it stores."""
 VALUE_NAMES = {
     FLOATS: "float_data", INT32S: "int32_data", INT64S: "int64_data", DOUBLES: "double_data", UINT64S: "uint64_data",
 }  # fmt: skip
 FIXED = {FLOATS: 4, DOUBLES: 8}
-"""Bytes of a number in the fields that are no varints."""
+"""Bytes per number in the fields that are not varints."""
 
 GRAPH, METADATA = 7, 14
 """Fields of ModelProto."""

@@ -21,7 +21,7 @@ OPTIONS = {
 
 @hookimpl
 def squish_sources() -> list[SourceInfo]:
-    """The sources of this plugin."""
+    """Return the sources of this plugin."""
     return [
         SourceInfo(
             id=name,
@@ -43,7 +43,7 @@ def squish_sources() -> list[SourceInfo]:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish serve` and `squish refs`."""
+    """Add `squish serve` and `squish refs`."""
     from .commands import EXAMPLES, refs, serve
 
     for name, command in (("serve", serve), ("refs", refs)):

@@ -1,4 +1,4 @@
-"""Failures of requests as typed errors, which name the address without its secrets."""
+"""Typed errors for failed requests; they show the address without its secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from squish_core.api import ErrorCode, FileAccessError, FormatError, MissingFileError, SquishError
 
 from .settings import Settings
-from .store import Answer, RequestError
+from .store import RequestError, Response
 
 CREDENTIALS = {
     "http": "Put user and password into the address, or use one that is signed.",
@@ -17,7 +17,7 @@ CREDENTIALS = {
     "az": "Credentials are looked for in AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or a SAS token.",
     "hf": "The token is looked for in HF_TOKEN, then where `hf auth login` puts it.",
 }
-"""Source id -> where its client looks for credentials."""
+"""Source id -> hint about its credentials."""
 MIRRORS = "Mirrors that have different tags: SQUISH_SOURCE=pin=size compares sizes alone."
 REPLACED = "Open it again; what was read before is of the old content."
 RENEW = (
@@ -39,7 +39,7 @@ ERRORS: dict[str, Callable[[str, Settings], SquishError]] = {
     ),
     "range": lambda *_: _not_a_range(),
     "redirect": lambda *_: FileAccessError(
-        "the server redirects to an address that is not followed", code="redirect",
+        "the server redirects to an address that Squish does not follow", code="redirect",
         hint="Use the address that it leads to.",
     ),
     "host": lambda *_: FileAccessError(
@@ -53,44 +53,44 @@ ERRORS: dict[str, Callable[[str, Settings], SquishError]] = {
         "the server's certificate is not trusted", code="certificate",
         hint="SSL_CERT_FILE may name a file with the certificate of its authority.",
     ),
-    "refused": lambda *_: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
+    "refused": lambda *_: FileAccessError("the server rejects the request", code="rejected", hint="Check the address."),
     "unreachable": lambda _, settings: FileAccessError(
         f"cannot be reached within {settings.deadline:g} s", code=ErrorCode.UNREACHABLE,
         hint="Try again; SQUISH_SOURCE=deadline=... allows more time.",
     ),
 }  # fmt: skip
-"""Kind of a failed request -> its error, of a source id and settings."""
+"""Kind of a failed request -> function from the source id and the settings to its error."""
 
 
 def error_of(
     failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings, *, is_open: bool = False
 ) -> SquishError:
-    """The error for a failed request; `is_open`: for a file that could be read before."""
+    """Return the error for a failed request; `is_open`: whether the file was readable before."""
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
-    facts = facts or (["no complete answer"] if failure.kind == "unreachable" else [])
+    facts = facts or (["no complete response"] if failure.kind == "unreachable" else [])
     kind = "expired" if failure.kind == "denied" and is_open else failure.kind
     return ERRORS[kind](source_id, settings).within(file=file, offset=offset, found=", ".join(facts) or None)
 
 
-def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:
-    """Raise FormatError unless an answer is the requested byte range, unencoded, of the content that was opened."""
-    if answer.encoding not in (None, "identity"):
-        raise _wrong_range(file, start, "bytes as they are", f"Content-Encoding {answer.encoding!r}")
+def check_response(response: Response, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:
+    """Raise FormatError unless a response is the requested range, unencoded, of the opened content."""
+    if response.encoding not in (None, "identity"):
+        raise _wrong_range(file, start, "unencoded bytes", f"Content-Encoding {response.encoding!r}")
     if pin is not None:
-        check_pin(answer, file, pin, settings)
-    if answer.start != start or len(answer.data) != stop - start:
+        check_pin(response, file, pin, settings)
+    if response.start != start or len(response.data) != stop - start:
         raise _wrong_range(
-            file, start, f"{stop - start} bytes from {start}", f"{len(answer.data)} bytes from {answer.start}"
+            file, start, f"{stop - start} bytes from {start}", f"{len(response.data)} bytes from {response.start}"
         )
 
 
-def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
-    """Raise FormatError (code `changed`) if an answer has other content than was opened."""
-    pairs: list[tuple[str, Any, Any]] = [("size", pin.size, answer.size)]
+def check_pin(response: Response, file: str, pin: Any, settings: Settings) -> None:
+    """Raise FormatError (code `changed`) if the content differs from the opened one."""
+    pairs: list[tuple[str, Any, Any]] = [("size", pin.size, response.size)]
     if settings.pin != "size":
-        pairs += [("tag", pin.tag, answer.tag)] if pin.tag or answer.tag else []
-        pairs += [("time", pin.modified, answer.modified)] if not (pin.tag or answer.tag) else []
+        pairs += [("tag", pin.tag, response.tag)] if pin.tag or response.tag else []
+        pairs += [("time", pin.modified, response.modified)] if not (pin.tag or response.tag) else []
     for fact, expected, found in pairs:
         if expected != found:
             hint = REPLACED
@@ -99,7 +99,7 @@ def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
             raise FormatError(
                 "changed while it was open",
                 file=file,
-                offset=answer.start,
+                offset=response.start,
                 expected=f"{fact} {expected}",
                 found=f"{fact} {found}",
                 code=ErrorCode.CHANGED,
@@ -113,7 +113,7 @@ def _wrong_range(file: str, offset: int, expected: str, found: str) -> SquishErr
 
 def _not_a_range() -> FormatError:
     return FormatError(
-        "the server does not answer byte ranges as it should",
+        "the server does not support byte ranges correctly",
         code=ErrorCode.BYTE_RANGE,
-        hint="Download the file, or use a server that answers ranges.",
+        hint="Download the file, or use a server that supports byte ranges.",
     )

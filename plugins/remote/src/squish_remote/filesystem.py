@@ -28,7 +28,7 @@ class SquishFileSystem(AbstractFileSystem):
         self._files = {file.name or virtual.filename: file for file in virtual.reader.image.files}
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """Files under a path."""
+        """List the files below a path."""
         start = f"{self._strip_protocol(path)}/".lstrip("/")
         entries = {}
         for name, file in self._files.items():
@@ -44,7 +44,7 @@ class SquishFileSystem(AbstractFileSystem):
         return list(entries.values()) if detail else list(entries)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """Bytes of a file, or of a range of it."""
+        """Return the bytes of a file, or a range of them."""
         file = self._file(path)
         low, high, _step = slice(start, end).indices(file.size)
         return self._reader.read(file, low, high)

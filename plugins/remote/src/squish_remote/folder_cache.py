@@ -1,4 +1,4 @@
-"""An optional folder with byte ranges of remote files, by URL and pin; each is checked when it is read."""
+"""An optional disk cache of byte ranges of remote files, by URL and pin; each range is verified when read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SUFFIX = ".range"
 
 
 class FolderCache:
-    """Ranges of pinned files in a folder, which processes may share; at most about `size` bytes.
+    """Ranges of pinned files in a folder of about `size` bytes, which processes may share.
 
-    A range is a file that appears by a rename and ends with its digest. One that is damaged, or that cannot be read or
-    written, is fetched.
+    A range is a file that is renamed into place and ends with its digest. A range that is damaged or cannot be read or
+    written is fetched.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -30,7 +30,7 @@ class FolderCache:
         self._lock = threading.Lock()
 
     def read(self, pin: Pin, start: int, stop: int) -> memoryview | None:
-        """The range; None if it is absent or damaged."""
+        """Return a range; None if it is missing or damaged."""
         path = self._path(pin, start, stop)
         try:
             data = path.read_bytes()
@@ -46,7 +46,7 @@ class FolderCache:
         return content
 
     def write(self, pin: Pin, start: int, content: memoryview) -> None:
-        """Keep a range, if the disk allows."""
+        """Store a range, unless the disk is full or read-only."""
         path = self._path(pin, start, start + len(content))
         temporary = path.with_name(f".{os.getpid()}.{os.urandom(8).hex()}")
         try:
@@ -68,7 +68,7 @@ class FolderCache:
         return self._folder / key[:32] / f"{start}-{stop}{_SUFFIX}"
 
     def _make_room(self, added: int) -> None:
-        """Remove the ranges that were used longest ago; looks at the folder only when it may be full."""
+        """Remove the least recently used ranges; list the folder only when it may be full."""
         if self._used is not None:
             self._used += added
         if self._used is not None and self._used <= self._size:
@@ -80,7 +80,7 @@ class FolderCache:
             entry.path.unlink(missing_ok=True)
 
     def _entries(self) -> Iterator[CacheEntry]:
-        """The ranges in the folder."""
+        """Yield the ranges in the folder."""
         for path in self._folder.glob(f"*/*{_SUFFIX}"):
             with suppress(OSError):
                 info = path.stat()

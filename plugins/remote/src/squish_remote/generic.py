@@ -1,4 +1,4 @@
-"""All other schemes, through fsspec (`memory://`, `sftp://`, `zip://...::...`), with the same checks."""
+"""All other URL schemes, through fsspec (`memory://`, `sftp://`, `zip://...::...`), with the same checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from squish_core.api import (
 from .opening import open_file
 from .settings import Settings
 from .source import Connection, StoreFolder
-from .store import Answer, RequestError
+from .store import RequestError, Response
 
 REFUSED = ("reference",)
 """File systems whose files contain addresses."""
@@ -32,7 +32,7 @@ class FsspecOpener(SourceOpener):
         settings = Settings.of(options)
         if any(link.partition("://")[0].lower() in REFUSED for link in url.split("::")):
             raise UsageError(
-                "a reference manifest is not opened: it may name any address",
+                "a reference manifest cannot be opened, because it may refer to any address",
                 found=redact(url),
                 code=ErrorCode.USAGE,
                 hint="Open the files that it was made from; zarr reads the manifest.",
@@ -58,20 +58,20 @@ class FsspecStore:
     def __init__(self, files: Any, deadline: float) -> None:
         self._files, self._deadline = files, deadline
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
-        """A byte range; `tag` and `version` are compared by the caller."""
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
+        """Return a byte range; the caller compares `tag` and `version`."""
         return await self._within(self._range, path, start, stop)
 
-    async def whole(self, path: str, limit: int) -> Answer:
-        """The whole file, of at most `limit` bytes."""
+    async def whole(self, path: str, limit: int) -> Response:
+        """Return the whole file, of at most `limit` bytes."""
         return await self._within(self._range, path, 0, limit)
 
     async def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder."""
+        """Return the names of the files in a folder."""
         listing = await self._within(self._files.ls, folder, True)
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in listing if entry["type"] == "file"]
 
-    def _range(self, path: str, start: int, stop: int) -> Answer:
+    def _range(self, path: str, start: int, stop: int) -> Response:
         info = self._files.info(path)  # for each range: it shows whether the file changed
         if info.get("type") == "directory":
             raise FileNotFoundError(path)
@@ -80,7 +80,7 @@ class FsspecStore:
         tag = next((str(info[key]) for key in ("ETag", "etag", "checksum", "sha256") if info.get(key)), None)
         times = ("mtime", "LastModified", "last_modified", "created")
         modified = next((str(info[key]) for key in times if info.get(key)), None)
-        return Answer(memoryview(data), start, size, tag, modified, None, None)
+        return Response(memoryview(data), start, size, tag, modified, None, None)
 
     async def _within(self, call: Any, *arguments: Any) -> Any:
         try:
@@ -110,7 +110,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     if scheme not in available_protocols() and "::" not in url:
         raise UsageError(
-            "nothing opens addresses of this scheme",
+            "no source opens addresses of this scheme",
             found=redact(url),
             code=ErrorCode.USAGE,
             expected="https, s3, gs, az, hf, or a scheme of fsspec, such as sftp",

@@ -51,7 +51,7 @@ class HubOpener(SourceOpener):
 
 
 def _parse(url: str) -> tuple[str, str | None, str]:
-    """Repository, revision and path of an address."""
+    """Split an address into repository, revision and path."""
     owner, _, rest = url.removeprefix("hf://").partition("/")
     repo, _, path = rest.partition("/")
     repo, at, revision = repo.partition("@")
@@ -66,7 +66,7 @@ def _parse(url: str) -> tuple[str, str | None, str]:
 
 
 def _resolve(repository: str, revision: str | None, url: str) -> tuple[str, list[str], str, str | None]:
-    """The commit, the names of its files, the Hub's address and the token."""
+    """Resolve a revision: return the commit, its file names, the Hub's address and the token."""
     try:
         import huggingface_hub
         from huggingface_hub import constants, errors
@@ -97,7 +97,7 @@ def _resolve(repository: str, revision: str | None, url: str) -> tuple[str, list
 
 
 def _split_path(files: list[str], path: str, address: str) -> tuple[str, str]:
-    """Folder and file name of a path; no file name for a folder."""
+    """Split a path into folder and file name; the name of a folder is empty."""
     if path in files:
         folder, _, name = path.rpartition("/")
         return folder, name
@@ -108,7 +108,7 @@ def _split_path(files: list[str], path: str, address: str) -> tuple[str, str]:
 
 
 def _folders(files: list[str], prefix: str) -> dict[str, tuple[str, ...]]:
-    """The files of each folder below a prefix."""
+    """Return the files of each folder below a prefix."""
     folders: dict[str, list[str]] = {"": []}
     for file in files:
         if file.startswith(prefix):

@@ -29,7 +29,7 @@ from .upload import BucketTarget
 
 
 class WebOpener(SourceOpener):
-    """`http://` and `https://`: one file, or a folder if the address ends in a slash. No listing is read."""
+    """`http://` and `https://`: one file, or a folder if the address ends in a slash. Folders are not listed."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         settings = Settings.of(options)
@@ -65,7 +65,7 @@ class BucketOpener(SourceOpener):
         return open_file(Connection(root, settings), last)
 
     def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
-        """The version that was opened, where the bucket keeps versions."""
+        """Reopen the same version if the bucket keeps versions."""
         version = f"?versionId={quote(pin.version, safe='')}" if pin.version and "?" not in pin.url else ""
         return self.open(pin.url + version, options)
 
@@ -100,7 +100,7 @@ def _split(url: str) -> Any:
 
 
 def _authorization(netloc: str) -> dict[str, str]:
-    """The header for the user and password in an address, sent to no other host."""
+    """Return the header for the user and password in an address; it is sent to this host only."""
     login, at, _ = netloc.rpartition("@")
     if not at:
         return {}
@@ -108,7 +108,7 @@ def _authorization(netloc: str) -> dict[str, str]:
 
 
 def open_file(connection: Connection, name: str) -> Source:
-    """The file of that name in the connection's folder, or the folder."""
+    """Open a file or folder in the connection's folder by name."""
     try:
         if not name:
             return RemoteFolder(connection)
@@ -128,7 +128,7 @@ def open_file(connection: Connection, name: str) -> Source:
 
 
 def _as_folder(connection: Connection, name: str) -> Source | None:
-    """The folder of that name; None if there are no files in it."""
+    """Open a folder by name; None if it contains no files."""
     with suppress(SquishError):
         if connection.run(connection.names(name)):
             connection.enter(name)

@@ -1,4 +1,4 @@
-"""Byte ranges as requests: near ones are merged, long ones split."""
+"""Requests for byte ranges: adjacent ranges are merged, long ones split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Range = tuple[int, int]
 
 @frozen
 class Piece:
-    """One request from `start` to `stop`; `useful` of its bytes are needed, the others lie between ranges."""
+    """One request from `start` to `stop`; `useful` of its bytes are needed, the others are gaps between ranges."""
 
     start: int
     stop: int
@@ -20,7 +20,7 @@ class Piece:
 
 
 def merge(ranges: Iterable[Range], gap: int, limit: int) -> list[Piece]:
-    """Pieces that cover the ranges in offset order: ranges at most `gap` bytes apart share one, up to `limit` bytes.
+    """Merge ranges at most `gap` bytes apart into pieces of up to `limit` bytes, in offset order.
 
     A range longer than `limit` is a piece by itself.
     """
@@ -37,7 +37,7 @@ def merge(ranges: Iterable[Range], gap: int, limit: int) -> list[Piece]:
 
 
 def split(piece: Piece, limit: int) -> Sequence[Range]:
-    """(start, stop) of the requests for a piece: of equal length, about `limit` bytes, at most half as much again."""
+    """Split a piece into requests (start, stop) of equal length: about `limit` bytes, at most 1.5 times that."""
     length = piece.stop - piece.start
     size = -(-length // max(1, round(length / limit)))
     return [(start, min(start + size, piece.stop)) for start in range(piece.start, piece.stop, size)]

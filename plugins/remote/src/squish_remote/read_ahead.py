@@ -1,4 +1,4 @@
-"""Reading ahead: announced ranges are fetched before they are read, in bounded memory."""
+"""Read-ahead: announced ranges are prefetched in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from .pieces import Piece, Range, merge, split
 from .settings import Settings
 
-Request = Callable[[Any, int, int], Awaitable[memoryview]]
+FetchRange = Callable[[Any, int, int], Awaitable[memoryview]]
 
 
 class _Prefetch:
@@ -25,10 +25,13 @@ class _Prefetch:
 
 
 class ReadAhead:
-    """The announced ranges of all files of a model, in order. Each is fetched once and kept until it is read; a range
-    that is read again is fetched again. Everything runs in the thread of the event loop."""
+    """The announced ranges of all files of a model, in order.
 
-    def __init__(self, request: Request, settings: Settings) -> None:
+    Each range is fetched once and kept until it is read; reading it again fetches it again. All methods run in the
+    thread of the event loop.
+    """
+
+    def __init__(self, request: FetchRange, settings: Settings) -> None:
         self._request, self._settings = request, settings
         self._queue: list[_Prefetch] = []
         self._next = 0
@@ -36,7 +39,7 @@ class ReadAhead:
         self._bytes = 0
 
     async def announce(self, file: Any, ranges: Sequence[Range]) -> None:
-        """Queue ranges of a file behind those announced before; no ranges: forget all that were announced."""
+        """Queue ranges of a file after the announced ones; without ranges, cancel all announced ones."""
         if not ranges:
             for prefetch in self._queue:
                 if prefetch.task is not None and not prefetch.readers:  # another thread may be waiting for it
@@ -55,7 +58,7 @@ class ReadAhead:
         self._start()
 
     async def take(self, file: Any, offset: int, length: int) -> memoryview | None:
-        """An announced range; None if part of it was not announced, or was read before."""
+        """Return an announced range; None if part of it was not announced or is already read."""
         pieces = self._covering(file, offset, offset + length)
         if pieces is None:
             return None
@@ -115,7 +118,7 @@ class ReadAhead:
 
 
 def _retrieve_error(task: asyncio.Task[memoryview]) -> None:
-    """Retrieve a task's error, so that asyncio does not report it: the range may never be read."""
+    """Retrieve the error of a task, because asyncio reports errors that nobody retrieves."""
     if not task.cancelled():
         task.exception()
 
@@ -132,7 +135,7 @@ def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 def _useful(piece: Piece, bounds: Range) -> int:
-    """Bytes of a request that will be read."""
+    """Return the number of bytes of a request that will be read."""
     is_unsplit = bounds == (piece.start, piece.stop)
     return piece.useful if is_unsplit else bounds[1] - bounds[0]
 

@@ -15,22 +15,22 @@ ZARR_DTYPES = {
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "complex64": "complex64",
     "complex128": "complex128",
 }  # fmt: skip
-"""Dtypes with a zarr v3 name; others are listed as bytes."""
+"""Dtypes with a zarr v3 name; others become bytes."""
 
 
 def manifest(file: File, address: str) -> dict[str, Any]:
-    """References to every tensor of a file.
+    """Build the reference manifest of a file.
 
-    A dense tensor is an array of its dtype and shape; a part of a quantized one, or of a dtype that zarr has no name
-    for, an array of bytes with the encoding in its attributes. zarr does not decode those.
+    A dense tensor is an array of its dtype and shape. A part of a quantized tensor, or a tensor of a dtype without a
+    zarr name, is an array of bytes with the encoding in its attributes, which zarr does not decode.
 
     Parameters
     ----------
     file
         An open file.
     address
-        Path or URL that readers shall use; files of a folder lie under it. Of a file that is presented in another
-        format (`File.as_format`), the address of the stored one.
+        Path or URL for readers; the files of a folder are below it. For a file presented in another format
+        (`squish.as_format`), the address of the stored file.
 
     Returns
     -------
@@ -40,14 +40,14 @@ def manifest(file: File, address: str) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        A part does not lie in one range of a stored file as it is (code `reference`).
+        A part is not one contiguous range of a stored file (code `reference`).
     """
     if redact(address) != address:
         raise UsageError(
             "an address with secrets cannot be stored",
             found=redact(address),
             code="reference",
-            hint="Give it without user, password and query; whoever reads the manifest has credentials of their own.",
+            hint="Pass it without user, password and query; readers of the manifest use their own credentials.",
         )
     stored = file.source.origin if isinstance(file.source, VirtualSource) else file
     files = [_pin(stored, number) for number in range(len(stored.index.files))]
@@ -63,7 +63,7 @@ def manifest(file: File, address: str) -> dict[str, Any]:
 
 
 def _arrays(name: str, tensor: Tensor) -> list[tuple[str, dict[str, Any], Part]]:
-    """Path, metadata and part of each array of a tensor."""
+    """Return the path, metadata and part of each array of a tensor."""
     encoding = tensor.spec.encodings[0]
     if encoding.codec == DENSE and tensor.spec.dtype in ZARR_DTYPES:
         part = encoding.parts["data"]
@@ -106,7 +106,7 @@ def _chunk(array: dict[str, Any]) -> str:
 
 
 def _range(file: File, address: str, part: Part, name: str) -> list[Any] | str:
-    """Address, offset and length of a part."""
+    """Return the address, offset and length of a part."""
     if not part.nbytes:
         return ""
     if part.filters or part.data is not None or len(part.segments) != 1:

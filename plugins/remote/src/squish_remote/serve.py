@@ -1,6 +1,6 @@
 """Serve a checkpoint as another format: HTTP/1.1 over the output image; nothing is written.
 
-Answers follow RFC 9110: one range of bytes (several are answered with the whole file), If-Match, If-None-Match and
+Responses follow RFC 9110: one byte range (a request for several gets the whole file), If-Match, If-None-Match and
 If-Range against a strong tag made of the job and the file's name. HEAD has no ranges.
 """
 
@@ -19,7 +19,7 @@ from squish_core.api import File, Source, UsageError
 PIECE = 256 << 10
 """Bytes per send."""
 READS = 4
-"""Ranges to read or encode at once; other clients wait."""
+"""Number of ranges to read or encode concurrently; other clients wait."""
 
 
 SHUTDOWN = 1.0
@@ -32,7 +32,7 @@ class ImageServer:
     Parameters
     ----------
     source
-        The open file that is presented; it must not change.
+        The open file to serve; it must not change.
     virtual
         `squish.as_format(source, ...)`.
     """
@@ -47,7 +47,7 @@ class ImageServer:
         self._reads = asyncio.Semaphore(READS)
 
     def application(self) -> web.Application:
-        """The files under their names; any other path is 404."""
+        """Return the application, which serves files by name and 404 for any other path."""
         application = web.Application()
         application.router.add_get("/{name:.+}", self._answer, allow_head=True)
         return application
@@ -85,7 +85,7 @@ class ImageServer:
         return response
 
     async def _send(self, response: web.StreamResponse, request: web.Request, chunks: Iterator[Any]) -> None:
-        """Send the chunks. After an error or a change of the source the connection ends: no other bytes follow."""
+        """Send the chunks; close the connection after an error or a change of the source."""
         try:
             while True:
                 async with self._reads:
@@ -103,7 +103,7 @@ class ImageServer:
 
 
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
-    """Start and stop of a Range header; an empty range if it cannot be satisfied, None if it is to be ignored.
+    """Parse a Range header to start and stop; an empty range if unsatisfiable, None if it must be ignored.
 
     Source: RFC 9110, section 14.
 
@@ -128,7 +128,7 @@ def byte_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; `ready` receives the address. UsageError if it cannot be listened on."""
+    """Serve until interrupted; `ready` receives the address. Raise UsageError if the port cannot be opened."""
 
     async def main() -> None:
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=SHUTDOWN)
@@ -153,7 +153,7 @@ def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None])
 
 
 def _matches(header: str | None, tag: str, *, default: bool, weak: bool = False) -> bool:
-    """Whether a list of tags names this one; `weak` ignores their strength. `default` without the header."""
+    """Return whether a list of tags contains this one (`weak`: by weak comparison); `default` without a header."""
     if header is None:
         return default
     tags = [item.strip() for item in header.split(",")]

@@ -1,4 +1,4 @@
-"""Options of a remote source, checked."""
+"""Validated options of a remote source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PINS = ("match", "compare", "size")
 
 @frozen(kw_only=True)
 class Settings:
-    """How a remote file is read; the declaration of the plugin says what each option does."""
+    """Settings for reading a remote file; the plugin's declaration documents each option."""
 
     deadline: float = 60.0
     pin: str = "match"
@@ -28,7 +28,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """Build from options as text or numbers; UsageError for an invalid one."""
+        """Parse options (text or numbers); raise UsageError for an invalid one."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             if field.name not in options:

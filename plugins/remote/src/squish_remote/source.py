@@ -1,4 +1,4 @@
-"""Remote files and folders as sources: the cached bytes of each file, the requests for others, and their failures."""
+"""Remote files and folders as sources: cached bytes, requests for others, and their failures."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from attrs import evolve, frozen
 
 from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Statement, Traffic, closed
 
-from .failures import check_answer, error_of
+from .failures import check_response, error_of
 from .folder_cache import FolderCache
 from .pieces import Range, merge, split
 from .read_ahead import ReadAhead
 from .settings import Settings
 from .statements import Statements
-from .store import Answer, RequestError
+from .store import RequestError, Response
 
 HEAD, TAIL = 64 << 10, 64
 """Bytes at the start and end of each file to cache."""
 SETTLE = 1.0
-"""Seconds that cancelled requests may take to end."""
+"""Seconds to wait for cancelled requests."""
 
 
 class Requests(Protocol):
     """The requests of a store; see `store.Store`. Failures are `RequestError`."""
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
-        """A byte range."""
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
+        """Return a byte range."""
         ...
 
-    async def whole(self, path: str, limit: int) -> Answer:
-        """A small file."""
+    async def whole(self, path: str, limit: int) -> Response:
+        """Return a small file."""
         ...
 
     async def names(self, folder: str) -> list[str]:
-        """The files of a folder."""
+        """Return the files of a folder."""
         ...
 
 
 @frozen(kw_only=True)
 class StoreFolder:
-    """A folder of a store. Errors show `address`; `prefix` leads to the folder in the store."""
+    """A folder of a store. `address`: for messages. `prefix`: path of the folder in the store."""
 
     source_id: str
     store: Requests
@@ -54,11 +54,11 @@ class StoreFolder:
     address: str
     is_listed: bool = False
     version: str | None = None
-    """Version of the one file that the address names."""
+    """Version of the file at the address."""
     commit: str | None = None
-    """The version to which the address pins all files."""
+    """Version to which the address pins all files."""
     listing: Mapping[str, tuple[str, ...]] | None = None
-    """Folder -> names of its files, if they are listed already."""
+    """Folder -> names of its files, if already listed."""
 
 
 class OpenFile:
@@ -69,7 +69,7 @@ class OpenFile:
         self.tail = memoryview(b"")
 
     def cached(self, offset: int, length: int) -> memoryview | None:
-        """A range within the cached bytes."""
+        """Return a range within the cached bytes."""
         if offset + length <= len(self.head):
             return self.head[offset : offset + length]
         start = self.pin.size - len(self.tail)
@@ -91,14 +91,14 @@ class Connection:
         self._cache = FolderCache(Path(settings.cache), settings.cache_size) if settings.cache else None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The result of a coroutine; ClosedError if the source is closed meanwhile."""
+        """Run a coroutine in the event loop; raise ClosedError if the source is closed meanwhile."""
         future = self._loop.submit(coroutine)
         try:
             return future.result()
         except CancelledError:
             pass
         except BaseException:
-            future.cancel()  # for example after an interrupt: the request must not stay behind
+            future.cancel()  # for example after an interrupt, so that no request remains
             raise
         raise closed(self.root.address)
 
@@ -107,7 +107,7 @@ class Connection:
         self._loop.close()
 
     def address(self, path: str) -> str:
-        """The address of a file, for messages."""
+        """Return the address of a file, for messages."""
         return f"{self.root.address}{path}"
 
     def enter(self, folder: str) -> None:
@@ -117,7 +117,7 @@ class Connection:
         self._listings, self._files = {"": self._listings[folder]}, {}
 
     async def open(self, name: str) -> OpenFile:
-        """A file by its name in the folder, from its first bytes; remembered, so that all see one content."""
+        """Open a file of the folder by its first bytes, once, so that all readers see the same content."""
         if name not in self._files:
             file = await self._first(name)
             self._files.setdefault(name, file)
@@ -135,7 +135,7 @@ class Connection:
         return tuple(name for name, result in zip(names, results) if isinstance(result, OpenFile))
 
     async def names(self, folder: str) -> tuple[str, ...]:
-        """The files of a folder, listed once; none of a subfolder that does not exist."""
+        """List the files of a folder, once; a missing subfolder is empty."""
         if folder not in self._listings and self.root.listing is not None:
             return ()
         if folder not in self._listings:
@@ -150,21 +150,21 @@ class Connection:
         return self._listings[folder]
 
     async def request(self, file: OpenFile, start: int, stop: int) -> memoryview:
-        """One byte range of an open file, checked; from the folder cache, if it is there."""
+        """Return one verified byte range of an open file, from the folder cache if possible."""
         cache = self._cache if file.pin.tag or file.pin.version or file.pin.modified else None
         if cache and (data := await asyncio.to_thread(cache.read, file.pin, start, stop)) is not None:
             self.cached += stop - start
             return data
         self.requests += 1
         self.fetched += stop - start
-        answer = await self._range(file.path, start, stop, file.pin)
-        check_answer(answer, self.address(file.path), start, stop, self.settings, file.pin)
+        response = await self._range(file.path, start, stop, file.pin)
+        check_response(response, self.address(file.path), start, stop, self.settings, file.pin)
         if cache:
-            await asyncio.to_thread(cache.write, file.pin, start, answer.data)
-        return answer.data
+            await asyncio.to_thread(cache.write, file.pin, start, response.data)
+        return response.data
 
     async def fetch(self, file: OpenFile, ranges: Sequence[Range]) -> list[memoryview]:
-        """Byte ranges: near ones in one request, long ones in several."""
+        """Fetch byte ranges: adjacent ranges in one request, long ones in several."""
         pieces = merge(ranges, self.settings.gap, self.settings.piece)
         contents = await _all(self._piece(file, split(piece, self.settings.piece)) for piece in pieces)
         views = []
@@ -187,32 +187,32 @@ class Connection:
         return out.toreadonly()
 
     async def _first(self, name: str) -> OpenFile:
-        """Open a file: one request for its first bytes; a whole small one from a server without byte ranges."""
+        """Open a file by its first bytes, or read a small file whole if the server has no byte ranges."""
         address, version = self.address(name), self.root.version
         try:
-            answer = await self._range(name, 0, HEAD, None)
+            response = await self._range(name, 0, HEAD, None)
         except SquishError as error:
             if error.code != ErrorCode.BYTE_RANGE:
                 raise
-            answer = await self._whole(name, error)
-        check_answer(answer, address, 0, min(HEAD, answer.size), self.settings)
+            response = await self._whole(name, error)
+        check_response(response, address, 0, min(HEAD, response.size), self.settings)
         pin = Pin(
             url=address,
-            size=answer.size,
-            tag=answer.tag,
-            modified=answer.modified,
-            version=answer.version or version or self.root.commit,
+            size=response.size,
+            tag=response.tag,
+            modified=response.modified,
+            version=response.version or version or self.root.commit,
         )
-        return OpenFile(name, pin, answer.data)
+        return OpenFile(name, pin, response.data)
 
-    async def _whole(self, name: str, refusal: SquishError) -> Answer:
+    async def _whole(self, name: str, refusal: SquishError) -> Response:
         try:
             return await self.root.store.whole(self.root.prefix + name, HEAD)
         except RequestError:
             pass
         raise refusal
 
-    async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Answer:
+    async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Response:
         tag = pin.tag if pin and self.settings.pin == "match" and not (pin.tag or "W/").startswith("W/") else None
         version = pin.version if pin and not self.root.commit else self.root.version
         async with self._slots:
@@ -231,7 +231,7 @@ class Connection:
 
 
 class RemoteSource(Source):
-    """A remote file: its first 64 KiB and last 64 bytes are cached, everything else is fetched when read."""
+    """A remote file; its first 64 KiB and last 64 bytes are cached, other bytes are fetched on access."""
 
     is_remote = True
 
@@ -242,7 +242,7 @@ class RemoteSource(Source):
         self.pin: Pin | None = file.pin
         self._connection, self._file, self._is_root = connection, file, is_root
         if file.pin.tag is None and file.pin.modified is None and file.pin.version is None:
-            message = "the server names neither a tag nor a time: only a change of size would be noticed"
+            message = "the server sends neither a tag nor a time, so only a change of size is detected"
             self.findings = (Problem(code="unpinned", severity="note", where=self.filename, message=message),)
 
     def unmapped(self) -> Source:
@@ -309,7 +309,7 @@ class RemoteSource(Source):
         return names
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        """The folders of a listing that is at hand; a store is not asked for them."""
+        """Return the subfolders if they are already listed; do not request a listing."""
         prefix = f"{folder}/" if folder else ""
         listed = self._connection.root.listing or {}
         below = (path.removeprefix(prefix) for path in listed if path.startswith(prefix) and path != folder)
@@ -340,19 +340,19 @@ def _contains(piece: Range, range_: Range) -> bool:
 
 
 def _within(piece: Range, stored: Mapping[Range, memoryview]) -> memoryview:
-    """The bytes of a piece, from the range that contains it."""
+    """Return the bytes of a piece, from the range that contains it."""
     offset, length = piece
     range_ = next(range_ for range_ in stored if _contains(piece, range_))
     return stored[range_][offset - range_[0] : offset - range_[0] + length]
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Results of concurrent coroutines; the first error cancels the others."""
+    """Run coroutines concurrently and return their results; the first error cancels the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks, timeout=SETTLE)  # none of them is under way when the error is known
+        await asyncio.wait(tasks, timeout=SETTLE)  # no request is pending when the error is raised
         raise

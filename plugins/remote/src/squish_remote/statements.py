@@ -1,4 +1,4 @@
-"""Statements about bytes that opening did not read: each is compared with the file before these bytes are used."""
+"""Statements about unread bytes; each is compared with the file before these bytes are used."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .pieces import Range
 
 
 class Statements:
-    """The statements about a model's files, by path, and which of them were compared."""
+    """The statements about a model's files, by path, and which of them are verified."""
 
     def __init__(self) -> None:
         self._by_path: dict[str, list[Statement]] = {}
         self._checked: set[int] = set()
 
     def add(self, statements: Iterable[Statement], path: str) -> None:
-        """Add statements; `path` is the file of those that name none."""
+        """Add statements; `path` is the default file."""
         added: dict[str, list[Statement]] = {}
         for statement in statements:
             added.setdefault(statement.path or path, []).append(statement)
@@ -26,7 +26,7 @@ class Statements:
             self._by_path[name] = sorted([*self._by_path.get(name, ()), *listed], key=lambda each: each.start)
 
     def due(self, path: str, ranges: Iterable[Range]) -> list[Statement]:
-        """The statements about any byte of these ranges. Statements about one file do not overlap."""
+        """Return the unverified statements that overlap these ranges; statements about one file do not overlap."""
         listed, due = self._by_path.get(path, []), dict[int, Statement]()
         for offset, length in ranges if listed else ():
             place = bisect_left(listed, offset + length, key=lambda statement: statement.start)
@@ -36,13 +36,13 @@ class Statements:
         return [statement for key, statement in due.items() if key not in self._checked]
 
     def check(self, due: Sequence[Statement], stored: Mapping[int, memoryview], file: str) -> None:
-        """Compare statements with the stored bytes, by offset; FormatError for the first contradiction."""
+        """Compare statements with the stored bytes, by offset; raise FormatError for the first contradiction."""
         for statement in due:
             statement.check(stored, file)
             self._checked.add(id(statement))
 
     def with_content(self, path: str, ranges: Iterable[Range]) -> tuple[Range, ...]:
-        """The ranges, each after the bytes that are to be compared first and that lie outside of it."""
+        """Return the ranges, each preceded by the bytes outside of it that must be compared first."""
         announced: list[Range] = []
         for offset, length in ranges:
             content = {

@@ -1,4 +1,4 @@
-"""The only module that uses obstore: requests for byte ranges and listings, their answers and failures."""
+"""Requests for byte ranges and listings, and their failures; the only module that uses obstore."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from obstore.store import HTTPStore, MemoryStore, from_url
 RETRIES = 10
 """Maximum retries of one request; usually the deadline ends them earlier."""
 PAUSES = (0.4, 1.2)
-"""Seconds before each retry of a refused connection, if the server has not answered before."""
+"""Seconds before each retry of a refused connection, if the server has never answered."""
 GRACE = 2.0
-"""Seconds at the end of the process for requests that were just cancelled."""
+"""Seconds to wait at exit for cancelled requests."""
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """Environment variables of the clients that explicit client options would override."""
 _UNDATED = 0
@@ -48,8 +48,8 @@ class RequestError(Exception):
 
 
 @frozen
-class Answer:
-    """Bytes from `start`, and the server's statements about the whole file."""
+class Response:
+    """Bytes from `start`, and the size, tag and time of the file."""
 
     data: memoryview
     start: int
@@ -61,7 +61,7 @@ class Answer:
 
 
 class Store:
-    """One server or bucket. Its requests are coroutines; each ends by its deadline."""
+    """One server or bucket. Requests are coroutines with a deadline."""
 
     def __init__(self, url: str, deadline: float, headers: dict[str, str] | None = None) -> None:
         limit = timedelta(seconds=deadline)
@@ -87,24 +87,24 @@ class Store:
         once: Any = {**retry, "max_retries": 0}
         self._first: Any = make(url, client_options=client, retry_config=once)
 
-    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
-        """A byte range; `tag`: only if the content still has it."""
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Response:
+        """Return a byte range; with `tag`, only if the content still has this tag."""
         options: dict[str, Any] = {"range": (start, stop)}
         options |= {"if_match": tag} if tag else {}
         options |= {"version": version} if version else {}
         return await self._answer(path, options, None)
 
-    async def whole(self, path: str, limit: int) -> Answer:
-        """The whole file if it has at most `limit` bytes; else RequestError "range", before its bytes are read."""
+    async def whole(self, path: str, limit: int) -> Response:
+        """Return a file of at most `limit` bytes; raise RequestError "range" for a larger one before reading it."""
         return await self._answer(path, {}, limit)
 
     async def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder."""
+        """Return the names of the files in a folder."""
         listing = await self._read(lambda store: _tracked(obstore.list_with_delimiter_async(store, folder or None)))
         return [meta["path"].rpartition("/")[2] for meta in listing["objects"]]
 
     async def has(self, path: str) -> bool:
-        """Whether there is an object."""
+        """Return whether an object exists."""
         try:
             await self._read(lambda store: _tracked(obstore.head_async(store, path)))
         except RequestError as failure:
@@ -114,17 +114,17 @@ class Store:
         return True
 
     async def below(self, folder: str) -> list[str]:
-        """Paths of all objects in a folder and the folders in it."""
+        """Return the paths of all objects below a folder."""
         listing = await self._read(lambda store: _tracked(obstore.list(store, folder).collect_async()))
         return [meta["path"].removeprefix(f"{folder}/") for meta in listing]
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
-        """Write a small object; `create`: RequestError "exists" if there is one."""
+        """Write a small object; with `create`, raise RequestError "exists" if it exists."""
         mode: Any = "create" if create else "overwrite"
         await self._within(_tracked(obstore.put_async(self._store, path, data, mode=mode, use_multipart=False)))
 
     async def upload(self, path: str, chunks: AsyncIterator[Any], part: int, concurrency: int) -> None:
-        """Write a large object in parts of `part` bytes; what `chunks` raises aborts it and is raised again."""
+        """Write a large object in parts of `part` bytes; an error of `chunks` aborts the upload and is raised again."""
         upload: Any = obstore.put_async(
             self._store, path, chunks, use_multipart=True, chunk_size=part, max_concurrency=concurrency
         )
@@ -134,17 +134,17 @@ class Store:
         """Remove an object."""
         await self._within(_tracked(obstore.delete_async(self._store, path)))
 
-    async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Answer:
+    async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Response:
         return await self._read(lambda store: self._get(store, path, options, limit))
 
-    async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Answer:
+    async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Response:
         result = await _tracked(obstore.get_async(store, path, options=options))
         meta = result.meta
         if limit is not None and meta["size"] > limit:
             raise RequestError("range")
         start, _ = result.range
         modified: datetime = meta["last_modified"]
-        return Answer(
+        return Response(
             data=memoryview(await _tracked(result.bytes_async())),
             start=start,
             size=meta["size"],
@@ -155,7 +155,7 @@ class Store:
         )
 
     async def _read(self, request: Callable[[Any], Any]) -> Any:
-        """The answer to a request of a store; the first one ends early if no retry can help.
+        """Run a request; the first request to a store fails early if a retry cannot help.
 
         The client would retry an unknown host, an untrusted certificate or a refused connection until the deadline.
         """
@@ -175,7 +175,7 @@ class Store:
             raise
 
     async def _first_answer(self, request: Callable[[Any], Any], client: Any, end: float) -> Any:
-        """The answer to a client that retries nothing; refused connections are retried after PAUSES."""
+        """Run a request with a client without retries; retry refused connections after PAUSES."""
         retries = 0
         while True:
             try:
@@ -192,7 +192,7 @@ class Store:
         return await self._run(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
 
     async def _run(self, request: Any) -> Any:
-        """The answer to a request; RequestError for every error of the client."""
+        """Run a request; convert every error of the client to RequestError."""
         try:
             return await request
         except TimeoutError:
@@ -203,7 +203,7 @@ class Store:
 
 
 _requests: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The futures of obstore's requests: its threads keep each until they have called back, also of a cancelled one."""
+"""Futures of obstore's requests; its threads hold each until they have called back, even after cancellation."""
 
 
 def _tracked(request: Any) -> Any:
@@ -212,12 +212,14 @@ def _tracked(request: Any) -> Any:
 
 
 def _await_callbacks(process: int) -> None:
-    """Wait, GRACE at most, for the requests that the loops cancelled: a thread that calls back into an interpreter
-    that is ending aborts the process, and its exit status is lost."""
+    """Wait at most GRACE for cancelled requests.
+
+    A thread that calls back during interpreter shutdown aborts the process, and the exit status is lost.
+    """
     end = time.monotonic() + (GRACE if os.getpid() == process else 0)
     while _requests and time.monotonic() < end:
         time.sleep(0.001)
-        MemoryStore()  # any call of obstore drops what its threads left to drop
+        MemoryStore()  # any call of obstore releases what its threads left
 
 
 # Finalizers run in reverse order: this one, made before any loop, after those that cancel the requests.

@@ -22,7 +22,7 @@ PARTS = 9000
 UNKNOWN = 64 << 20
 """Part size for files of unknown size: enough for 500 GB."""
 LOCK = ".squish-lock"
-"""Suffix of the object that a writer creates while it completes a large file: only one can, so only one wins."""
+"""Suffix of the lock object of a large file: only one writer can create it, so only one completes the file."""
 
 
 class Abandoned(Exception):  # noqa: N818 - it ends an upload on purpose
@@ -58,15 +58,15 @@ class BucketTarget(RemoteTarget):
         self._loop.close()
 
     def key(self, path: str) -> str:
-        """The object of a path."""
+        """Return the key of a path."""
         return f"{self._key}/{path}" if path else self._key
 
     def address(self, path: str) -> str:
-        """The address of a path, for messages."""
+        """Return the address of a path, for messages."""
         return f"{self.name}/{path}" if path else self.name
 
     def run(self, coroutine: Coroutine[Any, Any, Any], path: str = "") -> Any:
-        """The result of requests; a SquishError if they fail."""
+        """Run requests; convert their failure to a SquishError."""
         try:
             return self._loop.submit(coroutine).result()
         except RequestError as failure:
@@ -78,7 +78,7 @@ class BucketTarget(RemoteTarget):
 
     @contextmanager
     def finishing(self, path: str) -> Iterator[None]:
-        """Only one writer at a time completes a large file that must not be there yet; or processes of one job."""
+        """Hold the lock of a large new file, so that only one writer, or one job, completes it."""
         owner = {
             "host": platform.node(), "process": os.getpid(), "since": datetime.now(UTC).isoformat(), "job": self.job,
         }  # fmt: skip
@@ -102,7 +102,7 @@ class BucketTarget(RemoteTarget):
                 self.run(self._store.remove(lock), path)
 
     def _is_lock_of_job(self, lock: str) -> bool:
-        """Whether a process of the same job left the lock: it was killed, or writes the same bytes."""
+        """Return whether the lock belongs to the same job, whose processes write the same bytes."""
         with suppress(SquishError, ValueError):
             owner = json.loads(self.run(self._store.whole(lock, 1 << 16)).data.tobytes())
             return bool(self.job) and isinstance(owner, dict) and owner.get("job") == self.job
@@ -123,7 +123,7 @@ class _Upload:
         self._is_abandoned = False
 
     def write(self, data: memoryview) -> None:
-        """Append bytes; waits while the maximum number of parts is pending."""
+        """Append bytes; wait while the maximum number of parts is pending."""
         while len(data):
             room = self._part - len(self._buffer)
             self._buffer += data[:room]

@@ -1,4 +1,4 @@
-"""Compressed weights in PyTorch and transformers. Names load torch when they are used."""
+"""Compressed weights in PyTorch and transformers; torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .speculation import Acceptance as Acceptance
     from .speculation import Drafter as Drafter
 else:
-    _load, _, __all__ = lazy_exports(__name__, _NAMES)  # no `__dir__`: pluggy looks at each name that it gives
+    _load, _, __all__ = lazy_exports(__name__, _NAMES)  # no `__dir__`: pluggy reads every name in it
 
     def __getattr__(name: str) -> Any:
         from .libraries import required
@@ -59,7 +59,7 @@ else:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish run`, `squish eval`, `squish activations` and `squish tune`."""
+    """Add `squish run`, `squish eval`, `squish activations` and `squish tune`."""
     from .command import EXAMPLES, run
     from .evaluation.command import (
         ACTIVATIONS_EXAMPLES,

@@ -1,4 +1,4 @@
-"""The interface of squish-torch for other plugins; names are loaded on first use, and torch with them."""
+"""The interface of squish-torch for other plugins; names, and torch, are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed modules in a transformers model during loading, from a lazy state or along with its own loader."""
+"""Insertion of compressed modules while transformers loads a model, from a lazy state or a checkpoint folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from .values import is_compressed, values_of
 
 
 def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> None:
-    """Replace modules whose tensors are compressed by compressed modules on meta; the loader fills them from
-    the state."""
+    """Replace modules with compressed tensors by compressed modules on meta, which the loader fills from the state."""
     for replacement in replacements(model, state.file, options, state.dtype):
         model.set_submodule(replacement.path, replacement.module)
         state.include(replacement)
@@ -31,8 +30,7 @@ def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> Non
 
 
 class PendingModules:
-    """Compressed modules of a checkpoint folder that transformers itself reads: it loads everything else, while empty
-    modules stand in for them.
+    """Compressed modules of a checkpoint folder that transformers loads: empty modules take their place meanwhile.
 
     Parameters
     ----------
@@ -62,7 +60,7 @@ class PendingModules:
             model._keys_to_ignore_on_load_unexpected = collection([*(ignored or ()), rf"^({layers})([._]|$)"])
 
     def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
-        """Unchanged modules whose tensors are decoded, and the modules tied to them."""
+        """Yield the modules that stay dense although their tensors are compressed, and the modules tied to them."""
         paths = {replacement.path for replacement in self.replacements}
         for path, module in list(model.named_modules()):
             names = [f"{path}.{name}" for name in module._parameters]
@@ -74,7 +72,7 @@ class PendingModules:
                 yield Replacement(path, module, {}, {name: name for name in stored})
 
     def fill(self, model: Any) -> None:
-        """Put the modules with their parts into the model; a tied module shares its owner's parts."""
+        """Insert the modules and their parts into the model; a tied module shares its owner's parts."""
         for replacement in self.replacements:
             module, path = replacement.module, replacement.path
             model.set_submodule(path, module)
@@ -111,10 +109,10 @@ def set_parameter(model: nn.Module, name: str, values: torch.Tensor) -> None:
 
 
 def folder_of(files: Any) -> Path:
-    """The folder of a checkpoint's files; UsageError if there are none."""
+    """Return the folder of a checkpoint's files; raise UsageError if there are none."""
     if not files:
         raise UsageError(
-            "SquishConfig is for a checkpoint folder",
+            "SquishConfig needs a checkpoint folder",
             expected="from_pretrained(folder, config=..., ...)",
             code=ErrorCode.USAGE,
             hint="For a file of another format call squish_torch.from_pretrained(path).",

@@ -1,4 +1,4 @@
-"""`squish run`: a model continues a prompt."""
+"""`squish run`: generate text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = (
     "squish run model.gguf --prompt Hello --explain --json",
     "squish run model.squizd --prompt 'What is a codec?' --greedy --draft",
 )
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")]
 Draft = Annotated[
     str | None,
     typer.Option(
@@ -30,18 +30,19 @@ Draft = Annotated[
 
 
 def run(
-    model: Model,
-    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What the model continues or answers.")],
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="Text to continue or answer.")],
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", metavar="N", help="Generate at most N tokens.")
     ] = 128,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Take the most probable token; else sample as the model's config says.")
+        bool,
+        typer.Option("--greedy", help="Take the most probable token instead of sampling as the model's config says."),
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     draft: Draft = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say first how the weights run, and why.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="First explain how the weights run.")] = False,
     json: options.Json = False,
 ) -> Answer:
     """Generate text with a model whose weights stay compressed.
@@ -78,7 +79,7 @@ def run(
 
 
 def _write(text: str) -> None:
-    """The model's text, without control characters."""
+    """Write text without control characters."""
     shown = "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
     sys.stdout.write(shown)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The description of an encoding as canonical JSON (codec, parameters, shape and parts, no bytes), and its tensor."""
+"""Descriptions of encodings as canonical JSON: codec, parameters, shape and parts, without bytes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from squish_core.api import (
 )
 
 TUPLE, BYTES, MAPPING = "()", "bytes", "{}"
-"""Keys that mark what JSON has no type for."""
+"""Keys that mark values of types that JSON lacks."""
 
 
 def describe(spec: TensorSpec, encoding: Encoding) -> str:
-    """Describe an encoding of a tensor; equal encodings of equal shapes have equal descriptions.
+    """Describe an encoding of a tensor; equal encodings and shapes have equal descriptions.
 
     Parameters
     ----------
     spec
-        The tensor; its name is left out.
+        The tensor; the description omits its name.
     encoding
         One of its encodings.
 
@@ -67,7 +67,7 @@ def describe(spec: TensorSpec, encoding: Encoding) -> str:
 
 
 def read_description(text: str, name: str = "weight") -> TensorSpec:
-    """Read what `describe` wrote.
+    """Parse a description.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def read_description(text: str, name: str = "weight") -> TensorSpec:
     Returns
     -------
     TensorSpec
-        With one encoding, whose parts have no place.
+        With one encoding, whose parts have no location.
 
     Raises
     ------
@@ -113,14 +113,14 @@ def read_description(text: str, name: str = "weight") -> TensorSpec:
 def tensor_from_parts(
     description: str, parts: Mapping[str, Any], *, name: str = "weight", registry: Registry | None = None
 ) -> Tensor:
-    """A tensor of parts in memory, without an open file.
+    """Make a tensor from parts in memory, without an open file.
 
     Parameters
     ----------
     description
-        What `describe` gave for its encoding.
+        The result of `describe`.
     parts
-        Role -> contiguous bytes (anything with a buffer), which the tensor reads in place and keeps alive.
+        Role -> contiguous buffer, which the tensor reads in place and keeps alive.
     name
         Its name in errors.
     registry
@@ -129,14 +129,14 @@ def tensor_from_parts(
     Returns
     -------
     Tensor
-        As in an open file: `load` makes a `Weight` of it.
+        As from an open file; `load` returns its `Weight`.
 
     Raises
     ------
     CodecError
         The description cannot be read.
     TensorError
-        A part is missing, or has another size than the description says.
+        A part is missing, or its size differs from the description.
 
     Examples
     --------
@@ -150,17 +150,17 @@ def tensor_from_parts(
     (encoding,) = spec.encodings
     stored_parts = {}
     for role, part in encoding.parts.items():
-        stored = memoryview(parts[role]).cast("B") if role in parts else None
-        if stored is None or stored.nbytes != part.nbytes:
+        buffer = memoryview(parts[role]).cast("B") if role in parts else None
+        if buffer is None or buffer.nbytes != part.nbytes:
             raise TensorError(
                 "a part does not fit its description",
                 tensor=name,
                 part=role,
                 code="size",
                 expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
-                found="nothing" if stored is None else f"{stored.nbytes} bytes",
+                found="nothing" if buffer is None else f"{buffer.nbytes} bytes",
             )
-        stored_parts[role] = evolve(part, data=stored.toreadonly())
+        stored_parts[role] = evolve(part, data=buffer.toreadonly())
     spec = evolve(spec, encodings=(evolve(encoding, parts=stored_parts),))
     index = Index(format="memory", version="", files=(), tensors={name: spec})
     return File(BytesSource(b"", "<memory>"), index, registry or installed())[name]
@@ -174,7 +174,7 @@ def _codec(codec: CodecSpec) -> list[Any]:
 def _read_codec(value: Any) -> CodecSpec:
     codec_id, params, inner = value
     if not isinstance(codec_id, str) or not isinstance(params, dict):
-        raise TypeError(f"no codec: {value!r:.60}")
+        raise TypeError(f"not a codec: {value!r:.60}")
     read = {key: _from_json(item) for key, item in params.items()}
     return CodecSpec(codec_id, read, None if inner is None else _read_codec(inner))
 
@@ -212,11 +212,11 @@ def _from_json(value: Any) -> Any:
 
 def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(size) is not int or size < 0 for size in value):
-        raise TypeError(f"no shape: {value!r:.60}")
+        raise TypeError(f"not a shape: {value!r:.60}")
     return tuple(value)
 
 
 def _dtype(value: Any) -> str:
     if value not in dtypes.NAMES:
-        raise ValueError(f"no dtype: {value!r:.60}")
+        raise ValueError(f"not a dtype: {value!r:.60}")
     return str(value)

@@ -17,14 +17,14 @@ from .values import TYPES, is_compressed, values_of
 
 EMBEDDING, FUSION = "embed_tokens", "fc.weight"
 TOKEN_MAPS = {"d2t": torch.int64, "t2d": torch.bool}
-"""Maps between the vocabularies of the head and the model, which files may store as floats."""
+"""Maps between the vocabularies of head and model; some files store them as floats."""
 
 
 def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float32) -> nn.Module:
     """Load the draft head of a model: a module for each matrix, under the names of the file.
 
-    The modules form a tree, as the names do (`head.midlayer.self_attn.q_proj`); it has no `forward` of its own:
-    `Drafter` runs a head whose config states the number of attention heads.
+    The modules form a tree, as the names do (`head.midlayer.self_attn.q_proj`), without a `forward`; `Drafter` runs a
+    head whose config states the number of attention heads.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
     backend
         Backend id, with options for some; the best by default.
     dtype
-        Of norms, biases and matrices that are not compressed.
+        Dtype of norms, biases and uncompressed matrices.
 
     Returns
     -------
     torch.nn.Module
-        With compressed and plain linear modules, an embedding for `embed_tokens`, parameters for norms, and buffers
+        With compressed and dense linear modules, an embedding for `embed_tokens`, parameters for norms, and buffers
         for the maps between vocabularies (`d2t`, `t2d`).
 
     Raises
@@ -56,7 +56,7 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
 
 
 def head_of(path: Any) -> File:
-    """The draft head inside a file, or the file itself if it is one; FormatError if it is neither."""
+    """Return the draft head inside a file, or the file if it is a draft head; raise FormatError otherwise."""
     file = (path if isinstance(path, File) else open_file(path)).original
     try:
         return file.draft()
@@ -68,7 +68,7 @@ def head_of(path: Any) -> File:
             file=file.name,
             code="draft",
             expected=f"a file with a draft head, such as SQUIZD, or an EAGLE-3 head with a tensor {FUSION}",
-            hint="Write one: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
+            hint="Write such a file: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
         ) from None
 
 
@@ -101,7 +101,7 @@ def _matrix(name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -
 
 
 def _parent(root: nn.Module, path: str) -> nn.Module:
-    """The module at a path, whose missing ones are added."""
+    """Return the module at a path; add missing modules."""
     for name in path.split(".") if path else ():
         if name not in root._modules:
             root.add_module(name, nn.Module())

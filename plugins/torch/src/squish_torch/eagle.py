@@ -20,40 +20,40 @@ from .draft import load_draft
 from .pretrained import CONFIG
 
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-"""Keys of the config that no tensor can replace or that must agree with tensors: positive integers."""
+"""Required keys of the config: positive integers, which must agree with the tensors."""
 OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "draft_vocab_size", "target_hidden_size")
 ONLY: Mapping[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 1, "attention_bias": False, "mlp_bias": False, "fc_norm": False,
     "norm_before_fc": False, "norm_output": False, "use_aux_hidden_state": True,
     "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False,
 }  # fmt: skip
-"""Keys that change the network, and their one value here; heads that leave a key out have this value."""
+"""Keys that change the network -> the only supported value, which is the default."""
 COPIED = (
     "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps", "hidden_act",
     "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 )  # fmt: skip
-"""Keys that the network's layer is made of."""
+"""Keys that configure the layer of the network."""
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 LAYER, LAYER_OF_VLLM = "midlayer.", "layers.0."
-"""Prefix of the head's one layer; vLLM's and speculators' name of it."""
+"""Prefix of the head's layer, and its name in vLLM and speculators."""
 IGNORED = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight", "midlayer.self_attn.rotary_emb.inv_freq")
-"""Tensors that training needs, or that are computed."""
+"""Tensors for training only, or recomputed on loading."""
 
 
 @frozen
 class HeadConfig:
-    """What the config of a head states, checked against its tensors and the model.
+    """The config of a head, validated against its tensors and the model.
 
     Attributes
     ----------
     llama
         Sizes of the head's layer.
     layers
-        Numbers of the model's layers whose outputs the head reads, from 1.
+        The layers of the model whose outputs the head reads, counted from 1.
     draft_vocabulary
         Number of tokens that the head can propose.
     norm_before_residual
-        Whether the layer's residual starts after its norm of hidden states.
+        Whether the layer's residual is the normalized hidden states.
     """
 
     llama: LlamaConfig
@@ -71,11 +71,11 @@ class HeadConfig:
         settings = _settings(head)
         for key, only in ONLY.items():
             if settings.get(key) not in (None, only):
-                raise _refused(head, key, settings[key], f"{json.dumps(only)}, as EAGLE-3 heads have")
+                raise _setting_error(head, key, settings[key], f"{json.dumps(only)}, as EAGLE-3 heads have")
         for key in (*SIZES, *OPTIONAL_SIZES):
             value = settings.get(key)
             if (key in SIZES or value is not None) and (type(value) is not int or value < 1):
-                raise _refused(head, key, value, "a positive integer")
+                raise _setting_error(head, key, value, "a positive integer")
         text = model.get_text_config()
         width = settings.get("target_hidden_size") or settings["hidden_size"]
         width_key = "target_hidden_size" if settings.get("target_hidden_size") else "hidden_size"
@@ -84,14 +84,14 @@ class HeadConfig:
             ("vocab_size", settings["vocab_size"], text.vocab_size),
         ):
             if found != expected:
-                raise _refused(head, key, found, f"{expected}, as in the model")
+                raise _setting_error(head, key, found, f"{expected}, as in the model")
         layers = _layers(head, settings, text.num_hidden_layers)
         vocabulary = settings.get("draft_vocab_size") or settings["vocab_size"]
-        with _checked_by_transformers(head):
+        with _transformers_errors(head):
             llama = _llama(head, settings)
         config = cls(llama, layers, vocabulary, bool(settings.get("norm_before_residual")))
         config._check_tensors(head, width)
-        with _checked_by_transformers(head):
+        with _transformers_errors(head):
             LlamaRotaryEmbedding(llama)
         return config
 
@@ -123,7 +123,7 @@ class HeadConfig:
             raise TensorError("not a tensor of an EAGLE-3 head", file=head.name, tensor=unknown[0], code="draft")
 
     def _shapes(self, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor."""
+        """Yield name and shape of each tensor."""
         llama, hidden, vocabulary = self.llama, self.llama.hidden_size, self.draft_vocabulary
         queries, keys = (count * llama.head_dim for count in (llama.num_attention_heads, llama.num_key_value_heads))
         yield from (
@@ -148,12 +148,12 @@ class HeadConfig:
 
 
 def name_of(name: str) -> str:
-    """The name of a head's tensor as EAGLE's own software spells it."""
+    """Return the name of a head's tensor as EAGLE's own software spells it."""
     return LAYER + name.removeprefix(LAYER_OF_VLLM) if name.startswith(LAYER_OF_VLLM) else name
 
 
 def _settings(head: File) -> dict[str, Any]:
-    """The config of a head: EAGLE's and SpecForge's keys, and those that speculators and ModelOpt nest."""
+    """Return the config of a head: EAGLE's and SpecForge's keys, and those that speculators and ModelOpt nest."""
     if CONFIG not in head.assets:
         raise FormatError(
             "the draft head has no config",
@@ -179,9 +179,9 @@ def _settings(head: File) -> dict[str, Any]:
 
 
 def _layers(head: File, settings: Mapping[str, Any], count: int) -> tuple[int, ...]:
-    """Numbers of the layers whose outputs the head reads, from 1: of three layers if the config states none.
+    """Return the layers whose outputs the head reads, counted from 1; three by default.
 
-    SGLang counts the layers in `eagle_config` from 0; vLLM counts those at the top from 1, 0 being the embedding.
+    SGLang counts the layers in `eagle_config` from 0; vLLM counts the top-level ones from 1, where 0 is the embedding.
     """
     stated, first = settings.get(LAYER_IDS), 1
     if not stated and isinstance(settings.get("eagle_config"), dict):
@@ -191,21 +191,21 @@ def _layers(head: File, settings: Mapping[str, Any], count: int) -> tuple[int, .
     layers = stated if isinstance(stated, list) and all(type(number) is int for number in stated) else []
     if not layers or not all(first <= number < count + first for number in layers):
         expected = f"a list of layers of the model, {first} to {count + first - 1}"
-        raise _refused(head, LAYER_IDS, stated, expected)
+        raise _setting_error(head, LAYER_IDS, stated, expected)
     return tuple(number + 1 - first for number in layers)
 
 
 def _llama(head: File, settings: Mapping[str, Any]) -> LlamaConfig:
-    """The sizes of the head's layer as a config of transformers."""
+    """Return the sizes of the head's layer as a config of transformers."""
     heads, eps = settings["num_attention_heads"], settings.get("rms_norm_eps")
     keys, size = settings.get("num_key_value_heads") or heads, settings["hidden_size"]
     if not isinstance(eps, float | int):
-        raise _refused(head, "rms_norm_eps", eps, "a number")
+        raise _setting_error(head, "rms_norm_eps", eps, "a number")
     if heads % keys:
-        raise _refused(head, "num_key_value_heads", keys, f"a divisor of num_attention_heads, {heads}")
+        raise _setting_error(head, "num_key_value_heads", keys, f"a divisor of num_attention_heads, {heads}")
     act = settings.get("hidden_act") or "silu"
     if not isinstance(act, str) or act not in ACT2FN:
-        raise _refused(head, "hidden_act", act, "a function that transformers has")
+        raise _setting_error(head, "hidden_act", act, "a function that transformers has")
     own = {key: settings[key] for key in COPIED if settings.get(key) is not None}
     own |= {"head_dim": settings.get("head_dim") or size // heads, "num_key_value_heads": keys}
     config: LlamaConfig = LlamaConfig.from_dict(own)
@@ -214,13 +214,13 @@ def _llama(head: File, settings: Mapping[str, Any]) -> LlamaConfig:
 
 
 @contextmanager
-def _checked_by_transformers(head: File) -> Iterator[None]:
+def _transformers_errors(head: File) -> Iterator[None]:
     """Raise FormatError for settings that transformers rejects."""
     try:
         yield
     except SquishError:
         raise
-    except Exception as error:  # its checks raise errors of many types
+    except Exception as error:  # its validation raises many types of errors
         raise FormatError(
             f"transformers rejects the draft head's config: {type(error).__name__}: {error}",
             file=head.name,
@@ -229,7 +229,7 @@ def _checked_by_transformers(head: File) -> Iterator[None]:
         ) from error
 
 
-def _refused(head: File, key: str, found: Any, expected: str) -> FormatError:
+def _setting_error(head: File, key: str, found: Any, expected: str) -> FormatError:
     return FormatError(
         f"the draft head's config states {key} = {json.dumps(found)}",
         file=head.name,
@@ -241,14 +241,14 @@ def _refused(head: File, key: str, found: Any, expected: str) -> FormatError:
 
 
 class EagleHead(nn.Module):
-    """The network: `fc` fuses hidden states of the model, one layer reads them beside the embeddings of tokens.
+    """The network: `fc` fuses hidden states of the model, and one layer reads them with the token embeddings.
 
     Parameters
     ----------
     head
-        Open file with the tensors of the head alone.
+        Open file with only the tensors of the head.
     config
-        Its config, checked.
+        Its validated config.
     model
         The model of transformers; its embedding serves a head without one.
     """
@@ -274,7 +274,7 @@ class EagleHead(nn.Module):
         outside = [value for value in self.target_ids.tolist() if not 0 <= value < config.llama.vocab_size]
         if outside:
             raise TensorError(
-                "maps a token of the draft head past the model's vocabulary",
+                "maps a token of the draft head to an id beyond the model's vocabulary",
                 file=head.name,
                 tensor="d2t",
                 code="draft",
@@ -289,7 +289,7 @@ class EagleHead(nn.Module):
         return norm
 
     def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embeddings of tokens, without the scale of Gemma's models, whose heads are trained without it."""
+        """Embed tokens, without Gemma's embedding scale: its draft heads are trained without it."""
         if self.embedding is not None:
             return self.embedding(ids)
         shared = self._shared[0]
@@ -297,14 +297,14 @@ class EagleHead(nn.Module):
         return shared(ids) / scale
 
     def forward(self, states: torch.Tensor, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """The layer's output from hidden states and the tokens that follow them; the cache has the pairs before."""
+        """Run the layer on hidden states and the tokens that follow them; the cache holds earlier positions."""
         past, count = cache.get_seq_length(), ids.shape[1]
         hidden = self.hidden_norm(states)
         residual = hidden if self.config.norm_before_residual else states
         both = torch.cat((self.input_norm(self._embed(ids).to(hidden.dtype)), hidden), dim=-1)
         positions = torch.arange(past, past + count, device=ids.device)[None]
         mask = None
-        if past and count > 1:  # torch's own causal mask counts from the first key
+        if past and count > 1:  # torch's causal mask aligns to the first key
             mask = torch.ones(count, past + count, dtype=torch.bool, device=ids.device).tril(past)[None, None]
         mixed, _ = self.attention(
             both, position_embeddings=self.rotary(both, positions), attention_mask=mask, past_key_values=cache
@@ -318,11 +318,11 @@ class EagleHead(nn.Module):
         Parameters
         ----------
         states
-            Hidden states of the model's layers at the positions that are new in the cache, side by side.
+            Hidden states of the model's layers, concatenated, at the positions that the cache lacks.
         ids
             The tokens that follow these positions.
         cache
-            Of the head; afterwards it has these positions, too.
+            Cache of the head; these positions are added.
         count
             Number of tokens to propose.
         """

@@ -1,4 +1,4 @@
-"""The experts of a layer over stored codes: a linear module for each projection, or whole stacks."""
+"""Experts over stored codes: a linear module per projection, or one stack of matrices per projection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from .modules import Compressed
 
 GATE_UP, DOWN, BIAS = "gate_up_proj", "down_proj", "_bias"
-"""Parameters of transformers' modules of experts: [experts, out, in], and what their biases end with."""
+"""Parameters of transformers' expert modules, [experts, out, in], and the suffix of their biases."""
 
 
 class Expert(nn.Module):
@@ -23,14 +23,14 @@ class Expert(nn.Module):
 
 
 class CompressedExperts(nn.Module):
-    """The experts of a layer over stored codes, called as transformers calls its own.
+    """The experts of a layer over stored codes, with the call signature of transformers.
 
     Parameters
     ----------
     experts
         Linear modules of each expert: gate, up and down; their codecs may differ.
     act_fn
-        What is applied to the gate.
+        Activation function of the gate.
     """
 
     def __init__(self, experts: Sequence[tuple[nn.Module, nn.Module, nn.Module]], act_fn: nn.Module) -> None:
@@ -42,7 +42,7 @@ class CompressedExperts(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """The weighted sum of the chosen experts for each token.
+        """Compute the weighted sum of the selected experts for each token.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class CompressedStack(Compressed):
     """One projection of all experts: a stack of matrices [experts, out, in]."""
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """`x[i] @ W[ids[i]].T`."""
+        """Compute `x[i] @ W[ids[i]].T`."""
         return torch.ops.squish.experts(x, ids, self.parts, self.description, self.backend)
 
 
@@ -82,7 +82,7 @@ class CompressedExpertStack(nn.Module):
     Parameters
     ----------
     original
-        Transformers' module of experts; its gate is applied, and it takes the decoded values in `dequantized`.
+        Transformers' expert module, which applies the gate and takes the decoded values in `dequantized`.
     gate_up, down
         The stacks.
     """
@@ -95,12 +95,12 @@ class CompressedExpertStack(nn.Module):
             self.register_parameter(name, original._parameters.pop(name, None))
         for name in (GATE_UP, DOWN):
             original.register_parameter(name, None)
-        self._original = (original,)  # no submodule: it has no parameters that anyone may initialize
+        self._original = (original,)  # not a submodule, so that nothing initializes its parameters
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """The weighted sum of the chosen experts for each token, as `CompressedExperts.forward`."""
+        """Compute the weighted sum of the selected experts for each token, as `CompressedExperts.forward`."""
         tokens, choices = top_k_index.shape
         ids = top_k_index.reshape(-1)
         chosen = ids < self.num_experts
@@ -115,7 +115,7 @@ class CompressedExpertStack(nn.Module):
         return (y * weights).reshape(tokens, choices, -1).sum(1).to(hidden_states.dtype)
 
     def dequantized(self, dtype: torch.dtype) -> nn.Module:
-        """Transformers' own module with the decoded values."""
+        """Return transformers' module with the decoded values."""
         (original,) = self._original
         for name, stack in ((GATE_UP, self.gate_up_proj), (DOWN, self.down_proj)):
             values = stack.dequantize(dtype)

@@ -19,11 +19,11 @@ from .modules import buffers_of, byte_shape, bytes_of
 from .values import array_of, is_compressed, tensor_of, values_of
 
 BACKENDS = {"mmap": True, "pread": False}
-"""Safetensors' name of a way to read -> whether it maps the file."""
+"""Safetensors' name of a read backend -> whether it maps the file."""
 
 
 class CompressedTensor(NamedTuple):
-    """The stored parts of a tensor: `description` says what the bytes (uint8) of each role mean."""
+    """The stored parts of a tensor (uint8 by role), and the description of their encoding."""
 
     description: str
     parts: dict[str, torch.Tensor]
@@ -45,27 +45,27 @@ def load_file(
     filename
         A path, or anything else that `squish_core.open` takes.
     device
-        Where the tensors go; on the CPU, dense ones are private mappings of the file, without a copy.
+        Device of the tensors; on the CPU, dense tensors are private mappings of the file, without a copy.
     backend
-        "mmap", or "pread": read the file into memory, so that later changes to it reach no tensor.
+        "mmap", or "pread": read the file into memory, so that later changes to it do not reach the tensors.
     names
-        "hf" gives the names and the order of rows of transformers; the file's own by default.
+        "hf" for the names and the row order of transformers; the file's own by default.
     dtype
-        What compressed tensors are decoded into: torch.float32 (the default), bfloat16 or float16.
+        Dtype of decoded tensors: torch.float32 (the default), bfloat16 or float16.
     compressed
-        Return compressed tensors as `CompressedTensor`, not decoded.
+        Return compressed tensors as `CompressedTensor` instead of decoding them.
 
     Returns
     -------
     dict
-        Name -> tensor, which may be written without changing the file, and outlives it.
+        Name -> tensor; writing to it does not change the file.
 
     Raises
     ------
     SquishError
         The file cannot be read, or a tensor cannot be decoded here.
     """
-    with _named(filename, names, backend) as file:
+    with _open(filename, names, backend) as file:
         read = stored_parts if compressed else decoded
         return {name: read(tensor, device, dtype) for name, tensor in file.items()}
 
@@ -80,7 +80,7 @@ def save_file(
     tensors
         Name -> tensor.
     filename
-        Target; replaced if it is a file.
+        Target; an existing file is replaced.
     metadata
         Key -> text.
 
@@ -109,7 +109,7 @@ def load_model(
     Parameters
     ----------
     model
-        Takes the values, in its own dtypes.
+        The model; values are converted to its dtypes.
     filename, device, backend, names
         As in `load_file`.
     strict
@@ -123,7 +123,7 @@ def load_model(
     Raises
     ------
     TensorError
-        Strict, and names differ; or a shape does.
+        A shape differs, or with `strict` a name is missing or unexpected.
     """
     state = load_file(filename, device, backend=backend, names=names)
     parameters = model.state_dict(keep_vars=True)
@@ -139,12 +139,12 @@ def load_model(
             )
     missing, unexpected = model.load_state_dict(state, strict=False)
     filled = {id(value) for name, value in parameters.items() if name in state}
-    absent = {name for name in missing if id(parameters[name]) not in filled}
-    if strict and (absent or unexpected):
-        mismatches = {"missing": sorted(absent), "unexpected": sorted(unexpected)}
+    unfilled = {name for name in missing if id(parameters[name]) not in filled}
+    if strict and (unfilled or unexpected):
+        mismatches = {"missing": sorted(unfilled), "unexpected": sorted(unexpected)}
         summary = "; ".join(f"{kind}: {', '.join(keys[:5])}" for kind, keys in mismatches.items() if keys)
         raise TensorError("the file does not fit the model", file=str(filename), code="state", found=summary)
-    return absent, list(unexpected)
+    return unfilled, list(unexpected)
 
 
 class Slice:
@@ -154,7 +154,7 @@ class Slice:
         self._tensor, self._device = tensor, device
 
     def get_shape(self) -> list[int]:
-        """Shape.
+        """Return the shape.
 
         Returns
         -------
@@ -164,7 +164,7 @@ class Slice:
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """Safetensors' name of the dtype; "F32" for compressed tensors.
+        """Return safetensors' name of the dtype; "F32" for compressed tensors.
 
         Returns
         -------
@@ -179,7 +179,7 @@ class Slice:
 
 
 class safe_open:  # noqa: N801 - safetensors' name
-    """An open file of any format under safetensors' names; use it in a `with` statement.
+    """An open file of any format with the interface of safetensors, for a `with` statement.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class safe_open:  # noqa: N801 - safetensors' name
     framework
         "pt" (or "torch"); others are refused.
     device
-        Where tensors go.
+        Device of the tensors.
     backend, names
         As in `load_file`.
     """
@@ -204,7 +204,7 @@ class safe_open:  # noqa: N801 - safetensors' name
     ) -> None:
         if framework not in ("pt", "torch"):
             raise UsageError("returns PyTorch tensors only", expected="'pt'", found=framework, code=ErrorCode.USAGE)
-        self._file, self._device = _named(filename, names, backend), device
+        self._file, self._device = _open(filename, names, backend), device
 
     def __enter__(self) -> safe_open:
         return self
@@ -213,7 +213,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         self._file.close()
 
     def keys(self) -> list[str]:
-        """Names of the tensors.
+        """Return the names of the tensors.
 
         Returns
         -------
@@ -223,17 +223,17 @@ class safe_open:  # noqa: N801 - safetensors' name
         return sorted(self._file)
 
     def offset_keys(self) -> list[str]:
-        """Names of the tensors in the order of the file.
+        """Return the names of the tensors in the order of the file.
 
         Returns
         -------
         list of str
-            As the file has them.
+            In file order.
         """
         return list(self._file)
 
     def metadata(self) -> dict[str, str] | None:
-        """The metadata with text values.
+        """Return the metadata entries with text values.
 
         Returns
         -------
@@ -243,7 +243,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return {key: value for key, value in self._file.meta.items() if isinstance(value, str)} or None
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """One tensor, decoded if it is compressed.
+        """Return one tensor, decoded if it is compressed.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return values_of(self._file[name]).to(self._device)
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-        """Several tensors, all by default.
+        """Return several tensors, all by default.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
 
     def get_slice(self, name: str) -> Slice:
-        """A tensor that reads on indexing.
+        """Return a tensor that reads on indexing.
 
         Parameters
         ----------
@@ -298,7 +298,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return Slice(self._file[name], self._device)
 
 
-def _named(filename: Any, names: str | None, backend: str) -> File:
+def _open(filename: Any, names: str | None, backend: str) -> File:
     if backend not in BACKENDS:
         raise UsageError(
             "no such backend", expected=" or ".join(map(repr, BACKENDS)), found=repr(backend), code=ErrorCode.USAGE
@@ -310,12 +310,12 @@ def _named(filename: Any, names: str | None, backend: str) -> File:
 
 
 def decoded(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    """A tensor's values on a device; `dtype` is that of a compressed tensor, dense ones keep theirs."""
+    """Decode a tensor on a device; `dtype` applies to compressed tensors, dense tensors keep theirs."""
     return values_of(tensor, dtype if is_compressed(tensor) else None).to(device)
 
 
 def stored_parts(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor | CompressedTensor:
-    """The parts of a compressed tensor on a device; of a dense one, the values."""
+    """Return the parts of a compressed tensor, or the values of a dense tensor, on a device."""
     if not is_compressed(tensor):
         return decoded(tensor, device, dtype)
     encoding = tensor.bound.encoding

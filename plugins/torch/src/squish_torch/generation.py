@@ -1,4 +1,4 @@
-"""Text from a model, with its speed and memory use."""
+"""Text generation, with its speed and memory use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Prompt:
     text
         The text that the model answers, or continues if `raw`.
     raw
-        Leave the chat template out.
+        Skip the chat template.
     greedy
         Take the most probable token at each step.
     seed
@@ -38,7 +38,7 @@ class Prompt:
         self.text, self.raw, self.greedy, self.seed, self.max_new_tokens = text, raw, greedy, seed, max_new_tokens
 
     def encode(self, tokenizer: Any) -> dict[str, torch.Tensor]:
-        """Token ids and attention mask."""
+        """Return the token ids and the attention mask."""
         if tokenizer.chat_template and not self.raw:
             messages = [{"role": "user", "content": self.text}]
             encoded = tokenizer.apply_chat_template(
@@ -63,9 +63,9 @@ class Generation:
     first_token_seconds
         Time from the prompt to the first token.
     peak_bytes
-        Peak memory of the process; None if the system does not tell.
+        Peak memory of the process; None if the system does not report it.
     acceptance
-        How many of the draft head's tokens were accepted; None without one.
+        The acceptance of the draft head; None without one.
     """
 
     def __init__(self, text: str, tokens: int, times: list[float], acceptance: Acceptance | None = None) -> None:
@@ -77,7 +77,7 @@ class Generation:
 
 
 class _Streamer(TextStreamer):
-    """Records the time of each token, and passes text on."""
+    """Records the time of each token, and forwards the text."""
 
     def __init__(self, tokenizer: Any, write: Callable[[str], None] | None) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -111,7 +111,7 @@ def generate(
     prompt
         The prompt to continue.
     write
-        Receives the text as it is generated.
+        Called with each piece of text.
     explain
         Receives the result of `chains_of` before anything is loaded.
     draft
@@ -150,7 +150,7 @@ def set_up() -> None:
 
 
 def chains_of(file: File) -> list[tuple[int, Chain]]:
-    """How the tensors run: the number of tensors per backend, and the chain of the first one."""
+    """Return, per backend, the number of its tensors and the chain of the first."""
     first: dict[tuple[str, str, str], Chain] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     for tensor in file.values():

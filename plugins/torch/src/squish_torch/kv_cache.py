@@ -16,30 +16,30 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from squish_core.api import ErrorCode, UsageError
 
 ATTENTION = "squish_snapkv"
-"""The attention implementation of transformers that shows the queries of a prompt to the cache."""
+"""The attention implementation of transformers that passes the queries of a prompt to the cache."""
 _prompts: WeakValueDictionary[int, CompressedLayer] = WeakValueDictionary()
-"""Id of a prompt's keys, which the layer holds, -> the layer that waits for their queries."""
+"""Id of a prompt's keys (kept alive by the layer) -> the layer that waits for their queries."""
 
 
 class CompressedCache(TransformersCache):
     """A KV cache of transformers that compresses all but the newest tokens.
 
-    The newest `residual` tokens stay as they are; older keys are quantized per channel and values per token, in groups
-    of `group_size`. Layers with a sliding window keep transformers' own cache.
+    The newest `residual` tokens stay uncompressed; older keys are quantized per channel and values per token, in groups
+    of `group_size`. Layers with a sliding window use transformers' cache.
 
     Parameters
     ----------
     model
         The model; with `keep`, its attention implementation becomes `ATTENTION` (sdpa that passes queries on).
     bits, group_size, residual, keep, kernel
-        As of `squish_codecs.kv.Cache`: with `keep`, a longer prompt is reduced to so many tokens of each head (SnapKV).
+        As in `squish_codecs.kv.Cache`; `keep` reduces a longer prompt to this number of tokens per head (SnapKV).
     window
-        Number of a prompt's last queries that choose them.
+        Number of last queries of a prompt that select them.
 
     Raises
     ------
     CodecError
-        With the first token: settings that do not fit the model's heads.
+        The settings do not fit the model's heads; raised at the first token.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class CompressedCache(TransformersCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the compressed and the newest tokens; layers with a sliding window count as they are."""
+        """Bytes of all tokens, compressed or not, sliding-window layers included."""
         total = 0
         for layer in self.layers:
             if isinstance(layer, CompressedLayer):
@@ -102,12 +102,12 @@ class CompressedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append tokens; all keys and values, in the dtype of the new ones."""
+        """Append tokens, and return all keys and values in the dtype of the new ones."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self._prompt is not None:
             raise UsageError(
-                "the cache did not see the queries of the prompt",
+                "the cache did not receive the queries of the prompt",
                 code=ErrorCode.USAGE,
                 hint=f'Call model.set_attn_implementation("{ATTENTION}").',
             )
@@ -120,23 +120,23 @@ class CompressedLayer(CacheLayerMixin):
         return self._tensor(keys), self._tensor(values)
 
     def select(self, queries: torch.Tensor) -> None:
-        """Store the part of the prompt that its last queries attend to."""
+        """Store the tokens of the prompt that its last queries attend to."""
         assert self._prompt is not None
         keys, values = map(_array, self._prompt)
         self.array_cache.update_and_fetch(keys, values, _array(queries[..., -self._window :, :]))
         self._prompt = None
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of keys, and the position of the first: kept tokens count as the newest."""
+        """Return the number of keys, and the position of the first; selected tokens count as the newest."""
         cache = self.array_cache
         return len(cache) + query_length, cache.offset - len(cache)
 
     def get_seq_length(self) -> int:
-        """Position of the next token."""
+        """Return the position of the next token."""
         return self.array_cache.offset
 
     def get_max_length(self) -> int:
-        """There is no maximum."""
+        """Return -1: there is no maximum."""
         return -1
 
     def reset(self) -> None:
@@ -145,7 +145,9 @@ class CompressedLayer(CacheLayerMixin):
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Refuse beam search."""
-        raise UsageError("a compressed cache has no beam search", code=ErrorCode.USAGE, hint="Use num_beams=1.")
+        raise UsageError(
+            "a compressed cache does not support beam search", code=ErrorCode.USAGE, hint="Use num_beams=1."
+        )
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return torch.tensor(array, dtype=self.dtype, device=self.device)
@@ -158,7 +160,7 @@ def _array(states: torch.Tensor) -> Any:
 def attention(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **options: Any
 ) -> tuple[torch.Tensor, Any]:
-    """Scaled dot-product attention of transformers, which then shows the queries of a prompt to its cache."""
+    """Run transformers' scaled dot-product attention, then pass the queries of a prompt to its cache."""
     result = sdpa_attention_forward(module, query, key, value, mask, **options)
     layer = _prompts.pop(id(key), None)
     if layer is not None:

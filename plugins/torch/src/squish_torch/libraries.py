@@ -1,4 +1,4 @@
-"""The libraries of this plugin, and the error if one is not installed."""
+"""The optional libraries of this plugin, and the error if one is not installed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PACKAGES = {"torch": "torch", "transformers": "transformers", "lm_eval": "lm-eva
 
 @contextmanager
 def required(*libraries: str) -> Iterator[None]:
-    """Turn the ImportError of an absent library into a MissingPluginError that names all that are absent.
+    """Turn the ImportError of a missing library into a MissingPluginError that names all missing ones.
 
     Parameters
     ----------
     *libraries
-        What the work needs besides torch, of `PACKAGES`.
+        Libraries needed besides torch, from `PACKAGES`.
 
     Yields
     ------
@@ -29,7 +29,7 @@ def required(*libraries: str) -> Iterator[None]:
     Raises
     ------
     MissingPluginError
-        `not-installed` if one of them is absent; its hint has the command that installs them.
+        With code `not-installed` if one is missing; the hint has the command that installs them.
 
     Examples
     --------
@@ -57,5 +57,5 @@ def required(*libraries: str) -> Iterator[None]:
 def _is_there(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except ValueError:  # a module that is being replaced, or was
+    except ValueError:  # a module replaced in sys.modules
         return False

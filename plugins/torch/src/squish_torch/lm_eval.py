@@ -19,7 +19,7 @@ from .generation import chains_of
 from .pretrained import from_pretrained, named_file, tokenizer_of
 
 STEP = 1 << 22
-"""Bytes to hash at once."""
+"""Bytes to hash at a time."""
 
 
 @register_model("squish")
@@ -33,7 +33,7 @@ class SquishLM(HFLM):
     backend
         Backend id for the weights; the best for each tensor by default.
     batch_size, max_batch_size, device, options
-        As of lm-eval's `hf`. The device is the CPU, unless one is named.
+        As in lm-eval's `hf`. The default device is the CPU.
 
     Raises
     ------
@@ -61,8 +61,7 @@ class SquishLM(HFLM):
         )
 
     def get_model_info(self) -> dict[str, Any]:
-        """What was measured: digests of the files, how tensors are stored, and how they ran; nothing is looked up
-        online."""
+        """Describe the model: digests of its files, codecs and chains; nothing is looked up online."""
         return {
             "model_num_parameters": sum(tensor.spec.elements for tensor in self.file.values()),
             "model_dtype": str(self._model.dtype),
@@ -71,7 +70,7 @@ class SquishLM(HFLM):
 
 
 def description_of(file: File) -> dict[str, Any]:
-    """Digests of a model's files, its codecs, and its chains, as plain data."""
+    """Return the digests of a model's files, its codecs and its chains, as plain data."""
     tensors, stored = Counter[str](), Counter[str]()
     for tensor in file.values():
         codec = str(tensor.bound.encoding.codec)
@@ -85,7 +84,7 @@ def description_of(file: File) -> dict[str, Any]:
 
 
 def _digest(file: File, number: int) -> str:
-    """SHA-256 of one file of a model."""
+    """Return the SHA-256 of one file of a model."""
     source, digest = file.source_for(number), sha256()
     for start in range(0, source.size, STEP):
         digest.update(source.read(start, min(STEP, source.size - start)))

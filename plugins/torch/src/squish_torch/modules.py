@@ -1,4 +1,4 @@
-"""Modules with weights as they are stored: uint8 parameters and a description of their encoding."""
+"""Modules over stored weights: uint8 parameters, and the description of their encoding."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ MAIN = "weight"
 
 
 def part_names(description: str) -> dict[str, str]:
-    """Role -> name of its parameter: `weight` for the largest part, `weight_<role>` for the others."""
+    """Return the parameter of each role: `weight` for the largest part, `weight_<role>` for the others."""
     parts = spec_of(description).encodings[0].parts
     main = max(sorted(parts), key=lambda role: parts[role].nbytes)
     return {role: MAIN if role == main else f"{MAIN}_{role}" for role in roles_of(description)}
 
 
 def byte_shape(description: str, role: str) -> tuple[int, ...]:
-    """Shape of a part as bytes: its last axis counts them."""
+    """Return the shape of a part in bytes; its last axis counts bytes."""
     part = spec_of(description).encodings[0].parts[role]
     shape = part.shape or (1,)
     return (*shape[:-1], dtypes.nbytes(part.dtype, shape[-1:]))
 
 
 def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
-    """Name of the parameter -> bytes of the part, in memory that can be written without changing the file."""
+    """Return the bytes of each part by parameter, in memory whose changes do not reach the file."""
     description = describe(tensor.spec, tensor.bound.encoding)
     names = part_names(description)
     buffers = buffers_of(tensor, description)
@@ -54,7 +54,7 @@ def buffers_of(tensor: StoredTensor, description: str) -> Mapping[str, Any]:
 
 
 def bytes_of(buffer: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """A stored part as uint8: a private mapping of the file if possible."""
+    """Return a stored part as uint8: a private mapping of the file if possible."""
     raw = type(buffer)(buffer.raw, "u8", (buffer.nbytes,), buffer._writable_view)
     return torch.from_dlpack(raw).reshape(shape)
 
@@ -65,11 +65,11 @@ class Compressed(nn.Module):
     Parameters
     ----------
     description
-        What `describe` gives.
+        A result of `describe`.
     backend
         Backend id, with options for some; the best by default.
     device
-        Where the parameters are made; "meta" makes none.
+        Device of the parameters; "meta" allocates none.
     """
 
     def __init__(self, description: str, *, backend: str = "", device: Any = None) -> None:
@@ -83,7 +83,7 @@ class Compressed(nn.Module):
 
     @classmethod
     def of(cls, tensor: StoredTensor, **options: Any) -> Any:
-        """The module of a tensor of an open file; its parts are mapped if possible."""
+        """Return the module of a tensor of an open file; its parts are mapped if possible."""
         module = cls(describe(tensor.spec, tensor.bound.encoding), device="meta", **options)
         for name, part in stored_bytes(tensor).items():
             setattr(module, name, nn.Parameter(part, requires_grad=False))
@@ -104,7 +104,7 @@ class Compressed(nn.Module):
         return spec_of(self.description).shape
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The decoded weight.
+        """Return the decoded weight.
 
         Parameters
         ----------
@@ -119,14 +119,14 @@ class Compressed(nn.Module):
         return torch.ops.squish.dequantize(self.parts, self.description, self.backend, dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """As in torch; what was prepared of parts that have moved is released."""
+        """Apply a function as torch does, then release prepared weights of moved parts."""
         result = super()._apply(fn, recurse)
         self._entry = None
         release_freed()
         return result
 
     def get_extra_state(self) -> torch.Tensor:
-        """The description, as bytes."""
+        """Return the description, as bytes."""
         return torch.frombuffer(bytearray(self.description.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -134,7 +134,7 @@ class Compressed(nn.Module):
         description = bytes(state.cpu().numpy()).decode(errors="replace")
         if description != self.description:
             raise TensorError(
-                "the state is that of another encoding", expected=self.description, found=description, code="state"
+                "the state has another encoding", expected=self.description, found=description, code="state"
             )
 
     def extra_repr(self) -> str:
@@ -148,9 +148,9 @@ class CompressedLinear(Compressed):
     Parameters
     ----------
     description
-        What `describe` gives for a matrix [out, in].
+        A result of `describe` for a matrix [out, in].
     bias
-        Whether there is one; it is a plain float parameter.
+        Whether there is a bias, a dense float parameter.
     backend
         Backend id, with options for some; the best by default.
     device, dtype
@@ -166,7 +166,7 @@ class CompressedLinear(Compressed):
         self.register_parameter("bias", None if values is None else nn.Parameter(values))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x @ W.T + bias`, in the dtype of x, or autocast's."""
+        """Compute `x @ W.T + bias`, in the dtype of x, or autocast's."""
         if torch._C._is_any_autocast_enabled():
             device_type = x.device.type
             if device_type != "meta" and torch.is_autocast_enabled(device_type):
@@ -189,13 +189,13 @@ class CompressedEmbedding(Compressed):
     Parameters
     ----------
     description
-        What `describe` gives for a matrix [rows, columns].
+        A result of `describe` for a matrix [rows, columns].
     scale
-        What each row is multiplied by.
+        Factor of each row.
     backend
         Backend id, with options for some; the best by default.
     device, dtype
-        As in `nn.Embedding`; results have this dtype, and that of `.to(dtype)` later.
+        As in `nn.Embedding`; results have this dtype, or that of a later `.to(dtype)`.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class CompressedEmbedding(Compressed):
         self.register_buffer("_like", torch.empty(0, device=device, dtype=dtype), persistent=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of these ids."""
+        """Return the rows of these ids."""
         dtype = self._like.dtype
         rows = torch.ops.squish.embed(ids, self.parts, self.description, self.backend, dtype)
         return rows if self.scale is None else rows * torch.full((), self.scale, dtype=dtype, device=rows.device)

@@ -27,7 +27,7 @@ TOKENIZER_FILES = (
     CONFIG, *VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "chat_template.jinja", "vocab.json", "vocab.txt", "merges.txt",
 )  # fmt: skip
-"""What transformers reads of a folder to make a tokenizer. Other files may take longer to compute."""
+"""The files from which transformers makes a tokenizer; other files may take longer to compute."""
 
 
 def from_pretrained(
@@ -52,26 +52,25 @@ def from_pretrained(
     backend
         Backend id, with options for some; the best for each tensor by default.
     device
-        Where the model is moved.
+        Device of the model.
     dtype
-        Of activations, norms and biases.
+        Dtype of activations, norms and biases.
     attn_implementation
         As in transformers.
     on_unsupported
-        What happens to a tensor that the backend does not run: "error", or "dense" (its values are decoded, with a
-        warning).
+        For a tensor that the backend does not run: "error", or "dense" to decode its values with a warning.
     copy
         Copy weights into memory, so that later changes to the file do not reach them; by default they are mapped.
 
     Returns
     -------
     PreTrainedModel
-        In evaluation mode; `hf_quantizer` is set, so `dequantize()` gives a plain model.
+        In evaluation mode; `hf_quantizer` is set, so `dequantize()` returns a dense model.
 
     Raises
     ------
     FormatError
-        The file has no config, or states a family that is not installed.
+        The file has no config, or transformers lacks its model type.
     TensorError
         A tensor of the model is missing, or has another shape.
     SquishError
@@ -99,7 +98,7 @@ def from_pretrained(
 
 
 def config_of(path: Any) -> Any:
-    """The config of a model, without what it says of quantization.
+    """Return the config of a model, without its quantization.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ def config_of(path: Any) -> Any:
     Raises
     ------
     FormatError
-        There is no config, or transformers has no such model.
+        There is no config, or transformers lacks its model type.
     """
     file = named_file(path)
     if CONFIG not in file.assets:
@@ -130,13 +129,17 @@ def config_of(path: Any) -> Any:
     kind = settings.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise FormatError(
-            "transformers has no such model", file=file.name, part=CONFIG, code=ErrorCode.CONFIG, found=kind
+            "transformers does not support this model type",
+            file=file.name,
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
+            found=kind,
         )
     return CONFIG_MAPPING[kind].from_dict(settings)
 
 
 def tokenizer_of(path: Any) -> Any:
-    """The tokenizer of a model.
+    """Return the tokenizer of a model.
 
     Parameters
     ----------
@@ -146,7 +149,7 @@ def tokenizer_of(path: Any) -> Any:
     Returns
     -------
     PreTrainedTokenizerBase
-        As transformers makes it of the model's files.
+        As transformers makes it from the model's files.
 
     Raises
     ------
@@ -170,12 +173,12 @@ def tokenizer_of(path: Any) -> Any:
 
 
 def named_file(path: Any) -> File:
-    """An open file under transformers' names."""
+    """Open a file under transformers' names."""
     return with_names(path if isinstance(path, File) else open_file(path))
 
 
 def class_of(config: Any, file: File) -> Any:
-    """The class of the model: the config's first architecture, or the causal one of its type."""
+    """Return the class of the model: the config's first architecture, or the causal one of its type."""
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)

@@ -1,4 +1,4 @@
-"""The quantizer `squish` of transformers: replaces modules so that stored codes are loaded as they are."""
+"""The quantizer `squish` of transformers, which loads stored codes into compressed modules."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _states: WeakKeyDictionary[Any, LazyState] = WeakKeyDictionary()
 
 
 class ClassName(str):
-    """The name of a class of configs: transformers compares it with that of the checkpoint's own config, and refuses
-    the checkpoint where they differ; this says what to call instead."""
+    """A name of a config class whose comparison raises a helpful error.
+
+    Transformers compares it with the class name of the checkpoint's own config, and rejects the checkpoint if they
+    differ; this class states what to call instead.
+    """
 
     __slots__ = ()
 
@@ -50,7 +53,7 @@ class SquishConfig(QuantizationConfigMixin):
     backend
         Backend id, with options for some; the best for each tensor by default.
     on_unsupported
-        What happens to a tensor that the backend does not run: "error", or "dense" (its values are decoded).
+        For a tensor that the backend does not run: "error", or "dense" to decode its values.
     copy
         Copy stored parts into memory, so that later changes to the file do not reach them.
     """
@@ -68,12 +71,12 @@ class SquishConfig(QuantizationConfigMixin):
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     def attach(self, state: LazyState) -> SquishConfig:
-        """This config, with the state dict of the model that is being loaded."""
+        """Attach the state dict of the model to load, and return this config."""
         _states[self] = state
         return self
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Like that of a dictionary; transformers uses both forms."""
+        """Get a value as from a dictionary; transformers uses both forms."""
         return getattr(self, key, default)
 
 
@@ -96,7 +99,7 @@ class SquishQuantizer(HfQuantizer):
         return True
 
     def is_serializable(self) -> bool:
-        return False  # a state dict of bytes would load nowhere else: `saving.save_pretrained` converts the file
+        return False  # nothing else loads a state dict of bytes; `saving.save_pretrained` converts the file
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         options = self.quantization_config.options

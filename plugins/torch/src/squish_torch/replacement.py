@@ -1,4 +1,4 @@
-"""Which modules of a model are replaced by compressed ones, and the way back."""
+"""Replacement of the modules of a model by compressed ones, and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPERT_PATHS = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
 EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """Gate, up and down of an expert."""
 ROWS_ARE_OUTPUTS = "mxfp4"
-"""The quantization whose files have stacks as [experts, out, in] where transformers has [experts, in, out]."""
+"""The quantization that stores stacks as [experts, out, in] where transformers has [experts, in, out]."""
 UNSUPPORTED = ("error", "dense")
 
 
@@ -58,7 +58,7 @@ class ModuleOptions:
             )
 
     def runs(self, tensor: StoredTensor, rank: int = 2) -> bool:
-        """Whether a tensor stays compressed; SquishError if the backend does not run it and it must not be decoded."""
+        """Return whether a tensor stays compressed; raise SquishError if it cannot and must not be decoded."""
         if len(tensor.shape) != rank or not is_compressed(tensor):
             return False
         try:
@@ -78,11 +78,11 @@ class Replacement:
     Attributes
     ----------
     path, module
-        Where it goes, and the module.
+        The path in the model, and the module.
     compressed
-        Path of each compressed module (itself, or one inside) -> its tensor.
+        Path of each compressed module (this one or a submodule) -> its tensor.
     dense
-        Parameter that is not compressed -> its tensor.
+        Uncompressed parameter -> its tensor.
     owner
         Path of the module that this one is tied to, if any.
     """
@@ -95,12 +95,12 @@ class Replacement:
 
 
 def replacements(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> list[Replacement]:
-    """Replacements for the model's modules whose tensors are compressed; `dtype` is that of activations.
+    """Return replacements for the model's modules whose tensors are compressed; `dtype` is that of activations.
 
     Raises
     ------
     SquishError
-        No backend runs a tensor, and the options do not ask for its values instead.
+        No backend runs a tensor, and the options do not allow decoding it.
     """
     groups = (
         _layers(model, file, options, dtype), _experts(model, file, options, dtype), _stacks(model, file, options),
@@ -109,7 +109,7 @@ def replacements(model: Any, file: File, options: ModuleOptions, dtype: torch.dt
 
 
 def _layers(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> Iterator[Replacement]:
-    """Linear and embedding modules; a tied one uses the tensor of its owner."""
+    """Yield linear and embedding modules; a tied one uses the tensor of its owner."""
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
     for path, module in model.named_modules():
         name = f"{path}{WEIGHT}"
@@ -124,7 +124,7 @@ def _layers(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) 
 
 
 def _experts(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> Iterator[Replacement]:
-    """Experts with a tensor for each projection of each expert."""
+    """Yield experts with a tensor for each projection of each expert."""
     for path, module in model.named_modules():
         if not _has_experts(module):
             continue
@@ -167,13 +167,13 @@ def _separate_experts(
 
 
 def _stacks(model: Any, file: File, options: ModuleOptions) -> Iterator[Replacement]:
-    """Experts with one tensor for each projection: [experts, out, in]."""
+    """Yield experts with one tensor for each projection: [experts, out, in]."""
     for path, module in model.named_modules():
         names = [f"{path}.{GATE_UP}", f"{path}.{DOWN}"]
         if not (_has_experts(module) and hasattr(module, "_apply_gate") and all(name in file for name in names)):
             continue
         if getattr(module, "is_transposed", False) and file.index.version != ROWS_ARE_OUTPUTS:
-            continue  # the file has [experts, in, out], as transformers
+            continue  # the file stores [experts, in, out], as transformers does
         if not all(options.runs(file[name], rank=3) for name in names):
             continue
         texts = [describe(file[name].spec, file[name].bound.encoding) for name in names]
@@ -187,14 +187,14 @@ def _has_experts(module: nn.Module) -> bool:
 
 
 def is_replaceable(module: nn.Module) -> bool:
-    """Whether a compressed module computes the same: a subclass may compute something else."""
+    """Return whether a compressed module can replace this one; a subclass may compute something else."""
     if type(module) in (nn.Linear, nn.Embedding):
         return True
     return isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale")
 
 
 def compressed_module(module: nn.Module, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> nn.Module:
-    """The compressed module that replaces a module; on meta, without the parts."""
+    """Return the compressed module that replaces a module, on meta."""
     description = describe(tensor.spec, tensor.bound.encoding)
     options: dict[str, Any] = {"backend": backend, "device": "meta", "dtype": dtype}
     if isinstance(module, nn.Linear):
@@ -203,13 +203,13 @@ def compressed_module(module: nn.Module, tensor: StoredTensor, backend: str, dty
 
 
 def tied_parts(replacement: Replacement) -> dict[str, str]:
-    """Parameter of a tied module -> parameter of its owner."""
+    """Return a map from the parameters of a tied module to those of its owner."""
     names = part_names(cast(Compressed, replacement.module).description).values()
     return {f"{replacement.path}.{name}": f"{replacement.owner}.{name}" for name in names}
 
 
 def dequantize_modules(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace compressed modules by uncompressed ones with the decoded values; ties are kept."""
+    """Replace compressed modules by dense ones with the decoded values; ties are kept."""
     decoded: dict[int, nn.Parameter] = {}
     for path, module in list(model.named_modules()):
         if isinstance(module, CompressedExpertStack):

@@ -1,4 +1,4 @@
-"""`save_pretrained` of compressed models: the file that they were loaded from, converted."""
+"""`save_pretrained` of compressed models, which converts the file that they were loaded from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from squish_core.api import ErrorCode, File, TensorError, UsageError, WritableCo
 from .state import LazyState
 
 STEM = "model"
-"""Name of a file without its suffix, where the target is a folder."""
+"""Stem of the file in a target folder."""
 DENSE, QUANTIZED = "safetensors", "hf"
-"""Formats of checkpoint folders, which the second one writes."""
+"""Formats of checkpoint folders; the second writes them."""
 CASTS = {"half": torch.nn.Module.half, "float": torch.nn.Module.float}
 
 
 class Origin:
-    """What a model was loaded from; copies of the model share it, and pickles go without."""
+    """The state that a model was loaded from; copies of the model share it, pickles drop it."""
 
     def __init__(self, state: LazyState | None = None) -> None:
         self.state = state
@@ -36,8 +36,10 @@ class Origin:
 
 
 def attach(model: Any, state: LazyState) -> None:
-    """Let a model be saved as it was loaded, and cast by any method: transformers refuses `half` and `float` of a
-    quantized model, because the modules it knows would compute otherwise; ours decode to any dtype."""
+    """Enable saving and casting of a model.
+
+    Transformers rejects `half` and `float` of a quantized model, but compressed modules decode to any dtype.
+    """
     model.hf_origin = Origin(state)
     model.save_pretrained = MethodType(save_pretrained, model)
     for name, cast_module in CASTS.items():
@@ -70,18 +72,18 @@ def save_pretrained(
         A new folder, or a file whose suffix states its format. Formats of one file are written into the folder as
         `model` with their suffix.
     to
-        Format and write options, as in `squish_core.convert`; by default those of the source.
+        Format and write options, as in `squish_core.convert`; the source's by default.
     encode
         As in `squish_core.convert`; by default codes are kept.
     state_dict, push_to_hub
-        Transformers' own arguments, which are refused: `model.push_to_hub()` works.
+        Arguments of transformers that are refused; `model.push_to_hub()` works.
     options
-        Other arguments of transformers, without effect.
+        Other arguments of transformers, which are ignored.
 
     Raises
     ------
     UsageError
-        An argument is refused, or the model is a pickle's.
+        An argument is refused, or the model comes from a pickle.
     TensorError
         A weight was changed since the model was loaded.
     SquishError
@@ -100,13 +102,13 @@ def save_pretrained(
     source = getattr(state.file, "original", state.file)
     target = target_of(Path(save_directory), source, to)
     form = to or (None if target.suffix else format_of(source))
-    if target.is_dir() and not any(target.iterdir()):  # such as that of push_to_hub; convert makes folders itself
+    if target.is_dir() and not any(target.iterdir()):  # such as from push_to_hub; convert creates folders
         target.rmdir()
     convert(source, target, form, encode, rename=names_for(source, target, form))
 
 
 def check_unchanged(model: Any, state: LazyState) -> None:
-    """TensorError for the first weight that is not the file's."""
+    """Raise TensorError for the first weight that differs from the file."""
     current = model.state_dict()
     for name, value in state.items():
         if name in current and current[name].device.type != "meta":
@@ -122,7 +124,7 @@ def check_unchanged(model: Any, state: LazyState) -> None:
 
 
 def target_of(path: Path, source: File, to: str | None) -> Path:
-    """The file or folder to write."""
+    """Return the path to write: a file, or a folder."""
     containers = source.registry.containers
     suffixes = {name: entry.info.suffixes for name, entry in containers.items()}
     if path.suffix in {suffix for each in suffixes.values() for suffix in each}:
@@ -135,8 +137,8 @@ def target_of(path: Path, source: File, to: str | None) -> Path:
 
 
 def names_for(source: File, target: Path, form: str | None) -> str | None:
-    """Transformers' names for another format without names of its own: most of them have no place for the settings that
-    GGUF's names need."""
+    """Return transformers' names for another format without naming rules, because most formats cannot store the
+    settings that GGUF's names need."""
     written = format_by_suffix(source, target) if form is None else form.partition(":")[0]
     if written is None or written == source.format or written not in source.registry.containers:
         return None
@@ -145,14 +147,14 @@ def names_for(source: File, target: Path, form: str | None) -> str | None:
 
 
 def format_by_suffix(source: File, target: Path) -> str | None:
-    """The format that a suffix states."""
+    """Return the format that a suffix states."""
     containers = source.registry.containers
     fitting = [name for name, entry in containers.items() if target.suffix in entry.info.suffixes]
     return fitting[0] if fitting else None
 
 
 def format_of(source: File) -> str:
-    """The format that writes what a file was read from, with its method."""
+    """Return the format that writes what a file was read from, with its method."""
     if source.format == QUANTIZED:
         return f"{QUANTIZED}:method={source.index.version.split()[0]}"
     return QUANTIZED if source.format == DENSE and _is_folder(source) else source.format

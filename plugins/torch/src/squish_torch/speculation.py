@@ -1,4 +1,4 @@
-"""Speculative decoding: a draft head proposes tokens, and the model checks them in one pass."""
+"""Speculative decoding: a draft head proposes tokens, and the model verifies them in one pass."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .evaluation.hidden_states import layers_of
 GREEDY: Mapping[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 """Arguments of `generate` that select the most probable token."""
 PROPOSED = 4
-"""Tokens that a head proposes for each pass of the model."""
+"""Number of tokens that a head proposes per pass of the model."""
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Types of layers whose state can be rolled back to an earlier token."""
+"""Layer types whose state can be rolled back to an earlier token."""
 
 
 class Acceptance:
-    """How many proposed tokens the model accepted.
+    """Counts of proposed and accepted tokens.
 
     Attributes
     ----------
     passes
-        Passes of the model that checked proposed tokens.
+        Passes of the model that verified proposed tokens.
     proposed, accepted
-        Tokens that the head proposed, and those of them that the model chose, too.
+        Tokens that the head proposed, and those that the model accepted.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class Acceptance:
 
     @property
     def mean_length(self) -> float:
-        """Tokens for each pass: the accepted ones and the one that the model adds."""
+        """Tokens per pass: the accepted ones, and one that the model adds."""
         return 1 + self.accepted / self.passes if self.passes else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "passes": self.passes,
             "proposed": self.proposed,
@@ -71,7 +71,7 @@ class Acceptance:
         self.passes, self.proposed, self.accepted = (state[name] for name in ("passes", "proposed", "accepted"))
 
     def line(self) -> str:
-        """The same for people."""
+        """Format the counts as text."""
         return (
             f"draft: {self.accepted} of {self.proposed} proposed tokens accepted ({self.rate:.1%}), "
             f"{self.mean_length:.2f} tokens a pass"
@@ -84,7 +84,7 @@ class Drafter:
     Parameters
     ----------
     model
-        A causal model of transformers, such as `from_pretrained` gives.
+        A causal model of transformers, such as from `from_pretrained`.
     draft
         A file with a draft head (SQUIZD), a head's own file or folder, or an open `File`. Its config states its sizes.
 
@@ -96,7 +96,7 @@ class Drafter:
     Raises
     ------
     FormatError
-        There is no head, or its config does not state what it must, or disagrees with the model's.
+        The head is missing, or its config is incomplete or disagrees with the model's.
     TensorError
         A tensor of the head is missing, unknown, or of another shape.
     UsageError
@@ -142,7 +142,7 @@ class Drafter:
         """
         if options.get("past_key_values") is not None:
             raise _not_supported("past_key_values", type(options["past_key_values"]).__name__)
-        options["cache_implementation"] = "dynamic"  # no room is allocated for a cache that is not used
+        options["cache_implementation"] = "dynamic"  # a static cache would be allocated but not used
         decode = partial(self._decode, streamer=streamer)
         ids: torch.Tensor = self.model.generate(*args, streamer=streamer, custom_generate=decode, **options)
         return ids
@@ -187,7 +187,7 @@ class Drafter:
 
     @contextmanager
     def _hidden_states(self) -> Iterator[list[torch.Tensor]]:
-        """Within the context, the list has the outputs of the layers that the head reads, of the last pass."""
+        """Yield a list that holds, after each pass, the outputs of the layers that the head reads."""
         outputs: list[torch.Tensor] = [torch.empty(0)] * len(self._layers)
 
         def hook(number: int, module: Any, inputs: Any, output: Any) -> None:
@@ -202,7 +202,7 @@ class Drafter:
 
 
 def draft_of(draft: Any, model: File, config: Any) -> File:
-    """Open a draft head, that of the model's own file for "" or True, and check its config."""
+    """Open a draft head (the model's own for "" or True), and check its config."""
     head = head_of(model if draft in ("", True) else draft)
     check_draft(head, config)
     return head
@@ -227,7 +227,7 @@ def _not_possible(found: str) -> UsageError:
 
 
 def _check_call(ids: torch.Tensor, config: Any, inputs: Mapping[str, Any]) -> None:
-    """UsageError for what speculative decoding does not support."""
+    """Raise UsageError for arguments that speculative decoding does not support."""
     mask = inputs.get("attention_mask")
     wrong = {
         "sequences": ids.shape[0] if ids.shape[0] != 1 else None,
@@ -258,7 +258,7 @@ def _choose(
 ) -> tuple[torch.Tensor, int, bool]:
     """Append tokens from the model's logits, up to the first that differs from the chain.
 
-    Returns all tokens, how many of the chain were accepted, and whether to stop.
+    Return all tokens, the number of accepted ones, and whether to stop.
     """
     proposed = [*chain[0].tolist(), -1]
     for number, proposal in enumerate(proposed):

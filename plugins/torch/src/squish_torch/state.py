@@ -1,4 +1,4 @@
-"""The tensors of an open file as a state dict whose values are read when transformers indexes them."""
+"""A state dict over an open file, whose values are read when transformers indexes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LazyValue:
         self.shape = torch.Size(shape)
 
     def get_shape(self) -> list[int]:
-        """Shape, as a slice of safetensors gives it."""
+        """Return the shape, as a slice of safetensors does."""
         return list(self.shape)
 
     def get_dtype(self) -> str:
-        """Dtype, as a slice of safetensors gives it."""
+        """Return the dtype, as a slice of safetensors does."""
         return DTYPE_TAGS[NAMES[self.dtype]]
 
     def __getitem__(self, key: Any) -> torch.Tensor:
@@ -64,7 +64,7 @@ class DescriptionValue(LazyValue):
 
 
 class DecodedValue(LazyValue):
-    """A whole tensor, decoded where it is compressed."""
+    """A tensor, decoded if it is compressed."""
 
     def __init__(self, tensor: StoredTensor, dtype: torch.dtype, copy: bool) -> None:
         super().__init__(tensor.shape)
@@ -83,9 +83,9 @@ class LazyState(Mapping[str, LazyValue]):
     file
         A file with transformers' names.
     dtype
-        Of what is decoded.
+        Dtype of decoded values.
     copy
-        Copy what could be mapped.
+        Copy values instead of mapping them.
     """
 
     def __init__(self, file: File, dtype: torch.dtype, copy: bool = False) -> None:
@@ -93,12 +93,12 @@ class LazyState(Mapping[str, LazyValue]):
         self.compressed: dict[str, str] = {}
         """Module -> its compressed tensor; filled when modules are replaced."""
         self.tied: set[str] = set()
-        """Modules that share another one's parts."""
+        """Modules that share the parts of another."""
         self.renamed: dict[str, str] = {}
         """Tensor -> the parameter for its values, if its name differs."""
 
     def include(self, replacement: Replacement) -> None:
-        """Yield the stored parts of a module's tensors, for its parameters."""
+        """Add the stored parts of a module's tensors under its parameters."""
         self.compressed |= replacement.compressed
         self.renamed |= {tensor: name for name, tensor in replacement.dense.items() if tensor != name}
         if replacement.owner is not None:
@@ -121,7 +121,7 @@ class LazyState(Mapping[str, LazyValue]):
         return (key for key, _ in self._values())
 
     def items(self) -> Any:
-        """Keys and values, built on each call."""
+        """Return the keys and values, built on each call."""
         return list(self._values())
 
     def __len__(self) -> int:

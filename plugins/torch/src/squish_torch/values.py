@@ -1,4 +1,4 @@
-"""Values of stored tensors as torch tensors: in new memory, or a private mapping of the file."""
+"""The values of stored tensors as torch tensors, in new memory or a private mapping of the file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TYPES = {
     "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "bool": torch.bool, "complex64": torch.complex64,
     "complex128": torch.complex128,
 }  # fmt: skip
-"""Element type of Squish -> of torch."""
+"""Dtype of Squish -> dtype of torch."""
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 DECODED = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes for decoding compressed tensors."""
 
 
 def is_compressed(tensor: StoredTensor) -> bool:
-    """Whether the values of a tensor must be decoded."""
+    """Return whether the values of a tensor must be decoded."""
     return tensor.bound.encoding.codec != DENSE
 
 
 def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The values; dense ones as stored unless a dtype is given, others decoded (f32 by default).
+    """Return the values: dense ones as stored unless `dtype` is set, others decoded (f32 by default).
 
     Dtypes below 8 bits stay packed, in uint8. Writing to the result never changes the file.
     """
@@ -59,14 +59,14 @@ def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.T
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A copy of a NumPy array (ml_dtypes included) as a tensor."""
+    """Copy a NumPy array (ml_dtypes included) to a tensor."""
     dtype = TYPES[dtypes.from_numpy(array.dtype)]
     data = np.array(array, order="C", copy=True)
     return torch.from_numpy(data.reshape(-1).view(np.uint8)).view(dtype).reshape(array.shape)
 
 
 def array_of(name: str, value: Any) -> np.ndarray:
-    """A tensor's values as a NumPy array (of ml_dtypes if NumPy lacks the dtype), without a copy if possible."""
+    """Return a tensor's values as a NumPy array (of ml_dtypes if NumPy lacks the dtype), without a copy if possible."""
     if not isinstance(value, torch.Tensor) or value.dtype not in NAMES:
         raise UsageError(
             "not a tensor that can be saved", tensor=name, found=str(getattr(value, "dtype", type(value))), code="array"

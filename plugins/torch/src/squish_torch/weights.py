@@ -53,7 +53,7 @@ class Entry:
     panel_rows: int | None
 
     def is_current(self, parts: Sequence[torch.Tensor]) -> bool:
-        """Whether these parts still have the bytes that were prepared, and torch its number of threads."""
+        """Return whether these parts still have the bytes that were prepared, and torch its number of threads."""
         for part, (pointer, version, storage) in zip(parts, self.memory):
             if part.data_ptr() != pointer or (0 if part.is_inference() else part._version) != version:
                 return False
@@ -78,23 +78,23 @@ _added = 0
 
 @lru_cache(4096)
 def spec_of(description: str) -> TensorSpec:
-    """The tensor of a description, with one encoding."""
+    """Return the tensor of a description, with one encoding."""
     return read_description(description)
 
 
 @lru_cache(4096)
 def roles_of(description: str) -> tuple[str, ...]:
-    """The roles of the parts, in the order of operations' arguments."""
+    """Return the roles of the parts, in the order of operations' arguments."""
     return tuple(sorted(spec_of(description).encodings[0].parts))
 
 
 def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Weight:
-    """The weight of these parts, prepared once; as `entry_of`."""
+    """Return the weight of these parts, prepared once; as `entry_of`."""
     return entry_of(parts, description, backend).weight
 
 
 def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Entry:
-    """The prepared entry for these parts (uint8, contiguous, in the CPU's memory).
+    """Return the prepared entry for these parts (uint8, contiguous, in the CPU's memory).
 
     Raises
     ------
@@ -146,13 +146,13 @@ def release_freed() -> None:
 
 @lru_cache(1)
 def multiplies_bf16() -> bool:
-    """Whether this CPU has instructions for products of bf16; without them torch's are slow."""
+    """Return whether this CPU has instructions for products of bf16; without them torch's are slow."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
 
 
 def _with_threads(chosen: str, backend: str, threads: int) -> str:
-    """The backend with torch's number of threads, unless its options set another."""
+    """Return the backend with torch's number of threads, unless its options set another."""
     if chosen != "cpu" or "threads=" in backend:
         return backend or chosen
     separator = "," if ":" in backend else ":"
@@ -160,7 +160,7 @@ def _with_threads(chosen: str, backend: str, threads: int) -> str:
 
 
 def memory_of(part: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor, without keeping it alive."""
+    """Return the bytes of a contiguous tensor, without keeping it alive."""
     size = part.numel() * part.element_size()
     return memoryview((ctypes.c_ubyte * size).from_address(part.data_ptr() if size else 0)).cast("B")
 

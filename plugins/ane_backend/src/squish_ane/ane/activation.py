@@ -74,7 +74,7 @@ class ActivationTable:
         """Return the values that the engine computes, in half precision.
 
         The input maps onto the segments; its integer part selects one, its fraction interpolates between the knots.
-        Beyond the domain, the value is that of the end knot; NaN is taken for the lower end.
+        Beyond the domain, the result is the value at the end knot; NaN maps to the lower end.
         """
         low, high = self.domain
         inputs = np.nan_to_num(np.asarray(x, np.float32), nan=low, posinf=high, neginf=low)

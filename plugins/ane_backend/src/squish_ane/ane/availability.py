@@ -8,7 +8,7 @@ from squish_core.api import Availability
 
 
 def core_ml_availability() -> Availability:
-    """Core ML through coremltools, on a Mac alone."""
+    """Probe for Core ML through coremltools, on macOS only."""
     if sys.platform != "darwin":
         return Availability(ok=False, reason="Core ML needs macOS; ane:device=M1 plans for a device")
     try:

@@ -71,7 +71,7 @@ class DevicePlan(Backend):
         target = weights or dense_weights(spec)
         verdict = planner.plan(target, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
-        first = "rounded to float16 first" if dense else "the engine has no such form: decoded first"
+        first = "rounded to float16 first" if dense else "decoded first, because the engine does not support this form"
         reason = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
         about = layout.compiled(target, verdict, self.cores, spec.shape, self.consumer)

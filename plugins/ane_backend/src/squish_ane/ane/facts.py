@@ -14,7 +14,7 @@ from attrs import frozen
 
 GENERATIONS = ("H13", "H14", "H15", "H16", "H17", "H18")
 FAMILIES = {f"A{generation[1:]}": generation for generation in GENERATIONS}
-"""The book's names of the generations (A14 is H14, the M2); the chips of phones that are called so differ."""
+"""The book's names of the generations (A14 is H14, the M2); phone chips of the same names differ."""
 DEVICES = {"M1": "H13", "M2": "H14", "M3": "H15", "M4": "H16", "M5": "H17", **FAMILIES}
 CORES = {"": 4, "g": 8, "s": 16, "c": 32, "d": 64}
 """Cores by suffix of the target name (H13g)."""
@@ -30,7 +30,7 @@ class Cell:
 
 
 @frozen
-class Row:
+class FormRow:
     """A form of weights: title, rule, source, one cell per generation in order, and the bytes of the hardware
     description that streaming needs."""
 
@@ -44,15 +44,15 @@ class Row:
 MASTER, PALETTE_GATE, INT8_GATE, BLOCK_GATE, FP8_GATE = 0x48F, 0x529, 0x528, 0x520, 0x52D
 
 
-def _row(title: str, rule: str, source: str, *cells: Cell, gates: tuple[int, ...] = ()) -> Row:
+def _row(title: str, rule: str, source: str, *cells: Cell, gates: tuple[int, ...] = ()) -> FormRow:
     """Build a row; the last cell applies to all later generations."""
-    return Row(title, rule, source, cells + cells[-1:] * (len(GENERATIONS) - len(cells)), gates)
+    return FormRow(title, rule, source, cells + cells[-1:] * (len(GENERATIONS) - len(cells)), gates)
 
 
 _MEASURED, _STATED, _PREDICTED = "measured", "stated", "predicted"
 _NO_ENCODER = "descriptor version five has no encoder for it"
 
-ROWS: Mapping[str, Row] = {
+ROWS: Mapping[str, FormRow] = {
     "dense": _row(
         "dense float16", "two bytes per element", "chapter 25", Cell("dense", _STATED),
     ),
@@ -140,7 +140,7 @@ CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 
 
 def is_set(gate: int, generation: str) -> bool:
-    """Whether a generation sets a byte of the hardware description."""
+    """Return whether a generation sets a byte of the hardware description."""
     return GENERATIONS.index(generation) >= GENERATIONS.index(GATES[gate])
 
 

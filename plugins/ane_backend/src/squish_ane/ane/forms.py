@@ -17,7 +17,7 @@ FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
 
 
 def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
-    """Return the weights in the compiler's form; None if it has no such form, so they are decoded."""
+    """Return the weights in a form of the compiler; None if there is none, so they are decoded."""
     params = encoding.codec.params
     if encoding.codec.id == "boxes" and not {"books", "count"}.isdisjoint(params):
         return _boxes(params, spec)

@@ -16,7 +16,7 @@ from squish_core.api import SquishError
 FORMATS, PALETTES, UNITIES = range(1, 32), range(7, 28), range(28, 31)
 """Numbers of the enum; those of palettes; those of identity and scale-only weights, which skip the multiply array."""
 E4M3 = 6
-"""The only number that is stated (chapter 36)."""
+"""The only number that the book states (chapter 36)."""
 
 TYPE_NUMBERS: Mapping[str, int] = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
 """Element types that descriptors write; other parts of the system number types differently."""
@@ -36,24 +36,24 @@ HELPERS: Mapping[str, str] = {
 
 
 def is_palette(number: int) -> bool:
-    """Whether a number of the enum is a palette: the guard `f - 7 < 0x15` in unsigned arithmetic."""
+    """Return whether a number of the enum is a palette: the guard `f - 7 < 0x15` in unsigned arithmetic."""
     return (number - 7) & 0xFFFFFFFF < 0x15
 
 
 def is_unity(number: int) -> bool:
-    """Whether a number of the enum is a unity format: the guard `f - 0x1c < 3` in unsigned arithmetic."""
+    """Return whether a number of the enum is a unity format: the guard `f - 0x1c < 3` in unsigned arithmetic."""
     return (number - 0x1C) & 0xFFFFFFFF < 3
 
 
 def kind_of(number: int) -> str:
     """Return "palette", "unity" or "plain" for a number of the enum; SquishError outside 1 to 31."""
     if number not in FORMATS:
-        raise SquishError("no such kernel format", expected="1 to 31", found=number, code="kernel-format")
+        raise SquishError("unknown kernel format", expected="1 to 31", found=number, code="kernel-format")
     return "palette" if is_palette(number) else "unity" if is_unity(number) else "plain"
 
 
 def is_quantized_palette(entries: int) -> bool:
-    """Whether a codebook of integers may have this many entries (fewer than 256)."""
+    """Return whether a codebook of integers may have this many entries (fewer than 256)."""
     return 0 < entries < 256
 
 

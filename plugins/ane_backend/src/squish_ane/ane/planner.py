@@ -225,7 +225,7 @@ def _check(weights: Weights) -> None:
         )
 
 
-def _illegal(row: facts.Row, generation: str, note: str) -> SquishError:
+def _illegal(row: facts.FormRow, generation: str, note: str) -> SquishError:
     why = note if row.rule in note else f"{note} ({row.rule})"
     return SquishError(
         f"{row.title} cannot be compiled for {generation}: {why}",

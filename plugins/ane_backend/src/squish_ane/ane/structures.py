@@ -18,12 +18,12 @@ CONVERTIBLE = 0x2FF0
 
 
 def is_vector_size(size: int) -> bool:
-    """Whether palettes support this vector length."""
+    """Return whether palettes support this vector length."""
     return 0 <= size < 32 and bool(VECTOR_MASK >> size & 1)
 
 
 def converts_to_half(tensor_format: int) -> bool:
-    """Whether the memory engine converts a tensor format to float16."""
+    """Return whether the memory engine converts a tensor format to float16."""
     return 0 <= tensor_format < 0xE and bool(CONVERTIBLE >> tensor_format & 1)
 
 

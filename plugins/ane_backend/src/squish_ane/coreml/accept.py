@@ -75,13 +75,13 @@ def choose(specs: Sequence[TensorSpec], codec: CodecSpec, target: str) -> dict[s
 
 
 def _is_foreign(spec: TensorSpec) -> bool:
-    """Whether a tensor is dense, in a float type that no constant has."""
+    """Return whether a tensor is dense, in a float type that no constant has."""
     is_dense = bool(spec.encodings) and spec.encodings[0].codec == DENSE
     return is_dense and spec.dtype.startswith(("f", "bf")) and spec.dtype not in FLOATS
 
 
 def _encodes(spec: TensorSpec, codec: CodecSpec, target: str) -> bool:
-    """Whether a tensor can be encoded by a codec of packages; others decide when they encode."""
+    """Return whether a codec of packages can encode a tensor; other codecs decide when they encode."""
     if codec.id == "dense" or len(spec.shape) < 2:
         return codec.id == "dense"
     if codec.id not in _CODECS:

@@ -82,7 +82,7 @@ class PlannedBlob:
 
 
 def plan(blobs: Sequence[tuple[str, int]]) -> tuple[list[PlannedBlob], int]:
-    """Lay out blobs of (dtype, elements); returns them and the size of the file."""
+    """Lay out blobs of (dtype, elements); return them and the size of the file."""
     planned, at = [], _HEADER.size
     for dtype, count in blobs:
         planned.append(PlannedBlob(dtype, count, at))

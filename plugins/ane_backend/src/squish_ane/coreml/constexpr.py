@@ -50,22 +50,22 @@ def join(operations: Iterable[Operation]) -> Iterator[Operation]:
 
     A joint form (compressed values under a mask) becomes one operation with the dense result.
     """
-    makers: dict[str, Operation] = {}
+    producers: dict[str, Operation] = {}
     consumed: set[str] = set()
     tensors = []
     for operation in operations:
         if operation.type.startswith(COMPRESSED):
-            operands = {key: makers[name] for key, name in operation.inputs.items() if name in makers}
+            operands = {key: producers[name] for key, name in operation.inputs.items() if name in producers}
             consumed.update(operation.inputs[key] for key in operands)
             values = operands.get("nonzero_data")
             if values is not None and values.type in JOINT:
                 operation = evolve(values, outputs=operation.outputs)
             elif operation.type in JOINT:
-                makers.update((name, evolve(operation, makers=operands)) for name, _ in operation.outputs)
+                producers.update((name, evolve(operation, producers=operands)) for name, _ in operation.outputs)
                 continue
             else:
-                operation = evolve(operation, makers=operands)
-            makers.update((name, operation) for name, _ in operation.outputs)
+                operation = evolve(operation, producers=operands)
+            producers.update((name, operation) for name, _ in operation.outputs)
         tensors.append(operation)
     yield from (operation for operation in tensors if operation.outputs[0][0] not in consumed)
 
@@ -105,12 +105,12 @@ def _affine_dequantize(operation: Operation) -> Constant:
 
 def _blockwise(operation: Operation) -> Constant:
     """Read iOS18's `(data - offset) * scale`, with blocks along every axis."""
-    maker = operation.makers.get("data")
-    if maker is not None:
-        reader = _SCALABLE.get(maker.type)
+    producer = operation.producers.get("data")
+    if producer is not None:
+        reader = _SCALABLE.get(producer.type)
         if reader is None:
-            raise UnsupportedError(f"scales over the result of {maker.type}")
-        tensor = reader(maker, scales_of(operation, maker.outputs[0][1]))
+            raise UnsupportedError(f"scales over the result of {producer.type}")
+        tensor = reader(producer, scales_of(operation, producer.outputs[0][1]))
         return evolve(tensor, dtype=result_dtype(operation))
     data = operand(operation, "data")
     _check_integers(data)

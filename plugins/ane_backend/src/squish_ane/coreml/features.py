@@ -10,7 +10,7 @@ from attrs import frozen
 from squish_core.api import CodecSpec, Encoding, Refusal, single_value
 
 CHANNELS, COLUMNS = 256, 256
-"""Of the example tensor that stands for a query."""
+"""Shape of the example tensor of a query."""
 BLOCK, SHARE = 32, 32
 """Elements per scale of `per_block`, and channels per codebook of `per_grouped_channel`: coremltools' defaults."""
 SCALES, CODEBOOKS = ("per_tensor", "per_channel", "per_block"), ("per_tensor", "per_grouped_channel")
@@ -38,7 +38,7 @@ class Form:
     vectors: bool = False
 
     def complete(self, features: Features) -> Features:
-        """Fill in the defaults of what the query leaves open."""
+        """Fill in the defaults of missing features."""
         granularity = features.granularity
         if granularity is None and self.granularity:
             several = "per_grouped_channel" if (features.codebooks or 1) > 1 else self.granularity[0]
@@ -76,7 +76,7 @@ def _any(values: tuple[object, ...]) -> str:
 
 
 def encoding_for(operation: str, **features: Any) -> Encoding | Refusal:
-    """Return the encoding that an operation and its features stand for, or why there is none."""
+    """Return the encoding of an operation with these features, or the reason against it."""
     values = {name: single_value(name, value) for name, value in features.items() if value is not None}
     numbers = {name: int(values[name]) for name in ("bits", "vector", "codebooks") if name in values}
     query = Features(
@@ -95,7 +95,7 @@ def encoding_for(operation: str, **features: Any) -> Encoding | Refusal:
 
 
 def _integers(features: Features) -> CodecSpec:
-    """Integers with scales in the flat order, signed as coremltools' symmetric mode."""
+    """Return the codec of integers with scales in flat order, signed as in coremltools' symmetric mode."""
     group = {"per_tensor": 0, "per_channel": COLUMNS, "per_block": BLOCK}[features.granularity or "per_block"]
     params = {"bits": features.bits, "group_size": group, "axis": "flat", "signed": True, "scale_dtype": "f16"}
     if features.zero_points:
@@ -151,4 +151,4 @@ FORMS: Mapping[str, Form] = {
         codec=_masked_integers, bits=(8, 4), granularity=("per_channel", "per_tensor", "per_block"), zero_points=True
     ),
 }
-"""Core ML operation -> what it stores, in coremltools' default form where a query leaves a feature open."""
+"""Core ML operation -> the form that it stores; defaults are those of coremltools."""

@@ -94,15 +94,15 @@ def sparse_lut(operation: Operation, scales: Scales | None = None) -> Constant:
 
 def _table(operation: Operation, scales: Scales | None) -> tuple[Value, Scales | None]:
     """Return the table and the scales of its entries, which equal the scales of the elements."""
-    maker = operation.makers.get("lut")
-    table = operand(operation, "lut") if maker is None else operand(maker, "data")
+    producer = operation.producers.get("lut")
+    table = operand(operation, "lut") if producer is None else operand(producer, "data")
     if table.kind.dtype not in ENTRIES:
         raise UnsupportedError(f"tables of {table.kind.dtype or 'an unknown type'}")
-    if maker is None:
+    if producer is None:
         return table, scales
-    if scales is not None or maker.type != "constexpr_blockwise_shift_scale":
-        raise UnsupportedError(f"a table from {maker.type}")
-    scales = scales_of(maker, table.kind)
+    if scales is not None or producer.type != "constexpr_blockwise_shift_scale":
+        raise UnsupportedError(f"a table from {producer.type}")
+    scales = scales_of(producer, table.kind)
     if scales.grid[-2:] != (1, 1):
         raise UnsupportedError("tables with scales for single entries")
     return table, Scales(scale=scales.scale, offset=scales.offset, grid=scales.grid[:-2])

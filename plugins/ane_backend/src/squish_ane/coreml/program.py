@@ -56,14 +56,14 @@ class Value:
 class Operation:
     """An operation: constants by parameter, names of other operations' results by parameter, and its own results.
 
-    `makers`: the compressed operations that produce its inputs, by parameter.
+    `producers`: the compressed operations that produce its inputs, by parameter.
     """
 
     type: str
     values: Mapping[str, Value]
     inputs: Mapping[str, str]
     outputs: tuple[tuple[str, Kind], ...]
-    makers: Mapping[str, Operation] = field(factory=dict)
+    producers: Mapping[str, Operation] = field(factory=dict)
 
     @property
     def name(self) -> str:

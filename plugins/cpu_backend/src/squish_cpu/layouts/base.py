@@ -81,7 +81,7 @@ def aligned(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def rows_of(spec: TensorSpec) -> tuple[int, int]:
-    """Rows and columns of a tensor as a matrix."""
+    """Return the rows and columns of a tensor as a matrix."""
     return dtypes.count(spec.shape[:-1]), spec.shape[-1]
 
 

@@ -103,7 +103,7 @@ def _affine_form(layout: Layout) -> Form:
 def repack(
     layout: Layout, weights: Weights, arrays_by_role: Mapping[str, Array], threads: int
 ) -> tuple[Weights, Mapping[str, Array]]:
-    """Repack a matrix to panels; returns its description and arrays. `arrays_by_role` are the arrays of `weights`."""
+    """Repack a matrix to panels; return its description and arrays. `arrays_by_role` are the arrays of `weights`."""
     grid = Grid.of(layout)
     form = grid.form
     codes = _zeros((grid.panels, grid.columns * ROWS * BITS[form.kind] // 8), "u8")

@@ -1,1 +1,1 @@
-"""Writing: the graph of a family, its weights, and the files beside the model."""
+"""Writing: the graph of a model family, its weights, and the files beside the model."""

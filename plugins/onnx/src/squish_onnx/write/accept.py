@@ -10,7 +10,7 @@ from squish_codecs.api import Affine, Scheme
 from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
 
 from ..blocks import ID as OWN_CODEC
-from ..coded import HALF_BLOCKS, SCALES
+from ..graph_values import HALF_BLOCKS, SCALES
 from .proto import CODES
 
 DENSE_DTYPES = ("f32", "f16", "bf16")
@@ -20,10 +20,10 @@ WEIGHT = ".weight"
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) -> Encoding | Refusal:
-    """Accept dense floats, or any dtype of ONNX, and codes in MatMulNBits' layout; `accepts_codes` converts others."""
+    """Accept dense floats (or any dtype of ONNX) and codes in MatMulNBits' layout; `accepts_codes` repacks others."""
     if encoding.codec.id == "affine" and (any_dtype or spec.name.endswith(WEIGHT)) and _is_native(spec, encoding.codec):
         return _encoding(spec, encoding.codec)
-    if any_dtype and encoding.codec.id == OWN_CODEC:  # the graph's own operator has them so
+    if any_dtype and encoding.codec.id == OWN_CODEC:  # an operator of the graph uses this codec
         return Encoding(codec=encoding.codec, parts=bare_parts(encoding))
     if encoding.codec.id != "dense":
         return Refusal(
@@ -39,23 +39,23 @@ def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) ->
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = False) -> Encoding | Refusal | None:
-    """The form of MatMulNBits for these codes: wider codes if need be, scales in f32, packed zero points or f32 biases.
+    """Choose MatMulNBits' layout for codes: wider if necessary, with f32 scales, and packed zero points or f32 biases.
 
     Parameters
     ----------
     spec, layout
         The tensor and the layout of its codes.
     any_name
-        Whether the weights are those of an existing graph, which may be called anything and have groups of rows: codes
-        of a matrix of [K, N] are stored transposed.
+        Whether the weight belongs to an existing graph: any name is allowed, and a [K, N] matrix with groups along K is
+        stored transposed.
 
     Returns
     -------
     Encoding, Refusal or None
-        The codes as `affine`.
+        The encoding, by the codec `affine`.
     """
     if len(spec.shape) != 2 or not (any_name or spec.name.endswith(WEIGHT)):
-        return Refusal(why="ONNX multiplies codes of matrices called <layer>.weight only", code="shape")
+        return Refusal(why="ONNX multiplies by codes only if the matrix is named <layer>.weight", code="shape")
     if layout.table is not None:
         return Refusal(
             why="ONNX has no operator for codes with a table; ask for int8 or int4 with --encode", code="table"
@@ -74,7 +74,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
     elif (
         layout.offset_kind == "zero_point" and layout.scale_dtype == "f32" and not across and _fill_bytes(spec, params)
     ):
-        params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}  # biases would be rounded
+        params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}  # biases would round
     else:
         params |= {"offset": "bias"}
     if across:
@@ -86,23 +86,23 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
 
 
 def bare_parts(encoding: Encoding) -> dict[str, Part]:
-    """The parts of an encoding without their places."""
+    """Return the parts of an encoding without their locations."""
     return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
 
 
 def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
-    """An encoding by the codec `affine`, without data."""
+    """Return the encoding of a codec `affine`, without data."""
     parts = Affine.from_params(codec.params).parts(spec)
     return Encoding(codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()})
 
 
 def _fill_bytes(spec: TensorSpec, params: Mapping[str, Any]) -> bool:
-    """Whether the packed zero points of a row fill its bytes, so that none are padded."""
+    """Return whether the packed zero points of a row fill whole bytes."""
     return spec.shape[1] // params["group_size"] * params["bits"] % 8 == 0
 
 
 def _is_native(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether codes are stored as MatMulNBits has them, with scales of any width and packed zero points."""
+    """Return whether codes have MatMulNBits' layout, with scales of any float dtype and packed zero points."""
     scheme = Scheme.of(codec.params)
     if len(spec.shape) != 2 or scheme.bits not in HALF_BLOCKS or scheme.group_size not in BLOCKS:
         return False

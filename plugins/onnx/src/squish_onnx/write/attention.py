@@ -6,27 +6,27 @@ from attrs import frozen
 
 from .config import Decoder
 from .graph import Graph
-from .layers import capped, linear, norm
+from .layers import linear, norm, soft_cap
 from .rope import Rope, rotate
 
 
 @frozen
-class Shared:
-    """What all layers use: masks by window, cosines and sines by rope."""
+class LayerInputs:
+    """Values that all layers read: masks by window, cosines and sines by rope."""
 
     masks: dict[int, str]
     angles: dict[Rope, tuple[str, str]]
 
 
-def attention(graph: Graph, decoder: Decoder, shared: Shared, prefix: str, layer: int, x: str) -> str:
+def attention(graph: Graph, decoder: Decoder, shared: LayerInputs, prefix: str, layer: int, x: str) -> str:
     """Add attention with a cache of keys and values."""
     rope, size = decoder.ropes[layer], decoder.head_size
     projections = {}
-    for part, y in zip("qkv", _projected(graph, decoder, prefix, x)):
+    for part, y in zip("qkv", _projections(graph, decoder, prefix, x)):
         heads = decoder.heads if part == "q" else decoder.kv_heads
         norm_name = f"{prefix}.{part}_{decoder.names.head_norm}"
         weight = f"{norm_name}.weight"
-        if weight in graph and graph.spec(weight).shape != (size,):  # over all heads at once
+        if weight in graph and graph.spec(weight).shape != (size,):  # one norm over all heads
             y = norm(graph, decoder, norm_name, y)
         y = graph.op("Reshape", y, graph.integers(0, 0, heads, size))
         if weight in graph and graph.spec(weight).shape == (size,):
@@ -45,7 +45,7 @@ def attention(graph: Graph, decoder: Decoder, shared: Shared, prefix: str, layer
     queries = graph.op("Reshape", projections["q"], graph.integers(0, decoder.kv_heads, groups, -1, size))
     transposed = graph.op("Unsqueeze", graph.op("Transpose", keys, perm=(0, 1, 3, 2)), graph.integers(2))
     scores = graph.op("Mul", graph.op("MatMul", queries, transposed), graph.constant(decoder.scale))
-    scores = capped(graph, scores, decoder.attention_cap)
+    scores = soft_cap(graph, scores, decoder.attention_cap)
     weights = graph.op("Softmax", graph.op("Add", scores, shared.masks[decoder.windows[layer]]), axis=-1)
     y = graph.op("MatMul", weights, graph.op("Unsqueeze", values, graph.integers(2)))
     y = graph.op("Reshape", y, graph.integers(0, decoder.heads, -1, size))
@@ -54,8 +54,8 @@ def attention(graph: Graph, decoder: Decoder, shared: Shared, prefix: str, layer
     return linear(graph, f"{prefix}.{decoder.names.output}", y)
 
 
-def _projected(graph: Graph, decoder: Decoder, prefix: str, x: str) -> list[str]:
-    """Queries, keys and values, by one matrix or three."""
+def _projections(graph: Graph, decoder: Decoder, prefix: str, x: str) -> list[str]:
+    """Compute queries, keys and values, with one matrix or three."""
     fused = f"{prefix}.qkv_proj"
     if f"{fused}.weight" in graph:
         sizes = [heads * decoder.head_size for heads in (decoder.heads, decoder.kv_heads, decoder.kv_heads)]

@@ -1,4 +1,4 @@
-"""What a family's config.json says of its graph."""
+"""The structure of a decoder, from its config.json."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SLIDING = "sliding_attention"
 CONVOLUTION = "conv"
 
 _LARGEST = {"num_hidden_layers": 4096, "num_attention_heads": 65536, "num_key_value_heads": 65536, "head_dim": 65536}
-"""A config.json may say anything; the graph is built layer by layer."""
+"""Upper bounds, because the graph grows with each of these settings."""
 
 
 @frozen(kw_only=True)
 class Names:
-    """What a family calls its tensors.
+    """Tensor names of a family.
 
-    `norms`: before and after attention, and before and after the MLP; "" for none. `head_norm`: suffix of the norms of
+    `norms`: before and after attention, before and after the MLP; "" for none. `head_norm`: suffix of the norms of
     queries and keys. `gate`, `up`, `down`: projections of the MLP or of each expert; without a gate, `up` alone.
     """
 
@@ -56,7 +56,7 @@ NAMES = {
         output="out_proj", mlp="feed_forward", gate="w1", up="w3", down="w2",
     ),
 }  # fmt: skip
-"""Names of the families that differ from Llama's."""
+"""Tensor names of the families that do not use Llama's."""
 
 
 @frozen(kw_only=True)
@@ -64,9 +64,9 @@ class Decoder:
     """A decoder of one of the families in `FAMILIES`. `norm_offset` is added to the weights of norms.
 
     `windows`: the sliding window of each layer, 0 for full attention. `ropes`: the angles of each layer. `kinds`: the
-    layer types of config.json. `taps`: columns of a short convolution. `layer_norm`: norms subtract the mean and have
-    biases. `interleaved`: rotation pairs neighbours, not halves. `experts_per_token`: of layers with a router.
-    `attention_cap`, `logits_cap`: bounds that scores and logits approach (tanh), 0 for none.
+    layer types of config.json. `taps`: kernel size of the short convolution. `layer_norm`: norms subtract the mean and
+    have biases. `interleaved`: rotary pairs are neighbours, not halves. `experts_per_token`: for layers with a router.
+    `attention_cap`, `logits_cap`: soft caps (tanh) of scores and logits, 0 for none.
     """
 
     family: str
@@ -104,14 +104,14 @@ FAMILIES = (
     "llama", "mistral", "mixtral", "qwen2", *_QWEN_VL, "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "granite",
     "olmo2", "glm4", "starcoder2", "lfm2",
 )  # fmt: skip
-"""`model_type` of the families that have a graph."""
+"""`model_type` of the families that can be written."""
 TIED = ("gemma2", "gemma3_text", "starcoder2", "lfm2")
-"""Families whose head is the embedding unless config.json says otherwise."""
+"""Families that tie the head to the embedding by default."""
 EPSILONS = ("rms_norm_eps", "norm_eps", "norm_epsilon")
 
 
 def read_decoder(config: Mapping[str, Any]) -> Decoder:
-    """The decoder that a config.json describes.
+    """Read the decoder that a config.json describes.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
     Raises
     ------
     FormatError
-        The family has no graph, or an entry is missing or of a kind that the graph does not have.
+        The family is not supported, or a setting is missing or not supported.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
     try:
         return _decoder(config)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-        raise unsupported("a setting", "numbers, lists and objects where transformers writes them", error) from None
+        raise unsupported("a setting", "the types that transformers writes", error) from None
 
 
 def _decoder(config: Mapping[str, Any]) -> Decoder:
@@ -150,7 +150,7 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
             expected=", ".join(FAMILIES),
             found=repr(family),
             code="graph-family",
-            hint="Name a model with a graph, --graph MODEL.onnx, or write another format.",
+            hint="Reuse the graph of another model with --graph MODEL.onnx, or write another format.",
         )
     heads, hidden = _integer(text, "num_attention_heads"), _integer(text, "hidden_size")
     layers = _integer(text, "num_hidden_layers")
@@ -194,7 +194,7 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
 
 
 def _kinds(text: Mapping[str, Any], family: str, layers: int) -> tuple[str, ...]:
-    """The layer types of a family with short convolutions."""
+    """Return the layer types of a family with short convolutions."""
     if family != "lfm2":
         return ()
     attentive = text.get("full_attn_idxs") or range(layers)

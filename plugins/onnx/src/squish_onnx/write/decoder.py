@@ -9,11 +9,11 @@ import numpy as np
 from squish_core.api import TensorSpec
 
 from . import proto
-from .attention import Shared, attention
+from .attention import LayerInputs, attention
 from .config import Decoder
 from .convolution import is_convolution, short_convolution
 from .graph import Graph
-from .layers import capped, norm, require
+from .layers import norm, require, soft_cap
 from .mlp import mlp
 from .rope import angles
 
@@ -23,7 +23,7 @@ HEADS = {
     "model.": "lm_head.weight", "model.language_model.": "lm_head.weight",
     "language_model.model.": "language_model.lm_head.weight",
 }  # fmt: skip
-"""Prefix of a text model, alone or with others -> its head."""
+"""Prefix of a text model, alone or in a multimodal model -> its head."""
 
 
 def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
@@ -39,7 +39,7 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
     Returns
     -------
     Graph
-        Inputs `input_ids`, `attention_mask`, `position_ids` and `past_key_values.N.key|value`; outputs `logits` and
+        Inputs: `input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key|value`. Outputs: `logits` and
         `present.N.key|value`, as optimum and onnxruntime-genai name them; `past.N.conv` and `present.N.conv` for short
         convolutions.
 
@@ -51,7 +51,7 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
     graph = Graph(specs, axes=2)
     prefix = text_prefix(graph)
     _declare(graph, decoder)
-    shared = Shared(
+    shared = LayerInputs(
         {window: _mask(graph, window) for window in dict.fromkeys(decoder.windows)},
         {rope: angles(graph, rope) for rope in dict.fromkeys(decoder.ropes)},
     )
@@ -67,12 +67,12 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
     logits = graph.linear(head, x)
     if decoder.logits_factor != 1:
         logits = graph.op("Mul", logits, graph.constant(decoder.logits_factor))
-    graph.op("Identity", capped(graph, logits, decoder.logits_cap), output="logits")
+    graph.op("Identity", soft_cap(graph, logits, decoder.logits_cap), output="logits")
     return graph
 
 
 def text_prefix(names: Container[str]) -> str:
-    """The prefix of the text model's tensors."""
+    """Return the prefix of the text model's tensors."""
     return next((prefix for prefix in HEADS if prefix + EMBEDDING in names), "model.")
 
 
@@ -100,7 +100,7 @@ def _declare(graph: Graph, decoder: Decoder) -> None:
 
 
 def _mask(graph: Graph, window: int) -> str:
-    """0 where a query may see a key, else the lowest float: [batch, 1, 1, queries, keys]."""
+    """Add the mask: 0 where a query attends to a key, else the lowest float; [batch, 1, 1, queries, keys]."""
     zero, one = graph.constant(0, np.int64), graph.constant(1, np.int64)
     total = graph.op("Squeeze", graph.op("Shape", "attention_mask", start=1, end=2), graph.integers(0))
     length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.integers(0))
@@ -116,21 +116,21 @@ def _mask(graph: Graph, window: int) -> str:
     return graph.op("Where", visible, graph.constant(0), graph.constant(LOWEST))
 
 
-def _layer(graph: Graph, decoder: Decoder, shared: Shared, prefix: str, layer: int, x: str) -> str:
-    def normed(name: str, y: str) -> str:
+def _layer(graph: Graph, decoder: Decoder, shared: LayerInputs, prefix: str, layer: int, x: str) -> str:
+    def optional_norm(name: str, y: str) -> str:
         return norm(graph, decoder, f"{prefix}.{name}", y) if name else y
 
-    def added(y: str) -> str:
+    def residual(y: str) -> str:
         if decoder.residual_factor != 1:
             y = graph.op("Mul", y, graph.constant(decoder.residual_factor))
         return graph.op("Add", x, y)
 
     before_attention, after_attention, before_mlp, after_mlp = decoder.names.norms
-    y = normed(before_attention, x)
+    y = optional_norm(before_attention, x)
     if is_convolution(decoder, layer):
         y = short_convolution(graph, decoder, f"{prefix}.conv", layer, y)
     else:
         y = attention(graph, decoder, shared, f"{prefix}.self_attn", layer, y)
-    x = added(normed(after_attention, y))
-    y = mlp(graph, decoder, f"{prefix}.{decoder.names.mlp}", normed(before_mlp, x))
-    return added(normed(after_mlp, y))
+    x = residual(optional_norm(after_attention, y))
+    y = mlp(graph, decoder, f"{prefix}.{decoder.names.mlp}", optional_norm(before_mlp, x))
+    return residual(optional_norm(after_mlp, y))

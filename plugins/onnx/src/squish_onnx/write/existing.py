@@ -1,4 +1,4 @@
-"""Other weights in an existing graph: the nodes that use them change, everything else stays byte for byte."""
+"""Replacement of the weights of an existing graph; nodes that do not use them stay byte for byte."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from squish_codecs.api import Scheme
 
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Limits, Options, TensorSpec, load_json, open_source
 
-from ..coded import CodedWeight, CodeUse
+from ..graph_values import CodeUse, QuantizedWeight
 from ..model import OWN_KEYS
 from ..operators import VALUES
 from ..tensor import TensorProto
 from . import proto
 from .graph import MICROSOFT, Graph, Initializer, dense_dtype, is_dense
 from .source_graph import SUBGRAPH, ExistingModel
-from .uses import USE, columns_first, unsupported_use, uses_of
+from .uses import USE, columns_first, use_error, uses_of
 
 GRAPH = "graph"
 """The option with the path of the model."""
 LOWEST_IR, LOWEST_OPSET = 4, 13
-"""Initializers that are no inputs; axes of Unsqueeze and ReduceSum as inputs."""
+"""From these versions on, initializers need not be inputs, and Unsqueeze and ReduceSum take axes as inputs."""
 NARROWER = {"f32": ("f16", "bf16"), "f64": ("f32", "f16", "bf16")}
-"""Dtype of the graph -> dtypes whose values it holds exactly."""
+"""Dtype of the graph -> narrower dtypes that it represents exactly."""
 
 
 @frozen
 class RewrittenGraph:
-    """A graph with other weights. `nodes`: number of a node -> the nodes that replace it; `first`: nodes before all
-    others.
+    """A graph with new weights.
 
-    `tensors`: initializer -> tensor of the source. `removed`: values that no longer exist. `produced`: initializers
-    that are now outputs of `first`. `as_stored`: tensors are laid out as in the graph, not [N, K].
-    `moved`: offsets of initializers inside nodes whose values change or lie in another file. `replaced`: initializers
-    that are not copied.
+    `nodes`: number of a node -> the nodes that replace it. `first`: nodes to insert before all others. `tensors`:
+    initializer -> tensor of the source. `in_graph_layout`: tensors have the graph's layout, not [N, K].
+    `nested_changes`: offsets of initializers inside nodes whose values change or move to another file.
+    `removed_values`: values that no longer exist. `computed`: initializers that become outputs of `first`.
+    `replaced_initializers`: initializers that are not copied.
     """
 
     model: ExistingModel
     graph: Graph
     tensors: dict[str, str]
-    as_stored: bool = False
-    moved: set[int] = field(factory=set)
+    in_graph_layout: bool = False
+    nested_changes: set[int] = field(factory=set)
     first: list[bytes] = field(factory=list)
     nodes: dict[int, list[bytes]] = field(factory=dict)
-    removed: set[str] = field(factory=set)
-    produced: set[str] = field(factory=set)
-    replaced: set[str] = field(factory=set)
+    removed_values: set[str] = field(factory=set)
+    computed: set[str] = field(factory=set)
+    replaced_initializers: set[str] = field(factory=set)
 
 
-def upright(spec: TensorSpec) -> TensorSpec:
-    """A tensor as its codes are stored: [N, K] of a transposed one."""
+def rows_first_spec(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of the stored codes: [N, K] for a transposed tensor."""
     encoding = spec.encodings[0]
     params = dict(encoding.codec.params)
     if not params.pop("transposed", False):
@@ -64,7 +64,7 @@ def upright(spec: TensorSpec) -> TensorSpec:
 
 @contextmanager
 def existing_model(options: Options) -> Iterator[ExistingModel]:
-    """The model whose graph is kept, open while the block runs."""
+    """Open the model that provides the graph."""
     with closing(open_source(options[GRAPH])) as source:
         yield ExistingModel(source, Limits())
 
@@ -77,13 +77,13 @@ def rewrite(
     Parameters
     ----------
     model
-        The model whose graph is kept.
+        The model that provides the graph.
     options
-        `names`: path of a JSON object, tensor to initializer, for names that differ.
+        `names`: path of a JSON object that maps tensors to initializers, for names that differ.
     specs
         The tensors, each with one encoding.
     meta
-        Metadata of the source: tensors of an ONNX model are [K, N] where its graph has them so.
+        Metadata of the source; tensors of an ONNX source have the layout of its graph, such as [K, N].
 
     Returns
     -------
@@ -93,7 +93,7 @@ def rewrite(
     Raises
     ------
     FormatError
-        A tensor has no initializer, another shape, or a use for which its encoding has no operator.
+        A tensor has no initializer or another shape, or no operator supports its encoding where the graph uses it.
     """
     names = _read_names(options["names"]) if "names" in options else {}
     tensors = {names.get(spec.name, spec.name): spec.name for spec in specs}
@@ -102,11 +102,11 @@ def rewrite(
     prefix = "squish."
     while any(name.startswith(prefix) for name in model.names):
         prefix += "_."
-    weights: Mapping[str, TensorProto | CodedWeight] = {**model.initializers, **model.nested, **model.weights}
+    weights: Mapping[str, TensorProto | QuantizedWeight] = {**model.initializers, **model.nested, **model.weights}
     same_shapes = all(spec.shape == weights[spec.name].shape for spec in renamed)
-    as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
-    result = RewrittenGraph(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
-    result.moved.update(tensor.offset for tensor in model.nested.values() if tensor.external is not None)
+    in_graph_layout = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
+    result = RewrittenGraph(model, Graph([rows_first_spec(spec) for spec in renamed], prefix), tensors, in_graph_layout)
+    result.nested_changes.update(tensor.offset for tensor in model.nested.values() if tensor.external is not None)
     for spec in renamed:
         try:
             _put(result, spec)
@@ -115,13 +115,13 @@ def rewrite(
             if error.code == USE and error.hint is None:
                 error.hint = f"Encode it: --encode '{error.tensor}={_dtype_of(model, spec.name)}'."
             raise
-    if duplicates := sorted((set(result.graph.initializers) - result.replaced) & model.names):
-        raise FormatError("the graph has a value of this name already", tensor=duplicates[0], code=ErrorCode.DUPLICATE)
+    if duplicates := sorted((set(result.graph.initializers) - result.replaced_initializers) & model.names):
+        raise FormatError("the graph already has a value of this name", tensor=duplicates[0], code=ErrorCode.DUPLICATE)
     return result
 
 
 def choose(specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> dict[str, CodecSpec | str]:
-    """The codec of each tensor: weights that are [K, N] as in the graph have blocks along K."""
+    """Choose the codec of each tensor; weights that the graph stores as [K, N] get blocks along K."""
     codecs: dict[str, CodecSpec | str] = {spec.name: codec for spec in specs}
     if GRAPH not in options:
         return codecs
@@ -134,26 +134,30 @@ def choose(specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> d
             weight = model.weights.get(name)
             operators = {use.operator for use in weight.uses} - {""} if weight else set()
             if operators - ({VALUES} if codec.id == "dense" else set()):
-                codecs[spec.name] = f"{max(operators)} of the graph computes with no other codes"
-        turned = columns_first(model, [evolve(spec, name=name) for name, spec in renamed.items()]) if is_across else ()
-    return codecs | {renamed[name].name: across for name in turned}
+                codecs[spec.name] = f"{max(operators)} of the graph accepts no other codes"
+        transposed = (
+            columns_first(model, [evolve(spec, name=name) for name, spec in renamed.items()]) if is_across else ()
+        )
+    return codecs | {renamed[name].name: across for name in transposed}
 
 
 def _read_names(path: str) -> dict[str, str]:
     with closing(open_source(path)) as source:
         document = load_json(source.read(0, source.size, "names"), path, Limits())
     if any(type(name) is not str for name in document.values()):
-        raise FormatError("maps tensors to names of initializers", file=path, expected="strings", code="names")
+        raise FormatError(
+            "maps a tensor to something else than a name", file=path, expected="names of initializers", code="names"
+        )
     return document
 
 
 def _check(
     model: ExistingModel, specs: Sequence[TensorSpec], tensors: Mapping[str, str], names: Mapping[str, str]
 ) -> None:
-    """FormatError for a model that cannot take weights, and for a tensor without an initializer."""
+    """Raise FormatError for a graph of an unsupported version, and for a tensor without an initializer."""
     if model.ir_version < LOWEST_IR or model.opsets.get("", 0) < LOWEST_OPSET:
         raise FormatError(
-            "the graph is of an older version",
+            "the version of the graph is too old",
             file=model.source.name,
             code="version",
             expected=f"IR version {LOWEST_IR} and opset {LOWEST_OPSET}, or later",
@@ -165,7 +169,7 @@ def _check(
     initializers = {*model.initializers, *model.nested, *model.weights}
     for spec in specs:
         if spec.name not in initializers:
-            mapped = spec.name in names.values()
+            is_mapped = spec.name in names.values()
             raise FormatError(
                 "the graph has no initializer for a tensor",
                 file=model.source.name,
@@ -173,19 +177,19 @@ def _check(
                 expected=f"an initializer {spec.name!r}",
                 code="tensor-unused",
                 hint="Check the names in the JSON file."
-                if mapped
-                else "Map its name with names=FILE, a JSON object of tensors and initializers, or leave it out with "
+                if is_mapped
+                else "Map its name with names=FILE, a JSON object from tensors to initializers, or leave it out with "
                 "{option:only}.",
             )
 
 
 def _put(result: RewrittenGraph, spec: TensorSpec) -> None:
-    """Replace an initializer, or the parts of a quantized matrix, by a tensor."""
+    """Replace an initializer, or the parts of a quantized weight, by a tensor."""
     model = result.model
     if spec.name in model.weights:
         _put_parts(result, spec, model.weights[spec.name])
     elif spec.name in model.nested:
-        _put_inside(result, spec)
+        _put_nested(result, spec)
     elif is_dense(spec):
         _put_values(result, spec)
     else:
@@ -193,18 +197,18 @@ def _put(result: RewrittenGraph, spec: TensorSpec) -> None:
 
 
 def _dtype_of(model: ExistingModel, name: str) -> str:
-    """The dtype of a weight in the graph."""
+    """Return the dtype of a weight in the graph."""
     initializer = model.initializers.get(name) or model.nested.get(name)
     return initializer.dtype if initializer is not None else model.weights[name].params.get("scale_dtype", "f32")
 
 
 def _put_values(result: RewrittenGraph, spec: TensorSpec) -> None:
-    """Replace an initializer by dense values, through a cast or a transposition if need be."""
+    """Replace an initializer by dense values; add a Cast or a Transpose if necessary."""
     model, graph = result.model, result.graph
     initializer, dtype = model.initializers[spec.name], dense_dtype(spec)
-    result.replaced.add(spec.name)
+    result.replaced_initializers.add(spec.name)
     rows_first = initializer.shape == spec.shape
-    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
+    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.in_graph_layout:
         with suppress(FormatError):
             rows_first = all(use.rows_first for use in uses_of(model, spec.name)[0])
     if initializer.shape != (spec.shape if rows_first else spec.shape[::-1]):
@@ -214,69 +218,68 @@ def _put_values(result: RewrittenGraph, spec: TensorSpec) -> None:
     if rows_first and dtype == initializer.dtype:
         graph.part(spec.name)
         return
-    stored, graph.nodes = graph.part(spec.name, suffix="_stored"), []
+    value, graph.nodes = graph.part(spec.name, suffix="_stored"), []
     if dtype != initializer.dtype:
         output = spec.name if rows_first else ""
-        stored = graph.op("Cast", stored, to=proto.CODES[initializer.dtype], output=output)
+        value = graph.op("Cast", value, to=proto.CODES[initializer.dtype], output=output)
     if not rows_first:
-        graph.op("Transpose", stored, perm=(1, 0), output=spec.name)
+        graph.op("Transpose", value, perm=(1, 0), output=spec.name)
     result.first.extend(graph.nodes)
-    result.produced.add(spec.name)
+    result.computed.add(spec.name)
 
 
-def _put_inside(result: RewrittenGraph, spec: TensorSpec) -> None:
-    """Replace an initializer of a graph inside a node by values of the same dtype and shape."""
+def _put_nested(result: RewrittenGraph, spec: TensorSpec) -> None:
+    """Replace an initializer of a nested graph by values of the same dtype and shape."""
     model, initializer = result.model, result.model.nested[spec.name]
     if not is_dense(spec):
-        raise unsupported_use(model, spec.name, SUBGRAPH)
+        raise use_error(model, spec.name, SUBGRAPH)
     if initializer.shape != spec.shape:
         raise _wrong_shape(model, spec, initializer.shape)
     if initializer.dtype != dense_dtype(spec):
         raise _wrong_dtype(result, spec, initializer.dtype)
-    result.moved.add(initializer.offset)
+    result.nested_changes.add(initializer.offset)
 
 
 def _put_codes(result: RewrittenGraph, spec: TensorSpec) -> None:
-    """Replace the nodes that use an initializer by nodes that use codes."""
-    model, stored = result.model, upright(spec)
+    """Replace the nodes that use an initializer by nodes that compute with codes."""
+    model, codes_spec = result.model, rows_first_spec(spec)
     initializer = model.initializers[spec.name]
     uses, aliases = uses_of(model, spec.name)
     if not uses:
         raise FormatError(
-            "no node of the graph computes with this weight, so none can compute with its codes",
+            "no node of the graph computes with this weight, so it cannot be quantized",
             file=model.source.name,
             tensor=spec.name,
             expected=initializer.dtype,
             found=str(spec.encodings[0].codec),
             code="graph-use",
         )
-    as_in_graph = stored is spec and initializer.shape == spec.shape
-    if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
+    as_in_graph = codes_spec is spec and initializer.shape == spec.shape
+    if as_in_graph and (result.in_graph_layout or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
         raise _blocks_across(result, spec)
     for use in uses:
-        if initializer.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
-            raise _wrong_shape(model, stored, initializer.shape)
+        if initializer.shape != (codes_spec.shape if use.rows_first else codes_spec.shape[::-1]):
+            raise _wrong_shape(model, codes_spec, initializer.shape)
     for use in uses:
         _compute(result, spec.name, use.code, initializer.dtype)
     result.nodes.update((number, []) for number in aliases)
-    result.replaced.add(spec.name)
-    result.removed.update((spec.name, *(name for number in aliases for name in model.nodes[number].outputs)))
+    result.replaced_initializers.add(spec.name)
+    result.removed_values.update((spec.name, *(name for number in aliases for name in model.nodes[number].outputs)))
 
 
-def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: CodedWeight) -> None:
-    """Replace the parts of a quantized matrix; the nodes that compute with it, too, if the new codes have another
-    form."""
+def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: QuantizedWeight) -> None:
+    """Replace the parts of a quantized weight, and its nodes if the new codes have another layout."""
     model, graph = result.model, result.graph
     if spec.shape != weight.shape:
         raise _wrong_shape(model, spec, weight.shape)
-    if _keeps_form(spec.encodings[0].codec, weight):
-        result.replaced.update(weight.parts.values())
+    if _keeps_layout(spec.encodings[0].codec, weight):
+        result.replaced_initializers.update(weight.parts.values())
         for role, name in weight.parts.items():
             initializer = model.initializers[name]
             graph.initializers[name] = Initializer(name, initializer.dtype, initializer.shape, spec.name, role)
         return
-    if any(part in model.elsewhere for part in weight.parts.values()):
-        raise unsupported_use(model, spec.name, "a graph inside a node, or an output")
+    if any(part in model.other_uses for part in weight.parts.values()):
+        raise use_error(model, spec.name, "a nested graph, or an output")
     dtype = weight.params.get("scale_dtype", "f32")
     for use in weight.uses:
         if use.operator:
@@ -286,8 +289,8 @@ def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: CodedWeight) ->
     _remove(result, weight)
 
 
-def _keeps_form(codec: CodecSpec, weight: CodedWeight) -> bool:
-    """Whether codes are stored as those of a weight are."""
+def _keeps_layout(codec: CodecSpec, weight: QuantizedWeight) -> bool:
+    """Return whether a codec stores codes as a weight of the graph does."""
     if codec.id != weight.codec:
         return False
     if codec.id == "affine":
@@ -296,43 +299,43 @@ def _keeps_form(codec: CodecSpec, weight: CodedWeight) -> bool:
 
 
 def _put_dequantized(result: RewrittenGraph, spec: TensorSpec, use: CodeUse, dtype: str) -> None:
-    """Replace a DequantizeLinear by its values; FormatError for other values than it makes, or another operator."""
+    """Replace a DequantizeLinear by dense values; raise FormatError for another dtype or operator."""
     if use.operator != VALUES or not is_dense(spec):
-        error = unsupported_use(result.model, spec.name, use.operator)
+        error = use_error(result.model, spec.name, use.operator)
         error.hint = f"Keep its codes: --encode '{result.tensors[spec.name]}=keep'."
         if use.operator == VALUES:
             error.hint = f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'; or keep its codes (=keep)."
         raise error
-    graph, stored = result.graph, dense_dtype(spec)
-    if stored != dtype and stored not in NARROWER.get(dtype, ()):
+    graph, tensor_dtype = result.graph, dense_dtype(spec)
+    if tensor_dtype != dtype and tensor_dtype not in NARROWER.get(dtype, ()):
         raise _wrong_dtype(result, spec, dtype)
     graph.nodes = []
     values = graph.part(spec.name)
-    if stored == dtype:
+    if tensor_dtype == dtype:
         graph.op("Identity", values, output=use.output)
     else:
         graph.op("Cast", values, to=proto.CODES[dtype], output=use.output)
     result.nodes[max(use.nodes)] = graph.nodes
 
 
-def _remove(result: RewrittenGraph, weight: CodedWeight) -> None:
-    """Remove the nodes of a quantized matrix, and its parts, where nothing else reads them."""
+def _remove(result: RewrittenGraph, weight: QuantizedWeight) -> None:
+    """Remove the nodes and the parts of a quantized weight that nothing else reads."""
     model = result.model
     replaced = {node for use in weight.uses for node in use.nodes if result.nodes.get(node)}
     for number in sorted({node for use in weight.uses for node in use.nodes} - replaced, reverse=True):
         outputs = model.nodes[number].outputs
         readers = {reader for output in outputs for reader in model.readers(output)}
-        if all(reader in result.nodes for reader in readers) and not model.elsewhere.keys() & set(outputs):
+        if all(reader in result.nodes for reader in readers) and not model.other_uses.keys() & set(outputs):
             result.nodes[number] = []
-            result.removed.update(outputs)
+            result.removed_values.update(outputs)
     for part in weight.parts.values():
         if all(reader in result.nodes for reader in model.readers(part)):
-            result.replaced.add(part)
-            result.removed.add(part)
+            result.replaced_initializers.add(part)
+            result.removed_values.add(part)
 
 
 def _compute(result: RewrittenGraph, name: str, use: CodeUse, dtype: str) -> None:
-    """Replace a use by nodes that use codes; the graph computes with `dtype`, the codes with f32."""
+    """Replace a use by nodes that compute with codes in f32, and cast from and to the graph's `dtype`."""
     graph, output, bias, is_f32 = result.graph, use.output, use.bias, dtype == "f32"
     graph.nodes = []
     last = output if is_f32 and not bias else ""
@@ -350,7 +353,7 @@ def _compute(result: RewrittenGraph, name: str, use: CodeUse, dtype: str) -> Non
 
 def _blocks_across(result: RewrittenGraph, spec: TensorSpec) -> FormatError:
     return FormatError(
-        "the graph has a weight of [K, N], and its codes are in blocks along N",
+        "the graph stores the weight as [K, N], and the blocks of codes lie along N",
         file=result.model.source.name,
         tensor=spec.name,
         expected="blocks along K",
@@ -373,7 +376,7 @@ def _wrong_shape(model: ExistingModel, spec: TensorSpec, shape: Sequence[int]) -
 
 def _wrong_dtype(result: RewrittenGraph, spec: TensorSpec, dtype: str) -> FormatError:
     return FormatError(
-        "the graph computes with other values",
+        "the graph computes with another dtype",
         file=result.model.source.name,
         tensor=spec.name,
         expected=dtype,
@@ -384,6 +387,6 @@ def _wrong_dtype(result: RewrittenGraph, spec: TensorSpec, dtype: str) -> Format
 
 
 def new_opsets(result: RewrittenGraph) -> dict[str, int]:
-    """Domains that the graph did not import."""
-    used = result.graph.domains if result.nodes else set()
-    return {domain: 1 for domain in sorted(used - {"", *result.model.opsets}) if domain == MICROSOFT}
+    """Return the operator domains that the graph must import in addition."""
+    domains = result.graph.domains if result.nodes else set()
+    return {domain: 1 for domain in sorted(domains - {"", *result.model.opsets}) if domain == MICROSOFT}

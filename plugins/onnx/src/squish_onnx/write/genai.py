@@ -1,4 +1,4 @@
-"""genai_config.json: how onnxruntime-genai runs the model."""
+"""genai_config.json, the configuration of onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ TYPES = {
     "mixtral": "mistral", "qwen3_moe": "qwen3", "olmo2": "olmo", "glm4": "llama", "starcoder2": "llama",
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
 }  # fmt: skip
-"""Family -> a type that onnxruntime-genai runs in the same way, where it does not know the family's own."""
+"""Family that onnxruntime-genai does not support -> a type that it runs in the same way."""
 
 
 def genai_config(decoder: Decoder, filename: str) -> bytes:
-    """The configuration of a decoder in a file of this name."""
+    """Return the configuration of a decoder in the file `filename`."""
     tokens = {key: value for key, value in decoder.tokens.items() if value is not None}
     eos = tokens.get("eos_token_id", 0)
     tokens.setdefault("pad_token_id", eos[0] if isinstance(eos, list) else eos)

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from squish_core.api import TensorSpec
 
-from ..coded import HALF_BLOCKS
+from ..graph_values import HALF_BLOCKS
 from . import proto
 
 MICROSOFT = "com.microsoft"
@@ -18,7 +18,7 @@ MICROSOFT = "com.microsoft"
 
 @frozen
 class Initializer:
-    """A weight of the graph: a part of a tensor under its own name and shape."""
+    """An initializer of the graph: a part of a tensor, with its own name and shape."""
 
     name: str
     dtype: str
@@ -28,9 +28,10 @@ class Initializer:
 
 
 class Graph:
-    """Nodes in order. Methods that add a node return the name of its output.
+    """The nodes of a graph in order. A method that adds nodes returns the name of the output.
 
-    `prefix` precedes the names of outputs and constants. `axes`: leading axes of every activation, None if they differ.
+    `prefix`: prefix of the names of outputs and constants. `axes`: number of leading axes of every activation, None if
+    it varies.
 
     Examples
     --------
@@ -54,7 +55,7 @@ class Graph:
         return name in self._specs
 
     def spec(self, name: str) -> TensorSpec:
-        """The spec of a tensor."""
+        """Return the spec of a tensor."""
         return self._specs[name]
 
     def op(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: proto.Attribute) -> str:
@@ -64,7 +65,7 @@ class Graph:
     def ops(
         self, kind: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: proto.Attribute
     ) -> list[str]:
-        """Add a node; outputs without a name get one."""
+        """Add a node, and name its outputs that have no name."""
         names = []
         for output in outputs:
             self._count += not output
@@ -74,7 +75,7 @@ class Graph:
         return names
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """A constant; equal ones are stored once."""
+        """Add a constant; equal constants are stored once."""
         array = np.asarray(value, dtype)
         key = array.tobytes(), array.dtype.str, array.shape
         if key not in self.constants:
@@ -83,18 +84,18 @@ class Graph:
 
     @property
     def constant_nodes(self) -> list[bytes]:
-        """The nodes of the constants, which precede all others."""
+        """The Constant nodes, which precede all others."""
         return [
             proto.node("Constant", (), (label,), "", value=proto.array(array))
             for label, array in self.constants.values()
         ]
 
     def integers(self, *values: int) -> str:
-        """A constant list of integers: axes, shapes."""
+        """Add a constant list of integers, such as axes or a shape."""
         return self.constant(values, np.int64)
 
     def part(self, name: str, role: str = "data", suffix: str = "", shape: Sequence[int] = ()) -> str:
-        """A part of a tensor as an initializer."""
+        """Add a part of a tensor as an initializer."""
         spec = self._specs[name]
         part, label = spec.encodings[0].parts[role], name + suffix
         dtype, sizes = (dense_dtype(spec), spec.shape) if is_dense(spec) else (part.dtype, part.shape)
@@ -102,12 +103,12 @@ class Graph:
         return label
 
     def floats(self, name: str) -> str:
-        """A dense tensor as f32."""
+        """Add a dense tensor, cast to f32."""
         label = self.part(name)
         return label if self._specs[name].dtype == "f32" else self.op("Cast", label, to=proto.CODES["f32"])
 
     def linear(self, name: str, x: str, bias: str = "", output: str = "") -> str:
-        """`x @ weight.T`, plus a bias if there is one of this name."""
+        """Add `x @ weight.T`, plus the bias if the model has it."""
         spec, last = self._specs[name], "" if bias in self._specs else output
         y = self._dense_linear(name, x, last) if is_dense(spec) else self._quantized_linear(spec, x, last)
         return self.op("Add", y, self.floats(bias), output=output) if bias in self._specs else y
@@ -116,10 +117,10 @@ class Graph:
         return self.op("MatMul", x, self.op("Transpose", self.floats(name), perm=(1, 0)), output=output)
 
     def _quantized_linear(self, spec: TensorSpec, x: str, output: str) -> str:
-        """MatMulNBits on the codes; biases through the sums of x over the blocks.
+        """Add MatMulNBits, and for biases a product with the sums of x over blocks.
 
-        A value is `code * scale + bias`, MatMulNBits multiplies by `(code - half) * scale`, so what is missing is the
-        sum of the block times `bias + half * scale`. Zero points are an input of their own.
+        A value is `code * scale + bias`, but MatMulNBits multiplies by `(code - half) * scale`; the difference is the
+        sum of x over the block times `bias + half * scale`. Zero points are a separate input of MatMulNBits.
         """
         params = spec.encodings[0].codec.params
         bits, block, (rows, columns) = params["bits"], params["group_size"], spec.shape
@@ -148,26 +149,26 @@ class Graph:
         biases = self.part(spec.name, "offset", "_biases")
         half = self.constant(HALF_BLOCKS[bits])
         offsets = self.op("Add", biases, self.op("Mul", self.op("Reshape", scales, self.integers(rows, blocks)), half))
-        # Of no rows, onnxruntime sums over a negative axis wrongly.
+        # onnxruntime sums zero rows incorrectly over a negative axis.
         axis = self.integers(-1 if self._axes is None else self._axes + 1)
-        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), axis, keepdims=0)
+        sums = self.op("ReduceSum", self._reshape_last(x, x, blocks, block), axis, keepdims=0)
         return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))), output=output)
 
     def _scales(self, spec: TensorSpec) -> str:
-        """The scales of a matrix as f32, in a row."""
+        """Add the scales of a matrix as f32, in one row."""
         (rows, columns), params = spec.shape, spec.encodings[0].codec.params
         label = self.part(spec.name, "scale", "_scales", (rows * (columns // params["group_size"]),))
         is_f32 = params.get("scale_dtype", "f32") == "f32"
         return label if is_f32 else self.op("Cast", label, to=proto.CODES["f32"])
 
     def _zeros(self, spec: TensorSpec) -> str:
-        """The packed zero points of a matrix by rows."""
+        """Add the packed zero points of a matrix, by rows."""
         (rows, columns), params = spec.shape, spec.encodings[0].codec.params
         blocks = columns // params["group_size"]
         return self.part(spec.name, "offset", "_zero_points", (rows, blocks * params["bits"] // 8))
 
-    def _with_last(self, x: str, like: str, *sizes: int, missing: int = 1) -> str:
-        """`x` with the leading axes of `like`, without its `missing` last ones, and last axes of these sizes."""
+    def _reshape_last(self, x: str, like: str, *sizes: int, missing: int = 1) -> str:
+        """Reshape `x` to the leading axes of `like` (all but the last `missing`) and these last sizes."""
         if self._axes is not None:
             return self.op("Reshape", x, self.integers(*(0,) * self._axes, *sizes))
         shape = self.op("Shape", like)
@@ -176,7 +177,7 @@ class Graph:
         return self.op("Reshape", x, self.op("Concat", shape, self.integers(*sizes), axis=0))
 
     def embedding(self, name: str, ids: str, output: str = "") -> str:
-        """Rows of a matrix; of a quantized one, only the codes and scales of these rows are read."""
+        """Add a gather of rows; a quantized matrix is dequantized after the gather."""
         spec = self._specs[name]
         if is_dense(spec):
             last = output if spec.dtype == "f32" else ""
@@ -186,7 +187,7 @@ class Graph:
         bits, block, columns = params["bits"], params["group_size"], spec.shape[-1]
         blocks = columns // block
         packed = self.op("Gather", self.part(name, "data", "_quant", (spec.shape[0], *self._blocks(spec))), ids)
-        codes = self._with_last(self._unpacked(packed, bits), ids, blocks, block, missing=0)
+        codes = self._reshape_last(self._unpack(packed, bits), ids, blocks, block, missing=0)
         scales = self._rows_of(self._scales(spec), blocks, ids)
         offset = params.get("offset", "none")
         if offset == "bias":
@@ -196,7 +197,7 @@ class Graph:
             zeros = self.constant(HALF_BLOCKS[bits])
             if offset == "zero_point":
                 packed = self.op("Gather", self._zeros(spec), ids)
-                zeros = self._with_last(self._unpacked(packed, bits), ids, blocks, 1, missing=0)
+                zeros = self._reshape_last(self._unpack(packed, bits), ids, blocks, 1, missing=0)
             values = self.op("Mul", self.op("Sub", codes, zeros), scales)
         shape = self.op("Concat", self.op("Shape", ids), self.integers(columns), axis=0)
         return self.op("Reshape", values, shape, output=output)
@@ -206,12 +207,12 @@ class Graph:
         return spec.shape[-1] // params["group_size"], params["group_size"] * params["bits"] // 8
 
     def _rows_of(self, part: str, blocks: int, ids: str) -> str:
-        """The scales or biases of rows, with an axis for the codes of a block."""
+        """Gather the scales or biases of rows, with an axis for the codes of a block."""
         grid = self.op("Reshape", part, self.integers(-1, blocks))
         return self.op("Unsqueeze", self.op("Gather", grid, ids), self.integers(-1))
 
-    def _unpacked(self, data: str, bits: int) -> str:
-        """Codes as f32, the first of a byte in its lowest bits; shifts drop what is above a code, then below."""
+    def _unpack(self, data: str, bits: int) -> str:
+        """Unpack codes to f32, lowest bits first; shifts clear the bits above each code, then below it."""
         if bits < 8:
             above, rest = self.constant(range(8 - bits, -1, -bits), np.uint8), self.constant(8 - bits, np.uint8)
             shifted = self.op("BitShift", self.op("Unsqueeze", data, self.integers(-1)), above, direction="LEFT")
@@ -220,12 +221,12 @@ class Graph:
 
 
 def dense_dtype(spec: TensorSpec) -> str:
-    """The dtype of a dense tensor's stored values; those below 8 bits are packed in bytes."""
+    """Return the dtype of the values of a dense tensor."""
     return str(spec.encodings[0].codec.params.get("dtype", spec.dtype))
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether a tensor is stored as plain values.
+    """Return whether a tensor is stored as values, not codes.
 
     Parameters
     ----------

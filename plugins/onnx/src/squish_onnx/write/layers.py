@@ -1,4 +1,4 @@
-"""What layers are made of: matrices, norms, and bounds of scores."""
+"""Building blocks of layers: linear, norm and soft cap."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .graph import Graph
 
 
 def linear(graph: Graph, name: str, x: str) -> str:
-    """Multiply by a matrix, and add the bias if there is one."""
+    """Add a product with a matrix, plus its bias if there is one."""
     require(graph, f"{name}.weight")
     return graph.linear(f"{name}.weight", x, f"{name}.bias")
 
 
 def norm(graph: Graph, decoder: Decoder, name: str, x: str) -> str:
-    """The RMS norm over the last axis, or the layer norm of families that have one."""
+    """Add an RMS norm over the last axis, or a layer norm if the family has one."""
     require(graph, f"{name}.weight")
     if decoder.layer_norm:
         require(graph, f"{name}.bias")
@@ -29,18 +29,18 @@ def norm(graph: Graph, decoder: Decoder, name: str, x: str) -> str:
     return graph.op("Add", y, graph.floats(f"{name}.bias")) if decoder.layer_norm else y
 
 
-def capped(graph: Graph, x: str, cap: float) -> str:
-    """`cap * tanh(x / cap)`; unchanged without a cap."""
+def soft_cap(graph: Graph, x: str, cap: float) -> str:
+    """Add `cap * tanh(x / cap)`, unless `cap` is 0."""
     if not cap:
         return x
     return graph.op("Mul", graph.op("Tanh", graph.op("Div", x, graph.constant(cap))), graph.constant(cap))
 
 
 def require(graph: Graph, name: str) -> None:
-    """FormatError if the model lacks a tensor."""
+    """Raise FormatError if the model lacks a tensor."""
     if name not in graph:
         raise FormatError(
-            "the model has no such tensor, which the graph of its family needs",
+            "the model lacks a tensor that the graph of its family needs",
             tensor=name,
             code="tensor-missing",
             hint="Convert the complete model.",

@@ -1,4 +1,4 @@
-"""The MLP of a layer: gated, fused, without a gate, or of experts that a router chooses."""
+"""The MLP of a layer: gated, fused, ungated, or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .layers import linear
 
 
 def mlp(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
-    """Add the MLP of a layer; one with a router is a mixture of experts."""
+    """Add the MLP of a layer, or the mixture of experts if it has a router."""
     if f"{prefix}.gate.weight" in graph:
         return _experts(graph, decoder, prefix, x)
     return _dense(graph, decoder, prefix, x)
@@ -19,29 +19,29 @@ def mlp(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
 def _dense(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
     names, fused = decoder.names, f"{prefix}.gate_up_proj"
     if not names.gate:
-        return linear(graph, f"{prefix}.{names.down}", _activated(graph, decoder, _up(graph, decoder, prefix, x)))
+        return linear(graph, f"{prefix}.{names.down}", _activation(graph, decoder, _up(graph, decoder, prefix, x)))
     if f"{fused}.weight" in graph:
         half = graph.spec(f"{fused}.weight").shape[0] // 2
         gate, up = graph.ops("Split", (linear(graph, fused, x), graph.integers(half, half)), ("", ""), axis=-1)
     else:
         gate, up = linear(graph, f"{prefix}.{names.gate}", x), _up(graph, decoder, prefix, x)
-    return linear(graph, f"{prefix}.{names.down}", graph.op("Mul", _activated(graph, decoder, gate), up))
+    return linear(graph, f"{prefix}.{names.down}", graph.op("Mul", _activation(graph, decoder, gate), up))
 
 
 def _up(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
     return linear(graph, f"{prefix}.{decoder.names.up}", x)
 
 
-def _activated(graph: Graph, decoder: Decoder, x: str) -> str:
+def _activation(graph: Graph, decoder: Decoder, x: str) -> str:
     if decoder.activation == "silu":
         return graph.op("Mul", x, graph.op("Sigmoid", x))
     return graph.op("Gelu", x, approximate="tanh" if decoder.activation == "gelu_tanh" else "none")
 
 
 def _experts(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
-    """Each expert computes the tokens that chose it; the results return to their slots, weighted by the router.
+    """Add the experts: each computes its tokens, and the results are scattered to slots and weighted by the router.
 
-    A slot is the token's number times the experts per token, plus the rank of the expert.
+    The slot of a result is the token's index times the experts per token, plus the rank of the expert.
     """
     count, chosen = graph.spec(f"{prefix}.gate.weight").shape[0], decoder.experts_per_token
     tokens = graph.op("Reshape", x, graph.integers(-1, decoder.hidden))

@@ -1,4 +1,4 @@
-"""Rotary angles: what config.json says of them, and their part of the graph."""
+"""Rotary position embeddings: their settings in config.json, and their nodes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KINDS = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 @frozen(kw_only=True)
 class Rope:
-    """Angles per position: one frequency for each rotated pair of a head, and a factor of cosines and sines.
+    """The frequency of each rotary pair of a head, and the factor of cosines and sines.
 
-    `long`: frequencies beyond `limit` positions (longrope). `base`, `stretch`: beyond `limit` positions, the base grows
-    with the text (dynamic).
+    `long`: frequencies for texts of more than `limit` positions (longrope). `base`, `stretch`: beyond `limit`
+    positions, the base grows with the length of the text (dynamic).
     """
 
     frequencies: tuple[float, ...]
@@ -34,16 +34,16 @@ class Rope:
 
 
 def read_rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
-    """The angles of a layer, in f32 as transformers computes them.
+    """Read the rotary settings of a layer; frequencies are computed in f32, as in transformers.
 
     Parameters
     ----------
     text
         The configuration of the text model.
     head_size
-        Values of a head.
+        Elements per head.
     local
-        Whether the layer has a sliding window and angles of its own.
+        Whether the layer has a sliding window and its own settings.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def read_rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
     Raises
     ------
     FormatError
-        The kind is unknown, or a setting of it is missing.
+        The type is unknown, or one of its settings is missing.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def read_rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
     partial = scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor")
     rotated = int(head_size * float(partial or (0.5 if text.get("model_type") == "glm4" else 1)))
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    kind = "default" if kind == "mrope" else kind  # the three positions of a token are one in a text
+    kind = "default" if kind == "mrope" else kind  # in text, the three positions of a token are equal
     if kind not in KINDS or rotated < 2:
         raise unsupported("rope_scaling", ", ".join(KINDS), kind)
     try:
@@ -104,7 +104,7 @@ def _linear(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rop
 
 
 def _llama3(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
-    """Llama 3.1: long wavelengths are stretched, those between the bounds are interpolated."""
+    """Compute Llama 3.1's frequencies: long wavelengths scaled, those between the bounds interpolated."""
     frequencies = np.float32(1) / powers
     factor, low, high = (settings[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
     context = settings["original_max_position_embeddings"]
@@ -117,7 +117,7 @@ def _llama3(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rop
 
 
 def _yarn(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
-    """YaRN: frequencies between two numbers of rotations are interpolated, cosines and sines are scaled."""
+    """Compute YaRN's frequencies, interpolated between two numbers of rotations, and its attention factor."""
     context = settings["original_max_position_embeddings"]
     factor = settings.get("factor") or settings["max_position_embeddings"] / context
     rotated = 2 * len(powers)
@@ -144,7 +144,7 @@ def _yarn_factor(factor: float, settings: Mapping[str, Any]) -> float:
 
 
 def _longrope(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
-    """LongRoPE: one set of frequencies for texts up to the original context, another one beyond."""
+    """Compute LongRoPE's frequencies: one set up to the original context length, and one beyond."""
     context = settings["original_max_position_embeddings"]
     factor = settings.get("factor") or settings["max_position_embeddings"] / context
     scale = settings.get("attention_factor")
@@ -159,7 +159,7 @@ def _longrope(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> R
 
 
 def _dynamic(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
-    """Dynamic NTK: the base grows with the text beyond the context."""
+    """Compute dynamic NTK's frequencies; beyond the context length, the base grows with the text."""
     return Rope(
         frequencies=_inverse(powers),
         base=base,
@@ -185,7 +185,7 @@ def angles(graph: Graph, rope: Rope) -> tuple[str, str]:
 
 
 def _frequencies(graph: Graph, rope: Rope, positions: str) -> str:
-    """The frequencies for a text of this length: that of its last position."""
+    """Add the frequencies for a text that ends at the last position."""
     frequencies = graph.constant(rope.frequencies)
     if not rope.limit:
         return frequencies
@@ -202,12 +202,12 @@ def _frequencies(graph: Graph, rope: Rope, positions: str) -> str:
 
 
 def rotate(graph: Graph, x: str, cosines_sines: tuple[str, str], rope: Rope, size: int, interleaved: bool) -> str:
-    """Rotate each pair of a head by its angle: its halves, or neighbours; the values beyond stay as they are."""
+    """Rotate the pairs of a head (halves, or neighbours) by their angles; the elements beyond them pass through."""
     half = len(rope.frequencies)
     unrotated = size - 2 * half
-    others: list[str] = []
+    rest: list[str] = []
     if unrotated:
-        x, *others = graph.ops("Split", (x, graph.integers(2 * half, unrotated)), ("", ""), axis=-1)
+        x, *rest = graph.ops("Split", (x, graph.integers(2 * half, unrotated)), ("", ""), axis=-1)
     if interleaved:
         x = graph.op("Reshape", x, graph.integers(0, 0, 0, half, 2))
         pair = graph.ops("Split", (x, graph.integers(1, 1)), ("", ""), axis=-1)
@@ -219,15 +219,15 @@ def rotate(graph: Graph, x: str, cosines_sines: tuple[str, str], rope: Rope, siz
     right = graph.op("Add", graph.op("Mul", second, cosines), graph.op("Mul", first, sines))
     if interleaved:
         pair = [graph.op("Unsqueeze", values, graph.integers(-1)) for values in (left, right)]
-        turned = graph.op("Reshape", graph.op("Concat", *pair, axis=-1), graph.integers(0, 0, 0, 2 * half))
-        return graph.op("Concat", turned, *others, axis=-1) if others else turned
-    return graph.op("Concat", left, right, *others, axis=-1)
+        rotated = graph.op("Reshape", graph.op("Concat", *pair, axis=-1), graph.integers(0, 0, 0, 2 * half))
+        return graph.op("Concat", rotated, *rest, axis=-1) if rest else rotated
+    return graph.op("Concat", left, right, *rest, axis=-1)
 
 
 def unsupported(key: str, expected: str, found: object) -> FormatError:
-    """The error for a setting of config.json that the graph does not have."""
+    """Return the error for a setting of config.json that the graph does not support."""
     return FormatError(
-        f"{key} is not one that the graph has",
+        f"the graph does not support the value of {key}",
         part="config.json",
         expected=expected,
         found=repr(found),

@@ -1,4 +1,4 @@
-"""The model whose graph is kept, and what each of its values is used for."""
+"""The model that provides the graph, and the uses of its values."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 from squish_core.api import Limits, Source, protobuf
 
-from ..coded import GraphValues
-from ..codes import coded_weights
+from ..codes import quantized_weights
 from ..external import ExternalFiles
+from ..graph_values import GraphValues
 from ..model import GraphReader
 from ..nodes import Flow, Node, names_inside, read_nodes, value_name
 from ..tensor import TensorProto, read_tensor
 from ..types import GRAPH, GRAPH_OUTPUT, INITIALIZER, NODE
 
 IR, OPSETS = 1, 8
-SUBGRAPH = "a graph inside a node"
+SUBGRAPH = "a nested graph"
 OUTPUT = "the outputs of the graph"
 
 
 class ExistingModel:
-    """A model whose graph is kept: its fields in file order, its nodes and initializers.
+    """A model that provides the graph: its fields in file order, its nodes and initializers.
 
-    `nested`: initializers of graphs inside nodes, as `node/attribute/name`. `weights`: quantized matrices whose parts
-    are initializers. `elsewhere`: value -> where else than by a node it is used.
+    `nested`: initializers of nested graphs, as `node/attribute/name`. `weights`: quantized weights, whose parts are
+    initializers. `other_uses`: value -> a use that is not a node of the graph.
     """
 
     def __init__(self, source: Source, limits: Limits) -> None:
@@ -34,21 +34,21 @@ class ExistingModel:
         self.nodes: list[Node] = []
         self.initializers: dict[str, TensorProto] = {}
         self.nested: dict[str, TensorProto] = {}
-        self.elsewhere: dict[str, str] = {}
+        self.other_uses: dict[str, str] = {}
         self.opsets = dict(_opset(item) for item in self.items if item.number == OPSETS)
         self.ir_version = next((item.integer for item in self.items if item.number == IR), 0)
         self.external = ExternalFiles(source, source)
         self._read(limits)
         self.flow = Flow(self.nodes)
-        self.weights = coded_weights(self.nodes, GraphValues(self.flow, self.initializers, source, limits))
+        self.weights = quantized_weights(self.nodes, GraphValues(self.flow, self.initializers, source, limits))
 
     @property
     def names(self) -> set[str]:
-        """All names of values."""
-        return {*self.initializers, *self.flow.consumers, *self.elsewhere, *self.flow.producers}
+        """The names of all values."""
+        return {*self.initializers, *self.flow.consumers, *self.other_uses, *self.flow.producers}
 
     def readers(self, value: str) -> list[int]:
-        """The numbers of the nodes that read a value."""
+        """Return the numbers of the nodes that read a value."""
         return [node.number for node in self.flow.consumers.get(value, ())]
 
     def _read(self, limits: Limits) -> None:
@@ -57,13 +57,13 @@ class ExistingModel:
             self.nested.update((tensor.name, tensor) for tensor in reader.in_node(item, "", number, 0))
         self.nodes = read_nodes(items, limits)
         inside = (graph for node in self.nodes for graph in node.graphs)
-        self.elsewhere.update((name, SUBGRAPH) for graph in inside for name in names_inside(graph, limits, 1))
+        self.other_uses.update((name, SUBGRAPH) for graph in inside for name in names_inside(graph, limits, 1))
         for item in self.graph:
             if item.number == INITIALIZER:
                 tensor = read_tensor(item, "", limits)
                 self.initializers[tensor.name] = tensor
             elif item.number == GRAPH_OUTPUT:
-                self.elsewhere[value_name(item)] = OUTPUT
+                self.other_uses[value_name(item)] = OUTPUT
 
 
 def _opset(item: protobuf.Field) -> tuple[str, int]:

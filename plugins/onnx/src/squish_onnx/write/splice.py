@@ -1,4 +1,4 @@
-"""The bytes of an existing model with other weights: what does not change is copied field by field."""
+"""The bytes of an existing model with new weights; unchanged fields are copied."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from . import proto
 from .existing import RewrittenGraph, new_opsets
 from .graph import Initializer
 from .source_graph import ExistingModel
-from .weights import Weights
+from .weights import WeightWriter
 
 Piece = bytes | memoryview
 _NAME, _RAW, _EXTERNAL, _LOCATION = 8, 9, 13, 14
 
 
-def splice(result: RewrittenGraph, weights: Weights, data: Sink) -> list[Piece]:
+def splice(result: RewrittenGraph, weights: WeightWriter, data: Sink) -> list[Piece]:
     """Write the weights, and return the pieces of the model.
 
     Parameters
     ----------
     result
-        What changes in the graph.
+        The changes to the graph.
     weights
-        The tensors to write.
+        Writer of the tensors.
     data
-        The file beside the model.
+        The external file.
 
     Returns
     -------
     list of bytes
-        The fields of the model in their order; kept ones are views of its file.
+        The fields of the model in order; unchanged ones are views of its file.
     """
     graph = _graph_fields(result, weights, data)
     pieces: list[Piece] = []
@@ -47,51 +47,58 @@ def splice(result: RewrittenGraph, weights: Weights, data: Sink) -> list[Piece]:
     return pieces
 
 
-def _graph_fields(result: RewrittenGraph, weights: Weights, data: Sink) -> list[Piece]:
-    """The fields of the graph, with replaced nodes and initializers."""
+def _graph_fields(result: RewrittenGraph, weights: WeightWriter, data: Sink) -> list[Piece]:
+    """Return the fields of the graph, with the new nodes and initializers."""
     model, first, number = result.model, [*result.graph.constant_nodes, *result.first], 0
-    undeclared = {GRAPH_INPUT: result.removed | result.produced, VALUE_INFO: result.removed}
-    moved = _Moved(result, weights, data)
+    undeclared = {GRAPH_INPUT: result.removed_values | result.computed, VALUE_INFO: result.removed_values}
+    nested = _NestedInitializers(result, weights, data)
     pieces: list[Piece] = []
     for item in model.graph:
         if item.number == NODE:
-            pieces += [*first, *(result.nodes[number] if number in result.nodes else [moved.field(item)])]
+            pieces += [*first, *(result.nodes[number] if number in result.nodes else [nested.field(item)])]
             first, number = [], number + 1
         elif item.number == INITIALIZER:
             name = _name(item)
-            pieces += [] if name in result.replaced else [_copy(model, item, model.initializers[name], weights, data)]
+            pieces += (
+                []
+                if name in result.replaced_initializers
+                else [_copy(model, item, model.initializers[name], weights, data)]
+            )
         elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
             pieces.append(item.encoded)
-    written = result.graph.initializers.values()
-    return [*pieces, *(weights.write(data, initializer, result.tensors[initializer.tensor]) for initializer in written)]
+    initializers = result.graph.initializers.values()
+    return [
+        *pieces,
+        *(weights.write(data, initializer, result.tensors[initializer.tensor]) for initializer in initializers),
+    ]
 
 
 def _name(item: protobuf.Field) -> str:
-    """The name of a TensorProto."""
+    """Return the name of a TensorProto."""
     return next((entry.text for entry in item.message if entry.number == _NAME), "")
 
 
-def _copy(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: Weights, data: Sink) -> Piece:
-    """An initializer that keeps its values: as it is, or with its external data copied."""
+def _copy(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: WeightWriter, data: Sink) -> Piece:
+    """Return an initializer with the same values; external data is copied to the new file."""
     if tensor.external is None:
         return item.encoded
-    stored = model.external.locate(tensor, tensor.external)
-    values = weights.copy(data, model.external.files[stored.path], stored.offset, stored.size)
-    others = [entry.encoded for entry in item.message if entry.number not in (_RAW, _EXTERNAL, _LOCATION)]
-    return proto.message(INITIALIZER, *map(bytes, others), values)
+    location = model.external.locate(tensor, tensor.external)
+    values = weights.copy(data, model.external.files[location.path], location.offset, location.size)
+    fields = [entry.encoded for entry in item.message if entry.number not in (_RAW, _EXTERNAL, _LOCATION)]
+    return proto.message(INITIALIZER, *map(bytes, fields), values)
 
 
-class _Moved:
-    """Initializers of graphs inside nodes whose values change or move, by their offset in the model."""
+class _NestedInitializers:
+    """Initializers of nested graphs whose values change or move to another file."""
 
-    def __init__(self, result: RewrittenGraph, weights: Weights, data: Sink) -> None:
+    def __init__(self, result: RewrittenGraph, weights: WeightWriter, data: Sink) -> None:
         self._result, self._weights, self._data = result, weights, data
-        inside = result.model.nested.items()
-        self._tensors = {tensor.offset: (name, tensor) for name, tensor in inside if tensor.offset in result.moved}
+        items, changes = result.model.nested.items(), result.nested_changes
+        self._tensors = {tensor.offset: (name, tensor) for name, tensor in items if tensor.offset in changes}
         self._offsets = sorted(self._tensors)
 
     def field(self, item: protobuf.Field) -> Piece:
-        """A field as it is, or with other initializers inside it."""
+        """Return a field, with the new initializers inside it."""
         if item.offset in self._tensors:
             return self._initializer(item, *self._tensors[item.offset])
         if bisect_left(self._offsets, item.start) == bisect_left(self._offsets, item.end):

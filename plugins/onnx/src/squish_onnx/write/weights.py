@@ -1,4 +1,4 @@
-"""Writes initializers: large ones aligned in the file of weights, small ones in the model."""
+"""The writer of initializers: large ones go to the external file, aligned; small ones to the model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .graph import Initializer
 
 ALIGNMENT = 1 << 16
 INLINE = 1 << 16
-"""Tensors of fewer bytes are stored in the model, so that they take no page of their own."""
+"""Tensors of fewer bytes are stored in the model, so that they do not take a page each."""
 
 
-class Weights:
-    """The tensors to write, and the name of the file beside the model."""
+class WeightWriter:
+    """Writes tensors as initializers. `location`: name of the external file."""
 
     def __init__(self, tensors: Mapping[str, OutgoingTensor], location: str) -> None:
         self._tensors, self.location = tensors, location
 
     def write(self, data: Sink, initializer: Initializer, tensor: str) -> bytes:
-        """Write a part of a tensor as an initializer; returns its field of the graph."""
+        """Write a part of a tensor as an initializer, and return its field of the graph."""
         stream = self._tensors[tensor].parts[initializer.role]
         name, dtype, shape = initializer.name, initializer.dtype, initializer.shape
         if stream.part.nbytes < INLINE:
@@ -33,7 +33,7 @@ class Weights:
         return proto.message(5, proto.tensor(name, dtype, shape, values))
 
     def copy(self, data: Sink, source: Source, offset: int, length: int) -> bytes:
-        """Copy a range of another file; returns the fields of a tensor that refer to it."""
+        """Copy a range of another file, and return the fields of a TensorProto that refer to it."""
         data.pad(ALIGNMENT)
         values = proto.external(self.location, data.tell(), length)
         data.copy(source, offset, length)

@@ -1,4 +1,4 @@
-"""Writes a model: the header with its graph, the weights beside it, and what runs it."""
+"""Writing a model: its graph, the weights in an external file, and configuration files."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from .existing import GRAPH, existing_model, rewrite
 from .genai import genai_config
 from .graph import Graph
 from .splice import splice
-from .weights import Weights
+from .weights import WeightWriter
 
 MODALITIES = ("vision_config", "audio_config")
-"""Keys of config.json for what a multimodal model has besides text."""
+"""Keys of config.json for the modalities besides text."""
 IR_VERSION, OPSET = 10, 21
 
 
 def decoder_of(assets: Mapping[str, Any]) -> Decoder:
-    """The decoder that the model's config.json describes."""
+    """Read the decoder from the model's config.json."""
     if CONFIG not in assets:
         raise FormatError(
-            "the graph needs the model's configuration",
+            "the graph cannot be built without the model's configuration",
             part=CONFIG,
             code=ErrorCode.CONFIG,
-            hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or name a model with "
-            "a graph: --graph MODEL.onnx.",
+            hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or reuse the graph "
+            "of another model with --graph MODEL.onnx.",
         )
     return read_decoder(_config(assets))
 
 
 def omitted(names: Sequence[str], assets: Mapping[str, Any]) -> dict[str, str]:
-    """The tensors outside the text part of a multimodal model, with the reason."""
+    """Return the tensors outside the text part of a multimodal model, with the reason."""
     if CONFIG not in assets or not any(key in _config(assets) for key in MODALITIES):
         return {}
     prefix = text_prefix(names)
@@ -68,7 +68,7 @@ def _config(assets: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_own_graph(source: Source, index: Index, options: Options) -> Options:
-    """The options with `graph`: without one, a model on disk keeps its own graph."""
+    """Return the options with `graph`, by default the path of an ONNX source."""
     if index.format != "onnx" or GRAPH in options or source.packed or source.path is None:
         return options
     return {**options, GRAPH: str((source.path / MODEL if source.is_dir else source.path).absolute())}
@@ -77,19 +77,19 @@ def with_own_graph(source: Source, index: Index, options: Options) -> Options:
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
-    """State which values an existing graph keeps, and which metadata and files are not written."""
+    """Plan the file: note the initializers that keep their values, and the metadata and files that are dropped."""
     notes: tuple[str, ...] = ()
-    carried: Mapping[str, Any] = {}
+    graph_meta: Mapping[str, Any] = {}
     if GRAPH in options:
         with existing_model(options) as model:
             result = rewrite(model, options, specs, meta)
-            kept = sorted({*model.initializers, *model.nested} - {*result.replaced, *result.tensors})
-            carried = read_model(model.source, Limits()).meta
-        note = f"the graph keeps the values of {counted(len(kept), 'initializer')}: {', '.join(kept[:3])}"
-        notes = (note,) if kept else ()
-    absent = dropped_metadata((key for key in meta if carried.get(key) != meta[key]), "not written")
-    lost = dropped_assets(name for name in assets if name not in ASSETS)
-    return WritePlan(dropped=(*absent, *lost), notes=notes)
+            unchanged = sorted({*model.initializers, *model.nested} - {*result.replaced_initializers, *result.tensors})
+            graph_meta = read_model(model.source, Limits()).meta
+        note = f"the graph keeps the values of {counted(len(unchanged), 'initializer')}: {', '.join(unchanged[:3])}"
+        notes = (note,) if unchanged else ()
+    keys = dropped_metadata((key for key in meta if graph_meta.get(key) != meta[key]), "not written")
+    files = dropped_assets(name for name in assets if name not in ASSETS)
+    return WritePlan(dropped=(*keys, *files), notes=notes)
 
 
 def write(
@@ -99,9 +99,9 @@ def write(
     assets: Mapping[str, bytes],
     options: Options,
 ) -> None:
-    """Write weights, files beside the model, and the model last."""
+    """Write the weights and the files beside the model, then the model."""
     specs = [tensor.spec for tensor in tensors]
-    weights = Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
+    weights = WeightWriter({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
     for name in ASSETS:
         if name in assets:
             _write_file(sink, name, assets[name])
@@ -116,7 +116,7 @@ def write(
     decoder = decoder_of(assets)
     _write_file(sink, GENAI, genai_config(decoder, sink.name))
     graph = decoder_graph(decoder, specs)
-    _check_places(graph, specs)
+    _check_use(graph, specs)
     fields = [*graph.constant_nodes, *graph.nodes, proto.message(2, decoder.family)]
     with sink.member(weights.location) as data:
         fields += [weights.write(data, initializer, initializer.tensor) for initializer in graph.initializers.values()]
@@ -125,16 +125,16 @@ def write(
         sink.write(piece)
 
 
-def _check_places(graph: Graph, specs: Sequence[TensorSpec]) -> None:
+def _check_use(graph: Graph, specs: Sequence[TensorSpec]) -> None:
     """Raise FormatError unless the graph uses all tensors."""
     unused = {spec.name for spec in specs} - {initializer.tensor for initializer in graph.initializers.values()}
     if unused:
         raise FormatError(
-            "the graph of the family has no place for a tensor",
+            "the graph of the family does not use a tensor",
             tensor=min(unused),
             code="tensor-unused",
-            found=f"{counted(len(unused), 'tensor')} without a place",
-            hint="Leave them out with {option:only}, if the model runs without.",
+            found=f"{counted(len(unused), 'unused tensor')}",
+            hint="Leave them out with {option:only}, if the model runs without them.",
         )
 
 

@@ -1,1 +1,1 @@
-"""What compression costs a model: perplexity and divergence on a text, per tensor and for tasks."""
+"""The cost of compression: perplexity and divergence on a text, per tensor, and scores of tasks."""

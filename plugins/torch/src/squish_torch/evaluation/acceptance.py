@@ -1,4 +1,4 @@
-"""How many tokens of a draft head a model accepts on a text."""
+"""The acceptance rate of a draft head on a text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .state_file import StateFile
 from .windows import Progress, Windows
 
 SECTION = "draft"
-"""The part of a state file that belongs to this module."""
+"""Section of the state file."""
 
 
 def measure_acceptance(
     model: LanguageModel, head: File, windows: Windows, state_file: StateFile | None, progress: Progress | None
 ) -> Acceptance:
-    """Let the model continue the first half of each window by as many tokens as its second half has.
+    """Continue the first half of each window greedily by the length of the second half.
 
-    The text is greedy, and ends early at an end token.
+    A continuation ends early at an end token.
     """
     drafter = Drafter(model.model, head)
     state = state_file.load(SECTION) if state_file else {}

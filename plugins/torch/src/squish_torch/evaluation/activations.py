@@ -1,4 +1,4 @@
-"""`squish activations`: sums of squared activations per column of each matrix, as llama.cpp's imatrix file."""
+"""`squish activations`: activation statistics (imatrix) of each matrix, in llama.cpp's formats."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..modules import CompressedLinear
 from ..replacement import WEIGHT
 from .language_model import LanguageModel
 from .windows import Progress, Window, Windows
-from .workers import Processes, Setup, loaded, one_at_a_time
+from .workers import Processes, Setup, load_models, one_at_a_time
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 LEGACY = ".dat"
-"""Suffix of llama.cpp's older imatrix files."""
+"""Suffix of llama.cpp's legacy imatrix files."""
 NAMES = ("keep", "hf", "gguf")
 PIECE = 4
-"""Windows whose sums are added first, wherever they run; then the pieces are added in order."""
+"""Windows per piece: sums are added within a piece, then over pieces, so that processes do not change them."""
 
 
 class ColumnSums:
-    """Squared activations of one matrix: f64 sums per column, and the number of rows."""
+    """Sums of the squared activations of one matrix, per column in f64, and the number of rows."""
 
     def __init__(self, columns: int) -> None:
         self.sums, self.rows = np.zeros(columns), 0
@@ -67,7 +67,7 @@ def collect_activations(
         A file or folder of any format, or an open `File`.
     target
         A GGUF file: for each matrix `NAME.in_sum2` and `NAME.counts`, as llama.cpp writes them. With the suffix `.dat`,
-        llama.cpp's older format.
+        llama.cpp's legacy format.
     text
         File with the text, in UTF-8.
     window
@@ -78,9 +78,9 @@ def collect_activations(
         Backend id for the model's weights; the best for each tensor by default.
     scheduler
         Run pieces of the text in other processes, which load the model by its path: "local:4", "dask:tcp://...". The
-        file is equal.
+        statistics are identical.
     progress
-        Called with what runs, the number of tokens so far, and of all tokens.
+        Called with the name of the step, the tokens so far, and all tokens.
 
     Returns
     -------
@@ -100,18 +100,18 @@ def collect_activations(
     subject = LanguageModel(original, backend)
     windows = Windows(subject.tokenizer, text, window)
     if scheduler is None:
-        answers = (piece_sums(subject, windows, start) for start in pieces_of(windows))
+        answers = (piece_sums(subject, windows, start) for start in piece_starts(windows))
     else:
         processes = Processes.of(scheduler, (subject,), backend, windows)
-        answers = processes.map(run_piece, [Piece(processes.setup, start) for start in pieces_of(windows)])
+        answers = processes.map(run_piece, [Piece(processes.setup, start) for start in piece_starts(windows)])
     sums: dict[str, ColumnSums] = {}
     with closing(answers):
-        for start in pieces_of(windows):
+        for start in piece_starts(windows):
             if progress is not None:
                 progress(subject.file.name, start * window, windows.total)
             for name, piece in next(answers).items():
                 sums.setdefault(name, ColumnSums(len(piece.sums))).merge(piece)
-    statistics = renamed(sums, subject.file, original, names)
+    statistics = rename_sums(sums, subject.file, original, names)
     if Path(target).suffix == LEGACY:
         write_legacy(Path(target), statistics, Path(text).name, len(windows))
         return len(statistics)
@@ -129,19 +129,19 @@ def collect_activations(
 
 @frozen
 class Piece:
-    """The windows from a number on, for a worker process."""
+    """A piece of the text for a worker process, by its first window."""
 
     setup: Setup
     start: int
 
 
-def pieces_of(windows: Windows) -> range:
-    """The number of the first window of each piece."""
+def piece_starts(windows: Windows) -> range:
+    """Return the first window of each piece."""
     return range(0, len(windows), PIECE)
 
 
 def piece_sums(model: LanguageModel, windows: Windows, start: int) -> dict[str, ColumnSums]:
-    """The sums of a piece of the text."""
+    """Return the sums of a piece of the text."""
     with column_sums(model.model) as sums:
         for number in range(start, min(start + PIECE, len(windows))):
             model.logits(Window(windows[number].ids, windows.size - 2))
@@ -149,15 +149,15 @@ def piece_sums(model: LanguageModel, windows: Windows, start: int) -> dict[str, 
 
 
 def run_piece(piece: Piece) -> dict[str, ColumnSums]:
-    """What a worker process answers."""
+    """Compute the sums of a piece in a worker process."""
     with one_at_a_time:
         torch.set_num_threads(piece.setup.threads)
-        (model,), windows = loaded(piece.setup)
+        (model,), windows = load_models(piece.setup)
         return piece_sums(model, windows, piece.start)
 
 
 def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: str, chunks: int) -> None:
-    """Write llama.cpp's older format: mean squares times the number of chunks."""
+    """Write llama.cpp's legacy format: mean squares times the number of chunks."""
 
     def number(value: int) -> bytes:
         return value.to_bytes(4, "little", signed=True)
@@ -173,8 +173,7 @@ def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: s
 
 @contextmanager
 def column_sums(model: nn.Module) -> Iterator[dict[str, ColumnSums]]:
-    """Name of each matrix -> what its linear module is called with, while the context lasts; tied heads are left out,
-    as by llama.cpp."""
+    """Collect the sums of each matrix by name within the context; like llama.cpp, skip tied heads."""
     sums: dict[str, ColumnSums] = {}
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
 
@@ -196,8 +195,8 @@ def column_sums(model: nn.Module) -> Iterator[dict[str, ColumnSums]]:
             hook.remove()
 
 
-def renamed(sums: dict[str, ColumnSums], file: File, original: File, names: str) -> dict[str, list[ColumnSums]]:
-    """The sums under the names of a layout; stacked for experts that it stacks."""
+def rename_sums(sums: dict[str, ColumnSums], file: File, original: File, names: str) -> dict[str, list[ColumnSums]]:
+    """Return the sums under the names of a layout, stacked for stacked experts."""
     if names == "hf" or (names == "keep" and file is original):
         return {name: [columns] for name, columns in sums.items()}
     if names == "keep" or with_names(original, names) is original:
@@ -216,7 +215,7 @@ def renamed(sums: dict[str, ColumnSums], file: File, original: File, names: str)
 
 
 def sources_of(file: File, name: str) -> tuple[str, ...]:
-    """The source tensors of a tensor of a mapped file; itself in other files."""
+    """Return the source tensors of a tensor in a mapped file; in other files, the tensor."""
     sources: Callable[[str], tuple[str, ...]] | None = getattr(file, "sources", None)
     if name not in file:
         return ()

@@ -11,7 +11,7 @@ from squish_cli.api import Answer, Progress, options
 
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
-from ..command import Draft, Model
+from ..command import Draft, ModelArgument
 from ..libraries import required
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
@@ -39,11 +39,11 @@ TARGET = "bpw="
 
 
 def eval_model(
-    model: Model,
+    model: ModelArgument,
     text: Annotated[str | None, TEXT] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", metavar="NAME|YAML", help="A task of lm-eval whose data is here. Repeatable."),
+        typer.Option("--task", metavar="NAME|YAML", help="A task of lm-eval with local data. Repeatable."),
     ] = None,
     against: Annotated[
         str | None,
@@ -62,16 +62,19 @@ def eval_model(
         int | None, typer.Option("--limit", metavar="N", help="Run N windows, or N examples of each task.")
     ] = None,
     per_tensor: Annotated[
-        bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
+        bool, typer.Option("--per-tensor", help="List the cost of each tensor: its KL in the base. Needs --against.")
     ] = False,
-    by: Annotated[str | None, typer.Option("--by", metavar="layer|kind", help="The same of groups of tensors.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="layer|kind", help="The same for groups of tensors.")
+    ] = None,
     draft: Draft = None,
     logits: Annotated[
-        str | None, typer.Option("--logits", metavar="OUT", help="Also write the model's logits file, as llama.cpp.")
+        str | None,
+        typer.Option("--logits", metavar="OUT", help="Also write the model's logits file in llama.cpp's format."),
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="FILE", help="Keep sums in this file, and continue from it if it is there."),
+        typer.Option("--state", metavar="FILE", help="Keep sums in this file, and continue from it if it exists."),
     ] = None,
     html: Html = None,
     scheduler: options.Scheduler = None,
@@ -79,13 +82,15 @@ def eval_model(
 ) -> Answer:
     """Measure perplexity, divergence from a base, and accuracy.
 
-    Perplexity and divergence are those of a text, accuracy that of tasks of lm-eval. Both models run in lockstep,
-    window by window, without a file of logits.
+    Perplexity and divergence are measured on a text, accuracy on tasks of lm-eval. Both models run in lockstep,
+    window by window, without a logits file.
     """
     if text is None and not task:
-        raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
+        raise UsageError(
+            "neither a text nor a task is given", expected="--text FILE or --task NAME", code=ErrorCode.USAGE
+        )
     if text is None and (against or per_tensor or by or logits or state or html or scheduler or draft is not None):
-        raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
+        raise UsageError("without a text, only --limit and --task apply", expected="--text FILE", code=ErrorCode.USAGE)
     with required("transformers"):
         from ..generation import set_up
         from .tasks import evaluate_tasks, task_lines
@@ -124,13 +129,13 @@ def eval_model(
 
 
 def write(path: str, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     with atomic_file(Path(path)) as sink:
         sink.write(text.encode())
 
 
 def activations(
-    model: Model,
+    model: ModelArgument,
     text: Annotated[str, TEXT],
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write; .dat for the older format.")
@@ -159,7 +164,7 @@ def activations(
 
 
 def tune_model(
-    model: Model,
+    model: ModelArgument,
     target: Annotated[
         str, typer.Option("--target", metavar="bpw=N", help="Most bits per weight of the matrices, scales included.")
     ],

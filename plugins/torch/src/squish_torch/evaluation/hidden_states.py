@@ -11,7 +11,7 @@ from torch import nn
 
 
 class HiddenError:
-    """Squared error of the output of each layer, and squared output of the base, over the scored positions."""
+    """Sums of the squared error and of the base's squared output, per layer, over the scored positions."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, float]] = {}
@@ -24,7 +24,7 @@ class HiddenError:
         self._sums[layer] = error, size + float(reference.square().sum())
 
     def state(self) -> dict[str, Any]:
-        """The sums, for JSON."""
+        """Return the sums, for JSON."""
         return {name: list(sums) for name, sums in self._sums.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -32,12 +32,12 @@ class HiddenError:
         self._sums = {name: (error, size) for name, (error, size) in state.items()}
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Layer and relative squared error (NMSE), in the order of the layers."""
+        """Return the relative squared error (NMSE) of each layer, in order."""
         return [{"layer": name, "nmse": error / size if size else 0.0} for name, (error, size) in self._sums.items()]
 
 
 def layers_of(model: Any) -> dict[str, nn.Module]:
-    """Path -> layer of the decoder; empty for a model without a list of them."""
+    """Return path -> layer of the decoder; empty for a model without a list of them."""
     count = model.config.get_text_config().num_hidden_layers
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == count and path.rpartition(".")[2] in ("layers", "h"):
@@ -47,7 +47,7 @@ def layers_of(model: Any) -> dict[str, nn.Module]:
 
 @contextmanager
 def layer_outputs(model: Any, first: int, take: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """Within the context, pass on each layer's output for the scored positions, [positions, columns]."""
+    """Within the context, pass the output of each layer at the scored positions to `take`: [positions, columns]."""
 
     def hook_of(path: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:

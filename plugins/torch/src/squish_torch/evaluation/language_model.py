@@ -39,18 +39,18 @@ class LanguageModel:
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     def mapping(self, other: LanguageModel) -> str:
-        """How this model and another of its family were mapped to the same names; empty if neither was."""
-        same = self.model.config.model_type == other.model.config.model_type
-        return compared_as(other.file, self.file) if same else ""
+        """Return how this model and another of its family were mapped to common names; empty if neither was."""
+        is_same_family = self.model.config.model_type == other.model.config.model_type
+        return compared_as(other.file, self.file) if is_same_family else ""
 
     def logits(self, window: Window) -> torch.Tensor:
-        """Logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.
+        """Return logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.
 
-        TensorError that names the first layer whose output is not finite.
+        Raise TensorError with the first layer whose output is not finite.
         """
-        kept = len(window.ids) - window.first
+        count = len(window.ids) - window.first
         with torch.inference_mode():
-            logits = self._forward(window.ids, kept)[0, -kept:-1, : self.vocabulary]
+            logits = self._forward(window.ids, count)[0, -count:-1, : self.vocabulary]
             if not torch.isfinite(logits).all():
                 raise TensorError(
                     "a layer's output is not finite",
@@ -60,12 +60,12 @@ class LanguageModel:
                 )
         return logits
 
-    def _forward(self, ids: torch.Tensor, kept: int) -> torch.Tensor:
-        options = {"logits_to_keep": kept} if self._keeps else {}
+    def _forward(self, ids: torch.Tensor, count: int) -> torch.Tensor:
+        options = {"logits_to_keep": count} if self._keeps else {}
         return self.model(ids[None], use_cache=False, **options).logits
 
     def _first_not_finite(self, ids: torch.Tensor) -> str:
-        """Path of the first module whose output is not finite."""
+        """Return path of the first module whose output is not finite."""
         paths: list[str] = []
 
         def check(path: str) -> Any:
@@ -91,15 +91,15 @@ class LanguageModel:
 
 
 def check_tokens(model: LanguageModel, windows: Windows, base: LanguageModel, base_windows: Windows) -> None:
-    """UsageError with both digests if vocabularies or tokens of the text differ."""
+    """Raise UsageError with both digests if the vocabularies, or the tokens of the text, differ."""
     vocabularies = vocabulary_digest(base.tokenizer), vocabulary_digest(model.tokenizer)
-    for code, what, (expected, digest) in (
+    for code, message, (expected, digest) in (
         ("vocabulary", "the models have different vocabularies", vocabularies),
         ("tokenizer", "the tokenizers split the text differently", (base_windows.digest, windows.digest)),
     ):
         if expected != digest:
             raise UsageError(
-                what,
+                message,
                 file=model.file.name,
                 code=code,
                 expected=f"{expected} ({base.file.name})",

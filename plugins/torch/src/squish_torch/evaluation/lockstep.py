@@ -1,4 +1,4 @@
-"""`evaluate`: a model and its base run side by side, window by window."""
+"""`evaluate`: run a model and its base in lockstep, window by window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .windows import LLAMA_CPP, Progress, Window, Windows
 from .workers import Processes
 
 SECTION = "windows"
-"""The part of a state file that belongs to this module."""
+"""Section of the state file."""
 
 
 def evaluate(
@@ -57,7 +57,7 @@ def evaluate(
     text
         File with the text, in UTF-8.
     against
-        The base, as `model`; often the float file of the same model. Or a logits file of llama.cpp.
+        The base, as `model` (often the float file of the same model), or a logits file of llama.cpp.
     window
         Tokens per window.
     definition
@@ -65,22 +65,22 @@ def evaluate(
     limit
         Number of windows to run; all by default.
     by
-        "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
-        base in which it alone is replaced. Needs a model as `against`.
+        "tensor", "layer" or "kind": also measure the cost of each tensor or group of tensors: the divergence of the
+        base with only that group replaced. Needs a model as `against`.
     draft
         A file or folder with an EAGLE-3 draft head; True for the one in the model's own file. The model continues the
         first half of each window greedily, and the result states how many proposed tokens it accepts.
     logits
         Write the model's log-probabilities to this file, as llama.cpp does.
     resume
-        A file for the sums so far. If it exists, the evaluation continues after the last window in it.
+        A state file. If it exists, the evaluation continues after the last window in it.
     backend
         Backend id for the model's weights; the best for each tensor by default.
     scheduler
         Measure the costs of tensors in other processes, which load both models by their paths: "local:4",
-        "dask:tcp://...". Needs `by`. The numbers are equal.
+        "dask:tcp://...". Needs `by`. The results are identical.
     progress
-        Called with what runs, the number of tokens so far, and of all tokens.
+        Called with the name of the step, the tokens so far, and all tokens.
 
     Returns
     -------
@@ -90,10 +90,10 @@ def evaluate(
     Raises
     ------
     FormatError
-        There is no draft head, or its config does not fit the model.
+        The draft head is missing, or its config does not fit the model.
     UsageError
-        The text is too short, the models differ in vocabulary or tokenizer, the state file is of another evaluation,
-        or an argument is invalid.
+        The text is too short, the models differ in vocabulary or tokenizer, the state file belongs to another
+        evaluation, or an argument is invalid.
     TensorError
         A layer's output is not finite.
 
@@ -150,21 +150,21 @@ def check_arguments(
         raise UsageError("unknown groups of tensors", found=repr(by), expected=", ".join(GROUPS), code=usage)
     if by is not None and (against is None or stored):
         raise UsageError(
-            "the costs of tensors are measured against a model",
+            "the cost of tensors can only be measured against a model",
             found=repr(by),
             code=usage,
             hint="Name the base: against=FILE.",
         )
     if scheduler is not None and by is None:
         raise UsageError(
-            "a scheduler measures the costs of tensors",
+            "a scheduler only measures the cost of tensors",
             found=repr(scheduler),
             code=usage,
             hint="Add by='tensor' (--per-tensor), or leave out {option:scheduler}.",
         )
     if definition != LLAMA_CPP and (stored or logits):
         raise UsageError(
-            "a logits file has llama.cpp's windows", found=repr(definition), expected=repr(LLAMA_CPP), code=usage
+            "a logits file needs llama.cpp's windows", found=repr(definition), expected=repr(LLAMA_CPP), code=usage
         )
     if logits and resume:
         raise UsageError("a logits file is written in one run, so {option:resume} does not apply", code=usage)
@@ -172,7 +172,7 @@ def check_arguments(
 
 @frozen
 class _Lockstep:
-    """A model, and a base whose log-probabilities are computed or stored in a file."""
+    """A model and its base; the base is a model or a logits file."""
 
     evaluation: Evaluation
     model: LanguageModel
@@ -181,13 +181,13 @@ class _Lockstep:
     sink: Sink | None
 
     def run(self, state_file: StateFile | None, progress: Progress | None) -> None:
-        """Run every window that is not in the state file, and add its sums."""
+        """Run the windows that the state file lacks, and add their sums."""
         evaluation, windows = self.evaluation, self.evaluation.windows
         state = state_file.load(SECTION) if state_file else {}
         first = min(state.get("count", 0), len(windows))
         if state.get("count", 0) > len(windows):
             raise UsageError(
-                "the stored state has more windows than the limit",
+                "the state file has more windows than the limit",
                 found=len(windows),
                 expected=state["count"],
                 code="resume",

@@ -1,4 +1,4 @@
-"""llama.cpp's logits files: log-probabilities of a base in 16 bits, so that either side may be llama.cpp."""
+"""llama.cpp's logits files: log-probabilities of a base in 16 bits; llama.cpp can write or read them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .windows import Windows
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8sIii")
 CLIP = 16.0
-"""Logits further below the largest are stored as this far below it."""
+"""Largest distance below the largest logit that is stored; lower logits are clamped."""
 FLOOR = -16.0
-"""Log-probabilities that are not larger are left out of the divergence."""
+"""Log-probabilities up to this value are left out of the divergence."""
 
 
 class LogitsFile:
@@ -32,9 +32,9 @@ class LogitsFile:
     Raises
     ------
     FormatError
-        Not a logits file, or one whose header is impossible.
+        The file is not a logits file, or its header is invalid.
     TruncatedError
-        Shorter than its header says.
+        The file is shorter than its header states.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -54,7 +54,7 @@ class LogitsFile:
             _, self.window, self.vocabulary, self.windows = HEADER.unpack(head)
             if self.window < 4 or self.vocabulary < 1 or self.windows < 1:
                 raise FormatError(
-                    "impossible sizes in a logits file",
+                    "a logits file has invalid sizes",
                     file=self.name,
                     offset=len(MAGIC),
                     code="size",
@@ -77,7 +77,7 @@ class LogitsFile:
             self.tokens = np.frombuffer(file.read(4 * self.window * self.windows), "<i4")
 
     def check(self, windows: Windows, vocabulary: int) -> None:
-        """UsageError if the window, the vocabulary or the tokens are others."""
+        """Raise UsageError if the window size, the vocabulary or the tokens differ."""
         used = self.windows if windows.content is None and self.windows > len(windows) else len(windows)
         for code, expected, found in (
             ("window", self.window, windows.size),
@@ -101,7 +101,7 @@ class LogitsFile:
             )
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        """Log-probabilities [positions, vocabulary] of a window, in f64."""
+        """Return log-probabilities [positions, vocabulary] of a window, in f64."""
         size = 2 * self.row * self.rows
         with open(self._path, "rb") as file:
             file.seek(self._start + number * size)
@@ -116,13 +116,13 @@ def row_size(vocabulary: int) -> int:
 
 
 def write_header(sink: Sink, windows: Windows, vocabulary: int) -> None:
-    """Sizes and tokens."""
+    """Write the sizes and the tokens."""
     sink.write(HEADER.pack(MAGIC, windows.size, vocabulary, len(windows)))
     sink.write(windows.tokens[: windows.size * len(windows)].astype("<i4").tobytes())
 
 
 def write_rows(sink: Sink, log_probabilities: torch.Tensor) -> None:
-    """Rows of one window, from log-probabilities in f64."""
+    """Write the rows of one window, from log-probabilities in f64."""
     values = log_probabilities.numpy().astype(np.float32)
     count, vocabulary = values.shape
     rows = np.zeros((count, row_size(vocabulary)), "<u2")
@@ -137,7 +137,7 @@ def write_rows(sink: Sink, log_probabilities: torch.Tensor) -> None:
 
 
 def is_logits_file(path: Any) -> bool:
-    """Whether a path is that of a file with this format's first bytes."""
+    """Return whether a file starts with the magic bytes of this format."""
     if not isinstance(path, (str, Path)) or not Path(path).is_file():
         return False
     with open(path, "rb") as file:

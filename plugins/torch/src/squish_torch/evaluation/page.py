@@ -1,4 +1,4 @@
-"""Evaluations as one HTML page: text and plots (SVG), without scripts or other files."""
+"""Evaluations as one HTML page with SVG plots, without scripts or other files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plot:
     bars: bool = False
 
     def svg(self) -> str:
-        """The plot; y is logarithmic if all values are above 0 and span more than a factor of 20."""
+        """Render the plot; y is logarithmic if all values are positive and span more than a factor of 20."""
         xs, ys = [point[0] for point in self.points], [point[1] for point in self.points]
         logarithmic = min(ys) > 0 and max(ys) > 20 * min(ys)
         heights = [log10(y) for y in ys] if logarithmic else ys
@@ -59,7 +59,7 @@ class Plot:
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
-    """An evaluation, with plots of the layers and of what tensors cost."""
+    """Render an evaluation, with plots of the layers and of the cost of tensors."""
     plots = []
     hidden = evaluation.hidden.to_list()
     if hidden:
@@ -76,7 +76,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def tuning_page(model: str, tuning: Tuning) -> str:
-    """The frontier of a policy."""
+    """Render a policy and its frontier."""
     points = [(bpw, kl, "sum of KL") for bpw, kl in tuning.frontier]
     plot = Plot("Bits against cost", "bits per weight", "sum of the KL of each matrix alone", points)
     summary = f"{tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)"

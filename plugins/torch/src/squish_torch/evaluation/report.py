@@ -1,4 +1,4 @@
-"""The result of an evaluation: sums, plain data for JSON, and lines for people."""
+"""The result of an evaluation, its JSON form, and its text form."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .sensitivity import TensorGroup, exchanges
 from .windows import DEFINITIONS, LM_EVAL, Windows
 
 SHOWN = 20
-"""Most rows of a table for people; JSON has all."""
+"""Largest number of rows of a table in the text form; JSON has all."""
 
 
 class Evaluation:
-    """What a model makes of a text.
+    """The evaluation of a model on a text.
 
     Attributes
     ----------
     model, base
         Names of the files; `base` is None without one.
     mapped
-        How they were mapped to the same names; empty if neither was.
+        How they were mapped to common names; empty if neither was.
     windows
-        The text's tokens.
+        The windows of the text.
     perplexity
         Sums of the model's log-likelihoods.
     base_perplexity, divergence
@@ -36,11 +36,11 @@ class Evaluation:
     hidden
         Error of the hidden states after each layer; without values unless the base is a model.
     per_tensor
-        What each tensor or group costs, by descending divergence; None without `by`.
+        The cost of each tensor or group, by descending divergence; None without `by`.
     acceptance
-        How many tokens of a draft head the model accepted; None without one.
+        The acceptance of a draft head; None without one.
     rows_past_vocabulary
-        Rows of the embedding that no token has; their logits are cut.
+        Rows of the embedding without a token; their logits are cut.
     """
 
     def __init__(self, model: LanguageModel, windows: Windows, base: str | None, mapped: str = "") -> None:
@@ -61,7 +61,7 @@ class Evaluation:
         return {name: value for name, value in sums.items() if value is not None}
 
     def state(self) -> dict[str, Any]:
-        """All sums, for JSON."""
+        """Return all sums, for JSON."""
         return {name: value.state() for name, value in self._sums().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class Evaluation:
             value.restore(state[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         windows, score = self.windows, self.perplexity
         data: dict[str, Any] = {
             "model": self.model, "definition": windows.definition, "scored": DEFINITIONS[windows.definition],
@@ -94,7 +94,7 @@ class Evaluation:
         return data
 
     def lines(self) -> list[str]:
-        """The same for people."""
+        """Format the evaluation as text."""
         score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
         scored = f"{DEFINITIONS[windows.definition]} ({counted(len(windows), 'window')} of {windows.size})"
         lines = [

@@ -1,4 +1,4 @@
-"""Perplexity and Kullback-Leibler divergence, summed in f64 over slices of logits."""
+"""Perplexity and Kullback-Leibler divergence, accumulated in f64 over slices of logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 SLICE = 1 << 21
-"""Most logits that are converted to f64 at a time."""
+"""Largest number of logits to convert to f64 at a time."""
 QUANTILES = {"q99_9": 0.999, "q99": 0.99, "q95": 0.95, "q90": 0.9, "q50": 0.5, "q10": 0.1, "q5": 0.05, "q1": 0.01}
 
 
@@ -29,7 +29,7 @@ class Perplexity:
         self.squares += float(losses.square().sum())
 
     def state(self) -> dict[str, Any]:
-        """The sums, for JSON."""
+        """Return the sums, for JSON."""
         return {"tokens": self.tokens, "sum": self.sum, "squares": self.squares}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class Perplexity:
         self.tokens, self.sum, self.squares = state["tokens"], state["sum"], state["squares"]
 
     def per_unit(self, words: int, size: int) -> dict[str, float]:
-        """lm-eval's metrics of a text with so many words and bytes."""
+        """Return lm-eval's metrics for a text with this number of words and bytes."""
         return {
             "word_perplexity": exp(self.sum / words),
             "byte_perplexity": exp(self.sum / size),
@@ -66,13 +66,15 @@ class Divergence:
         self._same_top = 0
 
     def add(self, base: torch.Tensor, log_probabilities: torch.Tensor, floor: float) -> None:
-        """Add positions: log-probabilities of the base and of the model, [positions, vocabulary] in f64; those of the
-        base up to `floor` do not count."""
+        """Add positions: log-probabilities of base and model, [positions, vocabulary] in f64.
+
+        Log-probabilities of the base up to `floor` do not count.
+        """
         self._values.append(divergences(base, log_probabilities, floor).numpy())
         self._same_top += int((base.argmax(1) == log_probabilities.argmax(1)).sum())
 
     def state(self) -> dict[str, Any]:
-        """The values of all positions and the number of equal top tokens, for JSON."""
+        """Return the values of all positions and the number of equal top tokens, for JSON."""
         values = np.concatenate(self._values).astype("<f8").tobytes() if self._values else b""
         return {"values": base64.b64encode(values).decode(), "same_top": self._same_top}
 
@@ -87,24 +89,24 @@ class Divergence:
         return self._same_top / sum(map(len, self._values))
 
     def to_dict(self) -> dict[str, float]:
-        """`mean`, `max` and quantiles, interpolated as llama.cpp does."""
+        """Return `mean`, `max` and quantiles, interpolated as in llama.cpp."""
         values = np.concatenate(self._values)
         quantiles = {name: float(np.quantile(values, fraction)) for name, fraction in QUANTILES.items()}
         return {"mean": float(values.mean()), "max": float(values.max()), **quantiles}
 
 
 def slices(logits: torch.Tensor) -> list[slice]:
-    """Ranges of positions with at most `SLICE` logits each."""
+    """Return ranges of positions with at most `SLICE` logits each."""
     rows = max(1, SLICE // logits.shape[1])
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
 
 
 def divergences(base: torch.Tensor, log_probabilities: torch.Tensor, floor: float = -inf) -> torch.Tensor:
-    """KL divergence from the base at each position, of log-probabilities in f64 of which the base's exceed `floor`."""
+    """Return the KL divergence from the base at each position, where the base's log-probabilities exceed `floor`."""
     terms = base.exp() * (base - log_probabilities)
     return torch.where(base > floor, terms, 0.0).sum(1)
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities in f64."""
+    """Return log-probabilities in f64."""
     return torch.log_softmax(logits.double(), 1)

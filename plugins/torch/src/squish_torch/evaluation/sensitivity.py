@@ -1,4 +1,4 @@
-"""What each tensor costs: the divergence of the base with one tensor, or group of tensors, of the compressed model."""
+"""The cost of each tensor or group: the divergence of the base with its compressed version in place."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from .language_model import LanguageModel
 from .scores import divergences, log_softmax, slices
 from .state_file import StateFile
 from .windows import Progress, Windows
-from .workers import Processes, Setup, loaded, one_at_a_time
+from .workers import Processes, Setup, load_models, one_at_a_time
 
 SECTION = "tensors"
-"""The part of a state file that belongs to this module."""
+"""Section of the state file."""
 
 GROUPS: dict[str, Callable[[str], str]] = {
     "tensor": lambda name: name,
     "layer": lambda name: match[0] if (match := re.match(r".*?\.\d+(?=\.)", name)) else name,
     "kind": lambda name: re.sub(r"\.\d+(?=\.)", ".*", name),
 }
-"""How tensors are grouped -> the label of a tensor's group."""
+"""Grouping -> function from a tensor to the label of its group."""
 
 
 class TensorGroup:
-    """Tensors that are replaced together, and the divergence that this costs.
+    """Tensors that are replaced together, and the divergence that this causes.
 
     Attributes
     ----------
     label
         Name of the tensor, or of the group.
     tensors
-        Their names in the compressed model.
+        Names of the tensors in the compressed model.
     modules
-        Path -> module that has them.
+        Path -> module with these tensors.
     kl
         Mean KL divergence from the base.
     nmse
@@ -86,7 +86,7 @@ class TensorGroup:
         return self.kl / self.saved if self.saved > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "tensor": self.label,
             "kl": self.kl,
@@ -98,7 +98,7 @@ class TensorGroup:
 
 
 def exchanges(groups: Iterable[TensorGroup]) -> list[TensorGroup]:
-    """The groups that save bytes, by descending KL divergence per byte."""
+    """Return the groups that save bytes, by descending KL divergence per byte."""
     return sorted((group for group in groups if group.kl_per_byte > 0), key=lambda group: -group.kl_per_byte)
 
 
@@ -111,9 +111,9 @@ def measure_tensors(
     progress: Progress | None = None,
     processes: Processes | None = None,
 ) -> list[TensorGroup]:
-    """Groups by descending KL divergence; those that change no value are not run and cost 0.
+    """Return groups by descending KL divergence; groups that change no value cost 0 and are not run.
 
-    The base runs once per window, then once more per group: in this process, or in others.
+    For each window, the base runs once, then once per group, in this process or in others.
     """
     groups = groups_of(model, base, by)
     for group in groups:
@@ -148,7 +148,7 @@ def measure_tensors(
 def runs(
     base: LanguageModel, windows: Windows, numbers: range, groups: Sequence[TensorGroup]
 ) -> Generator[list[float], None, None]:
-    """The divergences of each group in each window."""
+    """Yield the divergences of each group in each window."""
     for number in numbers:
         base_logits = base.logits(windows[number])
         for group in groups:
@@ -158,8 +158,8 @@ def runs(
 def divergence_sums(
     base: LanguageModel, windows: Windows, number: int, group: TensorGroup, base_logits: torch.Tensor
 ) -> list[float]:
-    """The divergence of the base with a replaced group from itself in one window, slice by slice."""
-    with replaced(base.model, group.modules):
+    """Return the divergence that replacing a group in the base causes in one window, slice by slice."""
+    with exchange_modules(base.model, group.modules):
         logits = base.logits(windows[number])
     return [
         float(divergences(log_softmax(base_logits[part]), log_softmax(logits[part])).sum()) for part in slices(logits)
@@ -168,7 +168,7 @@ def divergence_sums(
 
 @frozen
 class Run:
-    """A run of the base with a replaced group on a window, for a worker process."""
+    """A window to run with one group replaced, for a worker process."""
 
     setup: Setup
     by: str
@@ -177,30 +177,30 @@ class Run:
 
 
 def run_group(run: Run) -> list[float]:
-    """What a worker process answers."""
+    """Measure a group on a window in a worker process."""
     with one_at_a_time:
         torch.set_num_threads(run.setup.threads)
-        (_, base), windows = loaded(run.setup)
-        group = loaded_groups(run.setup, run.by)[run.label]
+        (_, base), windows = load_models(run.setup)
+        group = worker_groups(run.setup, run.by)[run.label]
         return divergence_sums(base, windows, run.window, group, base_logits(run.setup, run.window))
 
 
 @lru_cache(maxsize=1)
-def loaded_groups(setup: Setup, by: str) -> dict[str, TensorGroup]:
-    """Label -> group, in a worker process."""
-    (model, base), _ = loaded(setup)
+def worker_groups(setup: Setup, by: str) -> dict[str, TensorGroup]:
+    """Return the groups of a worker process by label."""
+    (model, base), _ = load_models(setup)
     return {group.label: group for group in groups_of(model, base, by)}
 
 
 @lru_cache(maxsize=1)
 def base_logits(setup: Setup, number: int) -> torch.Tensor:
-    """The base's logits in the window that a worker process runs on."""
-    (_, base), windows = loaded(setup)
+    """Return the logits of the base on a window, cached in a worker process."""
+    (_, base), windows = load_models(setup)
     return base.logits(windows[number])
 
 
 def groups_of(model: LanguageModel, base: LanguageModel, by: str) -> list[TensorGroup]:
-    """The groups of a model's tensors, in the order of its modules."""
+    """Return the groups of a model's tensors, in the order of its modules."""
     groups: dict[str, TensorGroup] = {}
     modules = dict(base.model.named_modules())
     for path, tensor, names in module_tensors(model.model, model.file):
@@ -213,7 +213,7 @@ def groups_of(model: LanguageModel, base: LanguageModel, by: str) -> list[Tensor
 
 
 def module_tensors(model: nn.Module, file: File) -> Iterator[tuple[str, str, list[str]]]:
-    """Module path, its tensor, and the tensor's names in the file; the experts of a layer count as one tensor."""
+    """Yield each module path, its tensor and the names in the file; the experts of a layer count as one tensor."""
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
     experts = ""
     for path, module in model.named_modules():
@@ -234,7 +234,7 @@ def module_tensors(model: nn.Module, file: File) -> Iterator[tuple[str, str, lis
 
 
 def with_tensor(original: nn.Module, replacement: nn.Module, path: str, tensor: str) -> nn.Module:
-    """A copy of `original` with a tensor of `replacement`; the copy shares the parameters of both."""
+    """Copy `original` with a tensor of `replacement`; the copy shares the parameters of both."""
     if tensor == path:
         return replacement
     parameter = tensor.rpartition(".")[2]
@@ -265,7 +265,7 @@ def compare(group: TensorGroup, file: File, base: File) -> None:
 
 
 @contextmanager
-def replaced(model: Any, modules: dict[str, nn.Module]) -> Iterator[None]:
+def exchange_modules(model: Any, modules: dict[str, nn.Module]) -> Iterator[None]:
     """Replace modules of a model within the context."""
     originals = {path: model.get_submodule(path) for path in modules}
     try:

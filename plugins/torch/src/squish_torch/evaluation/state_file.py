@@ -1,4 +1,4 @@
-"""What an evaluation has summed so far, in a file, so that a long run continues after it was killed."""
+"""The state file of an evaluation: its sums so far, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ LIBRARIES = ("numpy", "torch", "transformers")
 
 
 class StateFile:
-    """Sums of the finished windows, by what was measured; written anew after each window.
+    """The sums of the finished windows, by section; rewritten after each window.
 
     Parameters
     ----------
     path
-        The file; it need not exist.
+        The file; it may not exist yet.
     identity
         What the sums depend on: files, tokens, settings and versions.
 
     Raises
     ------
     FormatError
-        The file is something else.
+        The file is not a state file.
     UsageError
-        Its sums are of another evaluation.
+        The sums belong to another evaluation.
     """
 
     def __init__(self, path: str | Path, identity: Mapping[str, Any]) -> None:
@@ -51,11 +51,11 @@ class StateFile:
                 expected=f'a JSON object with "squish_eval": {VERSION}',
                 hint="Name a new file to start one.",
             )
-        now = {name: json.dumps(value) for name, value in self._document["identity"].items()}
-        stored = {name: json.dumps(document["identity"].get(name)) for name in now}
-        for name, found, expected in differences(stored, now):
+        current = {name: json.dumps(value) for name, value in self._document["identity"].items()}
+        stored = {name: json.dumps(document["identity"].get(name)) for name in current}
+        for name, found, expected in differences(stored, current):
             raise UsageError(
-                f"the stored state is of another evaluation: {name} differs",
+                f"the state file belongs to another evaluation: {name} differs",
                 file=str(path),
                 code="resume",
                 expected=expected,
@@ -65,24 +65,24 @@ class StateFile:
         self._document = document
 
     def load(self, section: str) -> dict[str, Any]:
-        """What was stored last; empty at first."""
+        """Return the sums of a section; empty if there are none."""
         return dict(self._document.get(section, {}))
 
     def save(self, section: str, sums: Mapping[str, Any]) -> None:
-        """Replace the file by one with these sums."""
+        """Rewrite the file with these sums."""
         self._document[section] = sums
         with atomic_file(self._path) as sink:
             sink.write(json.dumps(self._document).encode())
 
 
 def identity_of(files: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation's sums depend on: models (open files) or logits files (paths), and settings."""
+    """Return the identity of an evaluation: models (open files) or logits files (paths), settings and versions."""
     contents = {name: _content(file) for name, file in files.items()}
     return {**contents, **settings, "threads": torch.get_num_threads(), "versions": library_versions(*LIBRARIES)}
 
 
 def _content(file: Any) -> Any:
-    """What identifies the content of an open file, or of a path; None for None."""
+    """Return the identity of the content of an open file, or of a path; None for None."""
     if isinstance(file, File):
         return [pin | {"name": Path(pin["name"]).name} for pin in source_pins(file)]
     if file is None:

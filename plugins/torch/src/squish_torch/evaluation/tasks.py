@@ -11,7 +11,7 @@ from typing import Any
 from squish_core.api import UsageError
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables that keep the libraries from downloading; read when these are imported."""
+"""Environment variables that keep the libraries offline, which read them on import."""
 
 
 def evaluate_tasks(
@@ -33,13 +33,13 @@ def evaluate_tasks(
     Returns
     -------
     dict
-        lm-eval's results without its samples; `["config"]["squish"]` has the digests of the files, the codecs and the
+        lm-eval's results without samples; `["config"]["squish"]` has the digests of the files, the codecs and the
         chains.
 
     Raises
     ------
     UsageError
-        A task does not exist, or its data is not there.
+        A task does not exist, or its data is not local.
     """
     os.environ |= dict.fromkeys(OFFLINE, "1")
     from lm_eval import simple_evaluate
@@ -80,7 +80,7 @@ def evaluate_tasks(
 
 
 def task_lines(results: dict[str, Any]) -> list[str]:
-    """The metrics for people: `task: metric value +- standard error`."""
+    """Format the metrics: `task: metric value +- standard error`."""
     lines = []
     for task, metrics in results["results"].items():
         for key, value in metrics.items():

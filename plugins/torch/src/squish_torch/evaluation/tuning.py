@@ -1,4 +1,4 @@
-"""`squish tune`: an encoding for each matrix, by the measured divergence, within a budget of bits per weight."""
+"""`squish tune`: choose an encoding per matrix by measured divergence, within a budget of bits per weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEEP = "keep"
 
 @frozen
 class Option:
-    """An encoding of one matrix: its specification, stored bytes, and the divergence that it costs alone."""
+    """An encoding of one matrix: its specification, stored bytes, and its own divergence."""
 
     spec: str
     nbytes: int
@@ -54,7 +54,7 @@ class Tuning:
     bpw
         Bits per weight of the matrices, scales included.
     kl
-        Measured mean divergence of the model that the rules make.
+        Measured mean divergence of the resulting model.
     frontier
         Bits per weight and the sum of the matrices' own divergences, after each step.
     """
@@ -65,18 +65,18 @@ class Tuning:
     frontier: tuple[tuple[float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         frontier = [{"bpw": bpw, "kl": kl} for bpw, kl in self.frontier]
         return {"rules": list(self.rules), "bpw": self.bpw, "kl": self.kl, "frontier": frontier}
 
     def policy(self) -> str:
-        """The rules as TOML, for `squish convert --recipe`."""
-        lines = "".join(f"  {quoted(rule)},\n" for rule in self.rules)
+        """Return the rules as TOML, for `squish convert --recipe`."""
+        lines = "".join(f"  {toml_string(rule)},\n" for rule in self.rules)
         return f"# {self.bpw:.3f} bits per weight, mean KL {self.kl:.3g}\nencode = [\n{lines}]\n"
 
 
-def quoted(text: str) -> str:
-    """A basic string of TOML."""
+def toml_string(text: str) -> str:
+    """Format a basic string of TOML."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in escaped) + '"'
 
@@ -91,7 +91,7 @@ def tune(
     window: int = 512,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Choose an encoding for each matrix of a model, by the divergence that it costs on a text.
+    """Choose an encoding for each matrix of a model, by the divergence that it causes on a text.
 
     Each matrix starts at the fewest bytes; the budget then goes to the largest reduction of divergence per byte.
 
@@ -110,12 +110,12 @@ def tune(
     window
         Tokens per window.
     progress
-        Called with what runs, the number of tokens so far, and of all tokens; it starts anew for each candidate.
+        Called with the name of the step, the tokens so far, and all tokens; it restarts for each candidate.
 
     Returns
     -------
     Tuning
-        Rules, and what they cost.
+        The rules and their cost.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="squish-tune-") as folder:
         check_budget(original, to, candidates, Path(folder), bpw)
         matrices = measure_candidates(base, original, windows, to, candidates, Path(folder), progress)
-        chosen, frontier = allot(matrices, bpw)
+        chosen, frontier = allocate(matrices, bpw)
         rules = (
             KEEP,
             *(
@@ -145,7 +145,7 @@ def tune(
 
 
 def check_budget(original: File, to: str, candidates: Iterable[str], folder: Path, bpw: float) -> None:
-    """UsageError, before anything runs, if no matrix has an option within the budget."""
+    """Raise UsageError, before anything runs, if the smallest candidates exceed the budget."""
     kept = convert(original, folder / "kept", to, KEEP, dry_run=True).steps
     plans = [kept]
     for spec in candidates:
@@ -162,7 +162,7 @@ def check_budget(original: File, to: str, candidates: Iterable[str], folder: Pat
 
 
 def budget_error(bpw: float, least: float) -> UsageError:
-    """The error about a budget below the smallest options."""
+    """Return the error about a budget below the smallest options."""
     return UsageError(
         "the budget cannot be met",
         code="budget",
@@ -181,7 +181,7 @@ def measure_candidates(
     folder: Path,
     progress: Progress | None,
 ) -> list[Matrix]:
-    """The matrices that any candidate encodes, with their options."""
+    """Return the matrices that any candidate encodes, with their options."""
     options: dict[tuple[str, ...], list[Option]] = {}
     kept = {step.written: step for step in convert(original, folder / "kept", to, KEEP, dry_run=True).steps}
     vectors = vector_rules(kept.values())
@@ -206,8 +206,8 @@ def measure_candidates(
     return matrices
 
 
-def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tuple[float, float]]]:
-    """The option of each matrix, and the frontier; UsageError if the smallest options exceed the budget."""
+def allocate(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tuple[float, float]]]:
+    """Return the option of each matrix, and the frontier; raise UsageError if the smallest exceed the budget."""
     chosen = [matrix.options[0] for matrix in matrices]
     elements = sum(matrix.elements for matrix in matrices)
     if not elements:
@@ -237,12 +237,12 @@ def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tu
 
 
 def vector_rules(steps: Iterable[Any]) -> list[str]:
-    """Rules that keep what is not a matrix."""
+    """Return rules that keep the tensors that are not matrices."""
     return [f"{pattern_of(step.written)}={KEEP}" for step in steps if len(step.spec.shape) < 2]
 
 
 def pattern_of(name: str) -> str:
-    """The pattern that matches this name alone."""
+    """Return the pattern that matches only this name."""
     return re.sub(r"[*?\[]", r"[\g<0>]", name)
 
 

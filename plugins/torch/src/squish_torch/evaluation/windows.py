@@ -1,4 +1,4 @@
-"""A text as windows of tokens, by the rule of llama.cpp or of lm-eval."""
+"""Windows of tokens of a text, as in llama.cpp or lm-eval."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DEFINITIONS = {
 }
 """Definition of perplexity -> the tokens that it scores."""
 Progress = Callable[[str, int, int], None]
-"""Called with what runs, the number of tokens so far, and of all tokens."""
+"""Called with the name of the step, the tokens so far, and all tokens."""
 
 
 @frozen
 class Window:
-    """Tokens that a model runs on together; those after position `first` are scored."""
+    """Tokens of one forward pass; those after position `first` are scored."""
 
     ids: torch.Tensor
     first: int
@@ -41,17 +41,17 @@ class Window:
 class Windows:
     """The windows of a text.
 
-    llama.cpp: consecutive windows, of which the second half is scored. If the tokenizer starts texts with BOS, it
-    replaces the first token of each window. Tokens after the last whole window are left out.
+    llama.cpp: windows are consecutive, and the second half is scored. If the tokenizer adds BOS, BOS replaces the
+    first token of each window. Tokens after the last full window are left out.
 
-    lm-eval: every token is scored once, after at most `window` tokens. BOS (EOS, if there is no BOS) comes before the
-    text, even where the tokenizer puts one there, which is then scored. Windows are disjoint except for the last, which
-    is filled up with tokens that are already scored.
+    lm-eval: every token is scored once, after at most `window` tokens. BOS (or EOS without a BOS) precedes the
+    text; a BOS that the tokenizer adds as well is scored. Windows are disjoint except for the last, which is filled
+    up with scored tokens.
 
     Parameters
     ----------
     tokenizer
-        Of transformers.
+        Tokenizer of transformers.
     text
         File with the text, in UTF-8.
     window
@@ -96,7 +96,7 @@ class Windows:
                 found=f"{len(self.tokens)} tokens",
                 expected=f"{least} or more",
                 code="text",
-                hint="Give a longer text or a smaller --window.",
+                hint="Use a longer text or a smaller --window.",
             )
         whole = len(self.tokens) // window if definition == LLAMA_CPP else -(-(len(self.tokens) - 1) // window)
         self._count = min(whole, limit or whole)
@@ -147,14 +147,14 @@ class Windows:
 
 
 def check_numbers(window: int, limit: int | None) -> None:
-    """UsageError unless a window has tokens to score, and a limit leaves a window."""
+    """Raise UsageError if a window has no tokens to score, or the limit leaves no window."""
     for name, value, least in (("window", window, 4), ("limit", limit, 1)):
         if value is not None and value < least:
             raise UsageError(f"{name} is too small", found=value, expected=f"{least} or more", code=ErrorCode.USAGE)
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file; UsageError if it is not UTF-8."""
+    """Return the text of a file; raise UsageError if it is not UTF-8."""
     try:
         return Path(path).read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -170,16 +170,16 @@ def read_text(path: str | Path) -> str:
 
 
 def bos_of(tokenizer: Any) -> int | None:
-    """The token that the tokenizer puts before a text; None if it puts none."""
+    """Return the token that the tokenizer puts before a text; None if it puts none."""
     bos = tokenizer.bos_token_id
     return bos if bos is not None and tokenizer("a")["input_ids"][:1] == [bos] else None
 
 
 def vocabulary_size(tokenizer: Any) -> int:
-    """Number of token ids, up to the largest."""
+    """Return number of token ids, up to the largest."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def vocabulary_digest(tokenizer: Any) -> str:
-    """SHA-256 of the tokens and their ids."""
+    """Return SHA-256 of the tokens and their ids."""
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Evaluations in worker processes: the models and the text that a worker loads, and what it must find."""
+"""Evaluation in worker processes: the models and the text that a worker loads and verifies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .language_model import LanguageModel
 from .state_file import LIBRARIES
 from .windows import Windows
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 MEMORY = 1 << 30
-"""Bytes that a worker takes besides the weights, about."""
+"""Approximate memory of a worker besides the weights, in bytes."""
 one_at_a_time = Lock()
-"""For runs of a loaded model: replaced modules and hooks belong to one run."""
+"""Lock for a loaded model: its hooks and replaced modules belong to one run."""
 
 
 @frozen(kw_only=True)
 class Setup:
-    """What each worker loads: models (a base last), and a text as windows. `threads` decide the order of sums."""
+    """The models (a base last) and the windows that each worker loads. `threads` determines the order of sums."""
 
     models: tuple[Address, ...]
     backend: str | None
@@ -44,7 +44,7 @@ class Setup:
 
     @classmethod
     def of(cls, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Setup:
-        """The setup of models that are loaded here; UsageError if other processes cannot open them."""
+        """Return the setup of loaded models; raise UsageError if other processes cannot open them."""
         return cls(
             models=tuple(address_of(original(model.file)) for model in models),
             backend=backend,
@@ -60,34 +60,34 @@ class Setup:
 
 @frozen
 class Processes:
-    """Worker processes of a scheduler, which load what `setup` says."""
+    """Worker processes of a scheduler, which load a `Setup`."""
 
     setup: Setup
     workers: Any
 
     @classmethod
     def of(cls, scheduler: str, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Processes:
-        """The processes that `scheduler` names; UsageError if there are none, or they cannot open the models."""
+        """Return the processes of a scheduler; raise UsageError if there are none, or they cannot open the models."""
         workers = scheduler_named(scheduler, models[0].file.registry)
         return cls(Setup.of(models, backend, windows), workers)
 
-    def map(self, function: Callable[[Any], Answer], items: Sequence[Any]) -> Generator[Answer, None, None]:
-        """The answers of a function in the order of the items."""
+    def map(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Generator[Result, None, None]:
+        """Yield the results of a function in the order of the items."""
         memory = sum(model.size for model in self.setup.models) + MEMORY
-        with closing(self.workers.map(function, items, memory)) as answers:
-            yield from in_order(answers)
+        with closing(self.workers.map(function, items, memory)) as results:
+            yield from in_order(results)
 
 
 def original(file: File) -> File:
-    """The file that a mapped file reads; another file itself."""
+    """Return the file behind a mapped file; any other file unchanged."""
     return getattr(file, "original", file)
 
 
 @lru_cache(maxsize=1)
-def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
-    """The models and windows, loaded once in a process.
+def load_models(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
+    """Load the models and windows once per process.
 
-    FormatError for another file or text, SquishError with code `lock` for other versions of libraries.
+    Raise FormatError if a file or the text differs, and SquishError with code `lock` if a library version differs.
     """
     set_up()
     check_versions(dict(setup.versions), library_versions(*LIBRARIES))
@@ -98,7 +98,7 @@ def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
     windows = Windows(models[0].tokenizer, setup.text, setup.window, setup.definition, setup.limit)
     if windows.digest != setup.tokens:
         raise FormatError(
-            "has other tokens in a worker process",
+            "has different tokens in a worker process",
             file=setup.text,
             expected=setup.tokens,
             found=windows.digest,
@@ -120,10 +120,10 @@ def check_versions(expected: dict[str, str], installed: dict[str, str]) -> None:
         )
 
 
-def in_order(answers: Iterator[tuple[int, Answer]]) -> Iterator[Answer]:
-    """The answers of a scheduler in the order of its items."""
-    early, position = dict[int, Answer](), 0
-    for number, answer in answers:
+def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[Result]:
+    """Yield the results of a scheduler in the order of its items."""
+    early, position = dict[int, Result](), 0
+    for number, answer in results:
         early[number] = answer
         while position in early:
             yield early.pop(position)
