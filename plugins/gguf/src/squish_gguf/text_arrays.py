@@ -16,7 +16,7 @@ def text_array(texts: Sequence[str] | bytes, decoded: Sequence[str] | None = Non
     texts
         The texts, which must not be changed; or their UTF-8, with a zero after each.
     decoded
-        The texts, if they are at hand besides their UTF-8.
+        The texts, if they are available besides their UTF-8.
 
     Returns
     -------
