@@ -231,5 +231,5 @@ def test_a_name_that_llama_cpp_refuses_is_noted(raw):
 @pytest.mark.parametrize("dtype", ["q4_k", "f16"])
 def test_a_dtype_resolves_without_a_file(dtype):
     assert dtype in squish.registry().containers["gguf"].info.features["dtype"]
-    recipe = squish.registry().container("gguf").encodings_for(dtype=dtype)[0]
-    assert recipe.codec.id == {"q4_k": "ggml.q4_k", "f16": "dense"}[dtype]
+    encoding = squish.registry().container("gguf").encodings_for(dtype=dtype)[0]
+    assert encoding.codec.id == {"q4_k": "ggml.q4_k", "f16": "dense"}[dtype]

@@ -140,7 +140,7 @@ def plain_part(raw, number, count, name):
 @pytest.mark.parametrize("name", ["merged.gguf", "m-00001-of-00002.gguf"])
 def test_the_message_calls_parts_joined_by_cat_so(raw, tmp_path, name):
     (tmp_path / name).write_bytes(plain_part(raw, 0, 2, "a") + plain_part(raw, 1, 2, "b"))
-    with pytest.raises(FormatError, match=r"`cat` joins them.*Name the first of the original parts") as caught:
+    with pytest.raises(FormatError, match=r"joined by `cat`.*Name the first of the original parts") as caught:
         squish.open(tmp_path / name)
     assert caught.value.code == "split"
 

@@ -19,8 +19,8 @@ from squish_models.tokenizer import (
     read_huggingface,
     sentencepiece,
 )
-from squish_models.tokenizer.base import SPACE, merges_of_scores, scores_of_merges
 from squish_models.tokenizer.pretokenizers import BY_NAME, PRETOKENIZERS
+from squish_models.tokenizer.vocabulary import SPACE, merges_of_scores, scores_of_merges
 
 from squish_core.api import FormatError, LimitError, SquishError
 
@@ -327,7 +327,7 @@ def test_hostile_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b"\x0b", b"\xff" * 20, *pieces, *scores):
         with pytest.raises(FormatError):
             sentencepiece.parse(data)
-    monkeypatch.setattr(sentencepiece, "MOST_TOKENS", 1000)
+    monkeypatch.setattr(sentencepiece, "MAX_TOKENS", 1000)
     with pytest.raises(LimitError) as caught:
         sentencepiece.parse(b"\x0a\x00" * 1001)
     assert caught.value.code == "count"

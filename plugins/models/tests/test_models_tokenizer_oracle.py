@@ -13,8 +13,8 @@ import oracles
 import pytest
 from oracles import vocabularies
 from squish_models.tokenizer import gguf_keys, huggingface_files, read_gguf, read_huggingface
-from squish_models.tokenizer.base import looks_special
 from squish_models.tokenizer.pretokenizers import BY_NAME, PRETOKENIZERS
+from squish_models.tokenizer.vocabulary import looks_special
 
 import squish_core as squish
 from squish_core.model import Typed

@@ -7,5 +7,5 @@ from squish_core.api import CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codec of this plugin."""
+    """Return the codec of this plugin."""
     return [CodecInfo(id="astc", title="ASTC textures, one channel", factory="squish_astc.codec:Astc")]

@@ -7,7 +7,7 @@ from squish_core.api import AllocatorInfo, CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(
             id="affine",
@@ -58,5 +58,5 @@ def squish_codecs() -> list[CodecInfo]:
 
 @hookimpl
 def squish_allocators() -> list[AllocatorInfo]:
-    """The allocators of this plugin."""
+    """Return the allocators of this plugin."""
     return [AllocatorInfo(id="mixed", title="mixed precision by quality", factory="squish_codecs.allocate.mixed:Mixed")]

@@ -27,7 +27,7 @@ _NAMES = {
     "squish_codecs.squizd.packed": ("SquizdInt2", "SquizdInt4"),
     "squish_codecs.squizd.tca_tbe": ("TcaTbe",),
     "squish_codecs.wrap.awq": ("Awq",),
-    "squish_codecs.wrap.base": ("rows_and_columns",),
+    "squish_codecs.wrap.correction": ("rows_and_columns",),
     "squish_codecs.wrap.lowrank": ("LowRank",),
 }  # fmt: skip
 

@@ -40,5 +40,5 @@ from squish_codecs.squizd.packed import SquizdInt2 as SquizdInt2
 from squish_codecs.squizd.packed import SquizdInt4 as SquizdInt4
 from squish_codecs.squizd.tca_tbe import TcaTbe as TcaTbe
 from squish_codecs.wrap.awq import Awq as Awq
-from squish_codecs.wrap.base import rows_and_columns as rows_and_columns
+from squish_codecs.wrap.correction import rows_and_columns as rows_and_columns
 from squish_codecs.wrap.lowrank import LowRank as LowRank

@@ -108,7 +108,7 @@ class Boxes(Codec):
         )
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
-        """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
+        """Return the integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
         form, layout = self.form.fitting(spec.shape), self.code_layout(spec)
         if layout is None or not spec.elements:
             return None
@@ -150,7 +150,7 @@ class _Form:
         return cls(**checked)
 
     def fitting(self, shape: Shape) -> _Form:
-        """The parameters for a shape; CodecError if the boxes do not divide it."""
+        """Return the parameters for a shape; CodecError if the boxes do not divide it."""
         form = evolve(self, shape=shape, grid=self.grid or (1,) * len(shape))
         for boxes in (form.grid, form.books):
             if boxes is not None and (len(boxes) != len(shape) or any(size % n for size, n in zip(shape, boxes))):

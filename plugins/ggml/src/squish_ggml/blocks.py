@@ -61,7 +61,7 @@ LONG_TAIL: dict[str, Block] = {name: _block(name, kernel) for name, kernel in ta
 
 
 def has_encoder(name: str) -> bool:
-    """Whether this package has an encoder for a block type.
+    """Return whether this package has an encoder for a block type.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ class GgmlBlocks(Codec):
 
     @classmethod
     def block_type(cls) -> Block:
-        """The block type named by the codec id."""
+        """Return the block type named by the codec id."""
         name = cls.id.removeprefix("ggml.")
         return BLOCKS.get(name) or LONG_TAIL[name]
 

@@ -47,7 +47,7 @@ def codes(name: str, data: Array) -> Codes | None:
 
 
 def holds(name: str, codes: Codes) -> bool:
-    """Whether `blocks` can store these codes."""
+    """Return whether `blocks` can store these codes."""
     return is_float4(codes, *_form(name)) and not (codes.scale.view(np.uint8) > MAX_SCALE[name]).any()
 
 

@@ -60,7 +60,7 @@ def codes(name: str, data: Array) -> Codes:
 
 
 def holds(name: str, codes: Codes) -> bool:
-    """Whether `blocks` can store these codes."""
+    """Return whether `blocks` can store these codes."""
     return affine_holds(Scheme.of(FORMS[name]), codes)
 
 

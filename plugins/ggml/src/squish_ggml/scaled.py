@@ -89,20 +89,20 @@ class ScaledNvfp4(GgmlBlocks):
         return scale[1] if scale is not None and float4.holds(NVFP4, split_global_scale(codes)[0]) else None
 
     def _blocks(self, parts: Parts, region: Region) -> np.ndarray:
-        """A copy of the blocks of a region, u8 [..., blocks of a row, bytes of a block]."""
+        """Return a copy of the blocks of a region, u8 [..., blocks of a row, bytes of a block]."""
         block, columns = self.block, region[-1]
         first, last = columns.start // block.elements, columns.stop // block.elements
         data = np.array(parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))])
         return data.reshape(*data.shape[:-1], last - first, block.nbytes)
 
     def _factor(self, parts: Parts, region: Region) -> np.ndarray:
-        """The global scales of a region, with an axis for the rows."""
+        """Return the global scales of a region, with an axis for the rows."""
         factor = np.asarray(parts[SCALE][region[:-2]], np.float32)
         return factor[..., None] if len(region) > 1 else factor
 
 
 def _multiplier(codes: Codes) -> tuple[np.ndarray, Exactness] | None:
-    """The global scale of codes as a factor, and its exactness; None without one for each matrix."""
+    """Return the global scale of codes as a factor, and its exactness; None without one for each matrix."""
     factor, kind = codes.global_scale, codes.layout.global_scale
     if factor is None or kind is None or factor.shape != codes.shape[:-2]:
         return None

@@ -59,7 +59,7 @@ def decode_q2_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def encode_q2_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The largest magnitude maps to 1; the code for 2 is not used."""
+    """Encode so that the largest magnitude maps to 1; the code for 2 is not used."""
     digits, step = _ternary(values, scratch)
     fields = digits.reshape(-1, 16, 4) << np.array([0, 2, 4, 6], np.uint8)
     panel[:, 2:] = np.bitwise_or.reduce(fields, axis=2)
@@ -78,7 +78,7 @@ def decode_tq1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def encode_tq1_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The largest magnitude maps to 1; a byte stores its base-3 digits as a fraction of 243, rounded up."""
+    """Encode with the largest magnitude as 1; a byte stores base-3 digits as a fraction of 243, rounded up."""
     digits, step = _ternary(values, scratch)
     at = 0
     for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
@@ -99,7 +99,7 @@ def decode_tq2_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def encode_tq2_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The largest magnitude maps to 1."""
+    """Encode so that the largest magnitude maps to 1."""
     digits, step = _ternary(values, scratch)
     fields = digits.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None]
     panel[:, :64] = np.bitwise_or.reduce(fields, axis=2).reshape(-1, 64)
@@ -113,7 +113,7 @@ def decode_mxfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def encode_mxfp4(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """Scale: the exponent of the largest magnitude minus two. Codes: the nearest value, the first on ties."""
+    """Encode. Scale: the exponent of the largest magnitude minus two. Codes: the nearest value, the first on ties."""
     largest = np.abs(values).max(axis=1, keepdims=True)
     exponent = np.where(largest > 0, np.floor(np.log2(largest)) - 2 + 127, 0).astype(np.uint8)
     codes = _nearest_e2m1(values, POWERS[exponent])
@@ -133,7 +133,7 @@ def decode_nvfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def encode_nvfp4(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The largest magnitude of 16 elements maps to 6, within the range of e4m3; then like MXFP4."""
+    """Encode so that the largest magnitude of 16 elements maps to 6, within the range of e4m3; then like MXFP4."""
     groups = values.reshape(-1, 16)
     # fmax ignores NaN.
     largest: Floats = np.fmax.reduce(np.abs(groups), axis=1, keepdims=True)

@@ -9,7 +9,7 @@ from .types import BLOCK_CODES, DENSE_CODES, PRESET_NAMES
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     blocks = {codec.removeprefix("ggml."): codec for codec in BLOCK_CODES}
     dense = {dtype: f"dense:dtype={dtype}" for dtype in DENSE_CODES}
     return [
@@ -30,7 +30,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_allocators() -> list[AllocatorInfo]:
-    """llama.cpp's presets: those that share no name with a codec, and one that takes any preset by name."""
+    """Return llama.cpp's presets: those that share no name with a codec, and one that takes any preset by name."""
     titles = {name: f"llama.cpp's preset {name.upper()}" for name in PRESET_NAMES}
     titles["llama-quantize"] = "any preset of llama.cpp's quantizer, type=q6_k"
     return [

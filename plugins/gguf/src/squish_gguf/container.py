@@ -51,7 +51,7 @@ _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
 
 Entry = tuple[Any, ...]
-"""File and record of a tensor; of a weight with a global scale also those of the scale, as a pair."""
+"""File and record of a tensor; a weight with a global scale has a pair, with those of the scale."""
 
 
 class Gguf(WritableContainer):
@@ -113,11 +113,11 @@ class Gguf(WritableContainer):
         return "gguf"
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
-        """Leave vectors and routers of a model as they are, rather than narrow them: llama.cpp runs them in f32."""
+        """Leave vectors and routers of a model unchanged instead of narrowing them: llama.cpp runs them in f32."""
         return {spec.name: codec for spec in specs} | read_as_f32(specs, codec)
 
     def preset(self, name: str, model: ModelFacts) -> str | None:
-        """A type name of llama-quantize is its preset, with its mix and fallbacks, where it would accept the model."""
+        """Return llama-quantize's preset for a type name, with its mix and fallbacks, if it would accept the model."""
         return preset_for(name, model.names, model.metadata)
 
     def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
@@ -184,7 +184,7 @@ def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
 
 
 def _undecoded(name: str, code: int, shape: tuple[int, ...], data: Part, big: bool) -> TensorSpec:
-    """Return the spec of a tensor that nothing decodes; GGUF keeps its bytes if the size of its type is defined."""
+    """Return the spec of a tensor without a decoder; GGUF keeps its bytes if the size of its type is defined."""
     kind, problem = IK_LLAMA.get(code), unknown_type(code)
     if kind is None or big:
         return TensorSpec(name=name, shape=shape, dtype="f32", problem=problem, extras={"data": data})
@@ -194,7 +194,7 @@ def _undecoded(name: str, code: int, shape: tuple[int, ...], data: Part, big: bo
 
 
 def _kind(head: Head) -> str:
-    """What the file holds; vision projectors of before `general.type` are known by their architecture."""
+    """Return the kind of content; vision projectors without `general.type` are recognized by their architecture."""
     kind = head.value("general.type")
     if kind is None and head.value("general.architecture") == "clip":
         return "mmproj"
@@ -214,7 +214,7 @@ def _reshape(records: dict[str, Entry], meta: dict[str, Any]) -> list[Problem]:
 
 
 def _attach_scales(records: dict[str, Entry]) -> None:
-    """Join NVFP4 weights with their global scales: f32 [1], or one for each matrix of a stack."""
+    """Join NVFP4 weights and their global scales: f32 [1], or one for each matrix of a stack."""
     nvfp4, f32 = BLOCK_CODES[SCALED_NVFP4], DENSE_CODES["f32"]
     for name in [name for name, (_, record, *_) in records.items() if record.code == nvfp4 and not record.big]:
         number, record, *_ = records[name]
@@ -241,8 +241,8 @@ def _scaled(records: Mapping[str, Entry]) -> Iterator[Problem]:
             code="scale",
             severity="note",
             where=scaled[0],
-            message=f"{len(scaled)} quantized tensors have scales beside them ({scale}), by which llama.cpp multiplies "
-            "their products; their values here are without these",
+            message=f"{len(scaled)} quantized tensors have separate scales ({scale}), by which llama.cpp multiplies "
+            "their products; the values read here do not include them",
         )
 
 

@@ -12,7 +12,7 @@ from .values import GgufArray, big_endian, little_endian, text, unpack
 
 _WINDOW = 4096
 _SMALL = 64 << 10
-"""Up to here the window doubles; beyond, it reaches `_AHEAD` of what is likely needed."""
+"""Up to this size the window doubles; larger ones extend `_AHEAD` past the likely end."""
 _AHEAD = 1.25
 _U32, _U64 = SCALARS["u32"], SCALARS["u64"]
 
@@ -63,7 +63,7 @@ class Cursor:
         self.data = memoryview(grown).toreadonly()
 
     def _likely_end(self) -> int:
-        """Where the run of like items ends that is being walked, by those walked so far."""
+        """Estimate the end of the current run of items from the items walked so far."""
         start, done, count = self.run
         return self.at + (count - done) * (self.at - start) // done if done else 0
 

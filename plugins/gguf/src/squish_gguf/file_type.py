@@ -14,7 +14,7 @@ from .types import DENSE_CODES, IK_LLAMA, LAYOUTS, TYPE_CODES
 
 KEY, VERSION_KEY, ARCHITECTURE = "general.file_type", "general.quantization_version", "general.architecture"
 QUANTIZATION_VERSION = 2
-"""GGML's version of its quantized types (GGML_QNT_VERSION)."""
+"""GGML's version of the quantized types (GGML_QNT_VERSION)."""
 FLOATS = (0, 1, 32)
 """Numbers of presets that do not quantize."""
 

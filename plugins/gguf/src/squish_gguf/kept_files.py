@@ -1,4 +1,4 @@
-"""The files of a checkpoint in GGUF's metadata, where llama.cpp ignores them: `squish.hf.<file name>`, u8, zstd."""
+"""The files of a checkpoint in GGUF's metadata, which llama.cpp ignores: `squish.hf.<file name>`, u8, zstd."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from squish_core.api import MAX_INLINE, FormatError, LazyAssets, Options, Part, 
 
 FILE = "squish.hf."
 ARCHITECTURE = "general.architecture"
-"""The key without which llama.cpp loads no model."""
+"""The key that llama.cpp requires of every model."""
 MOST = 256 << 20
 """Maximum size of all kept files, in bytes."""
 SMALL = 1 << 16
-"""Bytes of files that the slowest compression handles in no noticeable time."""
+"""Maximum size in bytes of files for the slowest compression, which takes no noticeable time up to here."""
 
 
 def pack_files(files: Mapping[str, bytes]) -> dict[str, Typed]:
-    """GGUF keys for files.
+    """Return GGUF keys for files.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def pack_files(files: Mapping[str, bytes]) -> dict[str, Typed]:
 
 
 def unpack_files(meta: Mapping[str, Any]) -> Mapping[str, bytes]:
-    """The files in GGUF keys, each unpacked when it is looked up.
+    """Return the files in GGUF keys, each unpacked on access.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def unpack_files(meta: Mapping[str, Any]) -> Mapping[str, bytes]:
 
 
 def split_files(meta: dict[str, Any]) -> tuple[dict[str, Any], Mapping[str, Part]]:
-    """The keys and the files in them, of a GGUF that llama.cpp does not load; of a model, all are keys."""
+    """Return the keys and the files in them, for a GGUF that is not a model; those of a model are all keys."""
     if ARCHITECTURE in meta or not any(_is_file(key, meta) for key in meta):
         return meta, {}
     files = unpack_files(meta)
@@ -88,12 +88,12 @@ def split_files(meta: dict[str, Any]) -> tuple[dict[str, Any], Mapping[str, Part
 
 
 def keeps_files(meta: Mapping[str, Any], options: Options) -> bool:
-    """Whether files are stored with these keys: not those of a model, which the keys describe."""
+    """Return whether files are stored with these keys: not for a model, whose keys describe the files."""
     return ARCHITECTURE not in meta and options.get("keep") != "no"
 
 
 def small_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files that a plan can look into, so that their packed size is known."""
+    """Return the files that are small enough to compress while planning, so that the plan has their packed size."""
     return {name: data for name in files if len(data := files[name]) <= MAX_INLINE}
 
 
@@ -102,7 +102,7 @@ def _is_file(key: str, meta: Mapping[str, Any]) -> bool:
 
 
 def _unpacked(key: str, packed: Any, space: int) -> bytes:
-    """A kept file of at most `space` bytes."""
+    """Return a stored file of at most `space` bytes."""
     import numpy as np
     import zstandard
 

@@ -20,7 +20,7 @@ class Preset:
     """A preset: its `general.file_type` number, its default type, and the kinds of tensors with other types.
 
     `head` is the type of `output.weight`. A `low` preset, of 1 or 2 bits, has its own rules for experts and none for
-    70B models. `matrices`: the type of all that is not a stack of experts, if only they get the preset's own.
+    70B models. `matrices`: the type of all tensors but stacks of experts, if only stacks get the preset's own type.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Position:
 
 
 def more_bits(position: Position) -> bool:
-    """Whether a layer is in the first or last eighth, or every third in between."""
+    """Return whether a layer is in the first or last eighth, or every third in between."""
     eighth = position.count // 8
     return position.index < eighth or position.index >= 7 * position.count // 8 or (position.index - eighth) % 3 == 2
 
@@ -80,7 +80,7 @@ _Q4_K_EMBEDDINGS: dict[str, Choice] = {"token_embd": (("always", "q4_k"),)}
 
 
 def _low(number: int, own_type: str, wide: str, output: str = "") -> Preset:
-    """A preset of 1 or 2 bits, with the type of its important tensors, and that of `attn_output`."""
+    """Return a preset of 1 or 2 bits; `wide` is the type of its important tensors, `output` that of `attn_output`."""
     return Preset(
         number,
         own_type,
@@ -229,7 +229,7 @@ def kind_of(name: str) -> str:
 
 
 def quantizable(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether presets quantize a tensor at all."""
+    """Return whether presets quantize a tensor at all."""
     return (
         any(size > 1 for size in shape[:-1])
         and name.endswith("weight")
@@ -239,7 +239,7 @@ def quantizable(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def preset_for(name: str, names: Iterable[str], metadata: Mapping[str, Any]) -> str | None:
-    """Return the rule for a type name of llama-quantize in a model; None for floats and what is not such a model."""
+    """Return the rule for a type name of llama-quantize in a model; None for floats and for other files."""
     if "general.architecture" not in metadata or all(kind_of(each) == "other" for each in names):
         return None
     name = ALIASES.get(name, name)

@@ -62,7 +62,7 @@ class LlamaQuantize(Allocator):
     def choose(
         self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
-        request = Request.of(self.id, params)
+        request = PresetRequest.of(self.id, params)
         if not any(kind_of(name) != "other" for name in model.names):
             raise CodecError(
                 f"{self.id} needs GGUF tensor names, and this model has none",
@@ -83,7 +83,7 @@ class LlamaQuantize(Allocator):
 
 
 @frozen
-class Request:
+class PresetRequest:
     """A preset and its overrides."""
 
     name: str
@@ -94,7 +94,7 @@ class Request:
     patterns: tuple[tuple[re.Pattern[str], str], ...] = field(default=())
 
     @classmethod
-    def of(cls, allocator: str, params: Params) -> Request:
+    def of(cls, allocator: str, params: Params) -> PresetRequest:
         """Parse an allocator's id and parameters; CodecError if they are invalid."""
         texts = {key: str(value).lower() for key, value in params.items()}
         name = texts.pop("type", "") if allocator == GENERIC else allocator
@@ -147,7 +147,7 @@ class Request:
             )
 
 
-def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model: ModelFacts) -> dict[str, str]:
+def preset_types(request: PresetRequest, shapes: Mapping[str, tuple[int, ...]], model: ModelFacts) -> dict[str, str]:
     """Return tensor -> type for the tensors llama.cpp quantizes, out of `shapes`; `model` has every name."""
     names = sorted(shapes, key=lambda name: (_layer(name), name))
     state = _State(request, model)
@@ -164,7 +164,7 @@ def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model:
 class _State:
     """Counts the tensors of each kind so far, in the order of llama.cpp's quantizer."""
 
-    def __init__(self, request: Request, model: ModelFacts) -> None:
+    def __init__(self, request: PresetRequest, model: ModelFacts) -> None:
         facts = _Facts.of(model)
         self.request, self.facts = request, facts
         kinds = [kind_of(name) for name in model.names]
@@ -280,7 +280,7 @@ def matching_preset(
         model = ModelFacts(tuple(shapes), metadata, statistics)
         for name in dict.fromkeys((*PRESET_NAMES, *PRESETS)):
             preset = PRESETS[name]
-            if preset.type in types.values() and _same(preset_types(Request(name, preset), shapes, model), types):
+            if preset.type in types.values() and _same(preset_types(PresetRequest(name, preset), shapes, model), types):
                 return preset.number
     return -1
 

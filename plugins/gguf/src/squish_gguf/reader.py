@@ -271,7 +271,7 @@ def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) 
 
 
 def _is_wide(nbytes: int, room: int, alignment: int) -> bool:
-    """Whether a tensor declared as Q2_0 only has room for the smaller PQ2_0 blocks."""
+    """Return whether a tensor declared as Q2_0 only has room for the smaller PQ2_0 blocks."""
     blocks, rest = divmod(nbytes, WIDE_Q2_0[0])
     return not rest and room < nbytes and 0 <= room - blocks * WIDE_Q2_0[1] < alignment
 

@@ -10,9 +10,9 @@ from squish_core.api import CodecSpec, Problem, TensorSpec, Typed
 
 KEY = "comfy.gguf.orig_shape."
 RESHAPED = "reshaped"
-"""The codec of blocks whose rows are not rows of the tensor."""
+"""The codec of blocks with other rows than the tensor's."""
 MOST_DIMENSIONS, MOST_SIZES = 4, 16
-"""Dimensions that GGUF stores, and that a key may state."""
+"""Maximum number of dimensions in the tensor table, and in a key."""
 
 
 Shape = tuple[int, ...]
@@ -33,7 +33,7 @@ def original_shapes(meta: dict[str, Any], stored: Mapping[str, Shape]) -> tuple[
     shapes : dict
         Name -> shape, with as many elements as are stored.
     problems : list of Problem
-        Keys that are no shape of a tensor.
+        Keys that are not the shape of a tensor.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def original_shapes(meta: dict[str, Any], stored: Mapping[str, Shape]) -> tuple[
 
 
 def _sizes(entry: Typed) -> Shape:
-    """The sizes in a key; none if it is not a short list of positive numbers."""
+    """Return the sizes in a key; none if it is not a short list of positive numbers."""
     if not entry.type.startswith("array:") or len(entry.value) > MOST_SIZES:
         return ()
     sizes = tuple(entry.value)
@@ -65,7 +65,7 @@ def _sizes(entry: Typed) -> Shape:
 
 
 def reshaped(codec: CodecSpec, stored: Shape, shape: Shape) -> CodecSpec:
-    """Return the codec of blocks with a shape that has other rows than are stored."""
+    """Return the codec of blocks for a shape whose rows differ from the stored ones."""
     return codec if stored[-1:] == shape[-1:] else CodecSpec(RESHAPED, {"shape": list(stored)}, inner=codec)
 
 
@@ -90,7 +90,7 @@ def in_four_dimensions(shape: Shape) -> Shape:
 
 
 def shape_keys(specs: Sequence[TensorSpec]) -> dict[str, Typed]:
-    """Return the keys for the tensors whose shape is not the stored one."""
+    """Return the keys for tensors whose shape differs from the stored one."""
     return {
         f"{KEY}{spec.name}": Typed("array:i32", list(spec.shape)) for spec in specs if stored_shape(spec) != spec.shape
     }

@@ -24,7 +24,7 @@ def read_set(source: Source, limits: Limits) -> list[Head]:
         return [first]
     if joined:
         raise FormatError(
-            f"is several of {count} parts in one file, as `cat` joins them",
+            f"contains several of {count} parts in one file, as joined by `cat`",
             offset=joined,
             code="split",
             expected="one part in each file",
@@ -52,7 +52,7 @@ def read_set(source: Source, limits: Limits) -> list[Head]:
 
 
 def _second_file(source: Source, head: Head) -> int | None:
-    """The offset at which another GGUF file follows the tensors."""
+    """Return the offset at which another GGUF file follows the tensors."""
     end = max((record.offset + record.nbytes for record in head.records.values()), default=head.end)
     for start in (end, align_up(end, head.alignment)):
         if start + len(MAGIC) <= source.size and source.read(start, len(MAGIC)) == MAGIC:

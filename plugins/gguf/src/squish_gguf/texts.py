@@ -1,5 +1,5 @@
-"""Arrays of texts: each is its length, a u64, and UTF-8. Vocabularies have hundreds of thousands, so they are found,
-decoded and encoded as one array where no text contains a zero."""
+"""Arrays of texts: each is its length, a u64, and UTF-8. Vocabularies have hundreds of thousands, so texts without
+zeros are located, decoded and encoded as one array."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _U64, _ZEROS = SCALARS["u64"], "\0" * 8
 
 
 def text_starts(raw: bytes, count: int) -> array[int] | None:
-    """The start of each text and the end of the last, found where the zeros of a length end, then checked; None where
-    texts have zeros, too."""
+    """Return the start of each text and the end of the last one; None if texts contain zeros.
+
+    Starts are found where the zeros of a length end, and then checked.
+    """
     import numpy as np
 
     if not count:
@@ -34,7 +36,7 @@ def text_starts(raw: bytes, count: int) -> array[int] | None:
 
 
 def split(raw: bytes, starts: array[int]) -> Sequence[str | bytes] | None:
-    """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
+    """Return the texts at these places, decoded as one; None if they contain zeros or are not UTF-8."""
     texts = zero_ended(raw, starts)
     try:
         return None if texts is None else texts.decode().split("\0")[:-1]
@@ -43,7 +45,7 @@ def split(raw: bytes, starts: array[int]) -> Sequence[str | bytes] | None:
 
 
 def zero_ended(raw: bytes, starts: array[int]) -> bytes | None:
-    """The texts at these places with a zero after each; None where texts have zeros, too."""
+    """Return the texts at these places with a zero after each; None if texts contain zeros."""
     import numpy as np
 
     content, places = np.frombuffer(bytearray(raw), np.uint8), np.asarray(starts)[:-1]
@@ -56,7 +58,7 @@ def zero_ended(raw: bytes, starts: array[int]) -> bytes | None:
 
 
 def join(texts: Sequence[str | bytes]) -> bytes:
-    """The array of these texts; bytes, which are texts that were read and are not UTF-8, stay the same."""
+    """Return the array of these texts; bytes, which stand for texts that are not UTF-8, stay the same."""
     joined = _join_at_once(texts)
     if joined is not None:
         return joined
@@ -65,7 +67,7 @@ def join(texts: Sequence[str | bytes]) -> bytes:
 
 
 def _join_at_once(texts: Sequence[Any]) -> bytes | None:
-    """The inverse of `split`; None for texts with zeros, and for bytes."""
+    """Invert `split`; None for texts with zeros, and for bytes."""
     try:
         data = bytearray(_ZEROS.join(["", *texts]).encode())
     except (TypeError, UnicodeEncodeError):
@@ -74,7 +76,7 @@ def _join_at_once(texts: Sequence[Any]) -> bytes | None:
 
 
 def _with_lengths(data: bytearray) -> bytes:
-    """Texts with 8 zeros before each, which become its length."""
+    """Return the array for texts with 8 zeros before each, which are replaced by its length."""
     import numpy as np
 
     starts = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)[::8]
@@ -83,7 +85,7 @@ def _with_lengths(data: bytearray) -> bytes:
 
 
 def _lengths(raw: bytes | bytearray | np.ndarray) -> np.ndarray:
-    """The 8 bytes from each place on as a number."""
+    """Return the 8 bytes from each place on as a number."""
     import numpy as np
 
     return np.ndarray(len(raw) - 7, "<u8", raw, strides=1)

@@ -21,7 +21,7 @@ class GgmlType(NamedTuple):
     row_nbytes: int = 0
 
     def row_size(self, columns: int) -> int:
-        """Size of a row in bytes."""
+        """Return the size of a row in bytes."""
         return self.row_nbytes + columns // self.elements * self.nbytes
 
 
@@ -39,9 +39,9 @@ _BLOCKS = {code: GgmlType(name.upper(), elements, nbytes) for name, code, elemen
 TYPES: dict[int, GgmlType] = dict(sorted({**_DENSE, **_BLOCKS}.items()))
 REMOVED = {5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 BITNET = ("bitnet-b1.58", "bitnet-25")
-"""Architectures that only the llama.cpp fork of Microsoft's BitNet has."""
+"""Architectures that exist only in the llama.cpp fork of Microsoft's BitNet."""
 BITNET_TL2 = {39: -39, 42: -42}
-"""The type TL2 of that fork -> its code here: GGML has other types of these numbers."""
+"""Code of that fork's type TL2 -> its code here, since GGML uses the numbers for other types."""
 
 _IK_LLAMA_SIZES: dict[int, tuple[Any, ...]] = {
     97: ("Q8_0_X4", 32, 34), 98: ("Q8_1_X4", 32, 36), 99: ("Q8_2_X4", 32, 36), 133: ("Q6_0", 32, 26),
@@ -82,7 +82,7 @@ INSTEAD = {
     4: "Use the model's GGUF from the Hugging Face Hub, whose MXFP4 is GGML's",
     **dict.fromkeys((36, 37, 38, *BITNET_TL2.values()), "Convert the original checkpoint (to tq2_0)"),
 }
-"""What to do instead of reading a type."""
+"""Alternatives to types that cannot be read."""
 PRESET_NAMES = (
     "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "iq2_m", "iq3_xs", "iq3_m",
     "mxfp4_moe",

@@ -86,7 +86,7 @@ class GgufArray(Sequence[Any]):
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
 
     def _texts(self) -> Sequence[str | bytes]:
-        """All texts, decoded once: a vocabulary is read several times."""
+        """Decode all texts once: a vocabulary is read several times."""
         if self._decoded is None and self._count:
             starts = self._offsets()
             at_once = split(self.raw, starts)
@@ -94,7 +94,7 @@ class GgufArray(Sequence[Any]):
         return self._decoded or []
 
     def _offsets(self) -> array[int]:
-        """The start of each element, and the end of the last one."""
+        """Return the start of each element, and the end of the last one."""
         if self._starts is None:
             self._starts = text_starts(self.raw, self._count) if self.kind == "str" else None
         if self._starts is None:
@@ -230,7 +230,7 @@ def pack_pair(key: str, value: Any) -> bytes | None:
 
 
 def has_type(value: Any) -> bool:
-    """Whether GGUF has a type for a value, so that `pack_pair` packs it."""
+    """Return whether GGUF has a type for a value, so that `pack_pair` packs it."""
     entry = typed(value)
     return entry is not None and _supported(entry.type)
 

@@ -35,7 +35,7 @@ VERSION = 3
 
 @frozen(kw_only=True)
 class TensorTable:
-    """The entries of the tensors in a file, and the space that their data takes."""
+    """The entries of the tensors in a file, and the size of their data."""
 
     entries: tuple[bytes, ...]
     alignment: int
@@ -97,7 +97,7 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
 
 
 def dropped_keys(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """Return the metadata that GGUF has no type for, or that does not describe the file that is written."""
+    """Return the metadata that GGUF has no type for, or that does not describe the written file."""
     return dropped_metadata(
         key for key, value in _described(meta, specs).items() if value is None or not has_type(value)
     )
@@ -137,14 +137,14 @@ def tensor_table(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Tensor
 
 
 def _described(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """The metadata of the file that is written; None for keys that do not describe it."""
+    """Return the metadata of the written file; None for keys that do not describe it."""
     described = with_file_type(meta, specs)
     keys = (*(key for key in meta if not key.startswith(SHAPE)), *(key for key in described if key not in meta))
     return {**{key: described.get(key) for key in keys}, **shape_keys(specs)}
 
 
 def _start(table: TensorTable, pairs: int) -> bytes:
-    """The bytes before the metadata."""
+    """Return the bytes before the metadata."""
     counts = len(table.entries).to_bytes(8, "little") + pairs.to_bytes(8, "little")
     return MAGIC + VERSION.to_bytes(4, "little") + counts
 

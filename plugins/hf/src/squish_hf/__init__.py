@@ -7,7 +7,7 @@ from squish_core.api import CodecInfo, ContainerInfo, hookimpl
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="hf",
@@ -56,7 +56,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.methods.act_order:ActOrder"),
         CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.methods.awq_gemv:AwqGemv"),

@@ -36,7 +36,7 @@ from squish_core.api import (
     single_value,
 )
 from squish_hf.declaration import COMFYUI, MISTRAL, Declared, declared_in, read_declaration, requested
-from squish_hf.methods.base import Method
+from squish_hf.methods.method import Method
 from squish_hf.methods.unsupported import reason
 
 Read = Callable[[Declared, CheckpointFiles], Method]
@@ -96,7 +96,7 @@ class HuggingFace(Checkpoint):
             beside=(*method.beside, *LOW_RANK),
             packed=method.packed,
         )
-        own = (*method.suffixes, *method.bases)  # scales of inputs alone are no layer
+        own = (*method.suffixes, *method.bases)  # scales of inputs alone are not a layer
         layers = {layer: parts for layer, parts in found.items() if not parts.keys().isdisjoint(own)}
         if failure and not layers:  # layers are renamed too
             code = failure.code or ErrorCode.CONFIG
@@ -109,7 +109,7 @@ class HuggingFace(Checkpoint):
             refined = module.finish(refined)
         with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
-        from squish_safetensors.api import mark_undeclared  # of no use to the files that declare nothing
+        from squish_safetensors.api import mark_undeclared  # not needed for files that declare nothing
 
         return mark_undeclared(refined, stored=failure is not None and not layers)
 
@@ -153,7 +153,7 @@ class HuggingFace(Checkpoint):
 
 
 def _refusing(error: SquishError) -> LayerReader:
-    """Return a method that refuses every layer, for an invalid declaration."""
+    """Return a layer reader that refuses every layer, for an invalid declaration."""
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         raise type(error)(error.message, **{name: getattr(error, name) for name in SquishError.FIELDS})

@@ -16,7 +16,7 @@ METHOD = "quant_method"
 OWN_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """File -> the method whose writers create it; used if config.json declares nothing."""
 COMFYUI, MISTRAL = "comfyui", "mistral"
-"""Methods that their software applies by the names of tensors."""
+"""Methods that their software recognizes by the names of tensors."""
 MAX_SECONDS, MAX_PATTERN = 2.0, 1000
 
 
@@ -106,12 +106,12 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
 
 
 def conventional(files: CheckpointFiles) -> Declared | None:
-    """Return the method that software applies by name: ComfyUI's markers, Mistral's `qscale_weight`."""
+    """Return the method that software recognizes by name: ComfyUI's markers, Mistral's `qscale_weight`."""
     index = files.index
     if "_quantization_metadata" in index.meta:
         return Declared(COMFYUI, {}, "_quantization_metadata")
     if not any(problem.code == ErrorCode.UNDECLARED_SCALES for problem in index.problems):
-        return None  # no codes beside scales: names need no look
+        return None  # without codes that have scales, names need no check
     marks = ((".qscale_weight", MISTRAL), (".comfy_quant", COMFYUI), (".scaled_fp8", COMFYUI))
     for end, method in marks:
         if any(f".{name}".endswith(end) for name in index.tensors):
@@ -124,7 +124,7 @@ INTEGERS = {method: {"bits": 4, "group_size": 128} for method in ("gptq", "awq",
 
 
 def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | None:
-    """Return the declaration in the read options, which the checkpoint lacks; UsageError if it is not one."""
+    """Return the declaration in the read options, for a checkpoint without one; UsageError if it is invalid."""
     where = "format="
     if not options:
         return None
@@ -151,7 +151,7 @@ def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | 
 
 
 def _possible_groups(bits: int, group_size: int) -> dict[str, Any]:
-    """Return groups of compressed-tensors of which the parts of a layer fit only one: those with zero points first."""
+    """Return groups of compressed-tensors; the parts of a layer fit only one. Those with zero points come first."""
     sizes = {"group_size": group_size, "strategy": "group" if group_size > 0 else "channel"}
     weights = [
         *(("pack-quantized", {"num_bits": bits, "symmetric": symmetric, **sizes}) for symmetric in (False, True)),
@@ -196,8 +196,8 @@ class Patterns:
     _spent: list[float] = field(factory=lambda: [0.0])
 
     def matches(self, pattern: str, name: str) -> bool:
-        """Whether a pattern matches; FormatError if it is invalid or too slow."""
-        import regex  # every safetensors file is examined for a declaration, which needs no patterns
+        """Return whether a pattern matches; FormatError if it is invalid or too slow."""
+        import regex  # imported here because every safetensors file is examined, mostly without patterns
 
         left = MAX_SECONDS - self._spent[0]
         started = time.monotonic()

@@ -90,7 +90,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine.from_params(codec.inner.params).code_layout(spec)
-        # The data decide whether groups are in activation order.
+        # The data determine whether groups are in activation order.
         if layout and _same(codec.inner, _codec(method, layout)):
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     return Refusal(why=f"{method} stores integer codes for matrices named <layer>.weight, not {codec.id}")
@@ -99,7 +99,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
 def _accepts_scaled(spec: TensorSpec, encoding: Encoding, inner: CodecSpec, method: str) -> Encoding | Refusal:
     """Accept a matrix with scales of its inputs, which only ModelOpt stores."""
     if method != MODELOPT or inner.id == "dense":
-        return Refusal(why=f"{method} stores no scales of inputs beside {inner.id}; modelopt does, beside float codes")
+        return Refusal(why=f"{method} cannot store scales of inputs with {inner.id}; modelopt can, with float codes")
     stored = bare_parts(encoding.parts)
     scale = stored.pop(ROLE)
     answer = accepts(spec, Encoding(codec=inner, parts=stored), {METHOD: method})
@@ -109,7 +109,7 @@ def _accepts_scaled(spec: TensorSpec, encoding: Encoding, inner: CodecSpec, meth
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-    """Return the method's encoding of codes; the data decide whether it is exact."""
+    """Return the method's encoding of codes; the data determine whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
         condition = " if its biases are multiples of its scales" if layout.offset_kind == "bias" else ""
@@ -154,7 +154,7 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     codec = FLOAT_DEFAULTS.get((method, bits)) or _codec(method, layout)
     codec = evolve(
         codec, params={key: codec.params[key] for key in codec.params if key != "symmetric"}
-    )  # as it is read
+    )  # the form that is read
     # The packages of GPTQ store the group of each column.
     encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in GPTQS else codec, parts={})
     if bits in BITS[method]:
@@ -264,7 +264,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         return {**undeclared, "quantization_config": _groups(settings)}
     common = _single(settings, method)
     if method == AWQ:
-        own = {"quant_method": AWQ, "version": "gemm", "zero_point": True}  # which it stores, whatever they are
+        own = {"quant_method": AWQ, "version": "gemm", "zero_point": True}  # the method stores any of them
     else:
         symmetric = all(codec.params.get("symmetric", False) for codec in codecs.values())
         own = {

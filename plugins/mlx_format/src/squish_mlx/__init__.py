@@ -7,7 +7,7 @@ from squish_core.api import ContainerInfo, hookimpl
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="mlx",

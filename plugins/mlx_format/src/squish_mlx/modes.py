@@ -33,7 +33,10 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 def requested(options: Mapping[str, str]) -> dict[str, Any]:
-    """The settings in the read options of a checkpoint that does not declare them; UsageError if they are invalid."""
+    """Return the settings in the read options of a checkpoint that does not declare them.
+
+    UsageError if they are invalid.
+    """
     numbers = {name: int(value) for name, value in options.items() if value.isdecimal() and value.isascii()}
     declared = {**options, **numbers}
     try:
@@ -50,7 +53,7 @@ def requested(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def inferred(declared: Mapping[str, Any], parts: StoredParts) -> Mapping[str, Any]:
-    """The settings of a layer without its own: the declared ones, or those that alone fit its shapes.
+    """Return the settings of a layer without its own: the declared ones, or those that alone fit its shapes.
 
     mlx-lm infers them from the shapes, too (`infer_quant_config`). Bits times group size follow from the widths.
     """

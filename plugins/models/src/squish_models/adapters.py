@@ -1,4 +1,4 @@
-"""LoRA adapters of a family: PEFT's names and files, and GGUF's, through the same rows as the models'."""
+"""LoRA adapters of a family, in PEFT's and GGUF's names and files; built from the rows of the family's models."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
 ALPHA = "adapter.lora.alpha"
 INVOCATION = "adapter.alora.invocation_tokens"
 READ = ("general.architecture", "general.type", "adapter.type", ALPHA, INVOCATION)
-"""GGUF's keys that PEFT's config states, too."""
+"""GGUF's keys that PEFT's config also states."""
 STORAGE = ("general.file_type", "general.quantization_version", "general.alignment")
 """GGUF's keys about the file."""
 TRANSPOSED = "fan_in_fan_out"
 """PEFT's setting for matrices that are stored as [in, out]."""
 _BASE_WEIGHT = re.compile(r"\.(?:base_layer|original_module)\.(?!.*lora_)")
-"""The base's own weight, which PEFT saves beside the matrices of an embedding or head."""
+"""The base model's weight, which PEFT saves next to the matrices of an embedding or head."""
 _OF_ADAPTER = re.compile(r"(?<=\.lora_[AB])\.[^.]+(?=\.weight$)")
-"""The name of the adapter, in the names of a model's state."""
+"""The name of the adapter in the names of a model's state."""
 _MODULE = f"is a whole module (modules_to_save), {ONLY_MATRICES}"
 UNADAPTABLE = {
     r"\.modules_to_save\.": _MODULE,
@@ -58,16 +58,16 @@ UNADAPTABLE = {
     r"\.lora_magnitude_vector": "is DoRA's scale of columns (use_dora), and llama.cpp only adds",
     r"\.lora_B\..*bias$": f"is a bias (lora_bias), {ONLY_MATRICES}",
     r"experts\.(?:base_layer\.)?(?:gate_up_proj\.|down_proj\.)?lora_": "adapts fused experts (target_parameters), "
-                                                                       "whose matrices GGUF stores another way",
+                                                                       "whose matrices GGUF stores differently",
     r"(?:norm[^.]*|\.ln_\w+)\.weight$": "is a norm, which llama.cpp ignores in an adapter",
     r"\b(?:lm_head|score|classifier)\.weight$": _MODULE,
 }  # fmt: skip
-"""Pattern of PEFT's names -> what such a tensor is, and why no adapter in GGUF has it."""
+"""Pattern of PEFT's names -> what the tensor is, and why an adapter in GGUF cannot have it."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 class Adapter(Family):
-    """Adapters of a family: two matrices for each matrix of the model, all of them optional.
+    """Adapters of a family: two optional matrices for each matrix of the model.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Adapter(Family):
         )
 
     def own_name(self, name: str) -> str:
-        """PEFT's name for a text model on its own, without the name of the adapter."""
+        """Return PEFT's name in a text-only model, without the name of the adapter."""
         if not name.startswith(PEFT):
             return name
         return f"{PEFT}{self.base.own_name(_OF_ADAPTER.sub('', name.removeprefix(PEFT)))}"
@@ -107,14 +107,14 @@ class Adapter(Family):
 
     @cached_property
     def _linear(self) -> AbstractSet[str]:
-        """The matrices that GGUF has by themselves or in a stack, without the embeddings."""
+        """The matrices that GGUF stores alone or in a stack, without the embeddings."""
         matrices = {tensor.name for tensor in self.base.tensors if len(tensor.shape) == 2}
         rules = [rule for rule in self.base.names["gguf"] if not rule.reading and not rule.name.startswith(EMBEDDINGS)]
         return {name for rule in rules for name in source_names(rule.of) if name in matrices and name.endswith(WEIGHT)}
 
     @cached_property
     def _transposed(self) -> AbstractSet[str]:
-        """The matrices that Hugging Face stores as [in, out]; A and B are those of the transpose."""
+        """The matrices that Hugging Face stores as [in, out]; A and B belong to the transpose."""
         return {
             rule.of.of
             for rule in self.base.names["gguf"]
@@ -145,7 +145,7 @@ class Adapter(Family):
         return self.base.settings(evolve(model, layout="hf", tensors={}))
 
     def left_out(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        """The base's own weights; `carry` lists them."""
+        """Return patterns for the base model's weights; `carry` lists them."""
         return ("*.original_module.*", "*.base_layer.weight*", "*.base_layer.bias*")
 
     def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
@@ -184,7 +184,7 @@ class Adapter(Family):
         return Carried(meta=keys)
 
     def _module(self, name: str) -> str:
-        """PEFT's name of the module of a pair of matrices, from either name; a pattern for experts."""
+        """Return PEFT's name for the module of a pair of matrices, from either name; for experts, a pattern."""
         template = self._modules.get(_NUMBER.sub("#", name), name)
         numbers = iter(_NUMBER.findall(name))
         return template.replace("{n}", next(numbers, "")).replace("{e}", r"\d+").removeprefix(PEFT)
@@ -206,7 +206,7 @@ def _peft(name: str, suffix: str) -> str:
 
 
 def _half(expression: Expression, suffix: str) -> Expression:
-    """A or B for the tensors of an expression: rows move only in B, experts are stacked in both."""
+    """Return A or B for the tensors of an expression: only B permutes rows, both stack experts."""
     if isinstance(expression, str):
         return _peft(expression, suffix)
     if isinstance(expression, Stack):
@@ -230,7 +230,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _ranks(adapter: Adapter, model: Model) -> dict[str, int]:
-    """Module -> rank; TensorError if A and B disagree or one is missing."""
+    """Return module -> rank; TensorError if A and B disagree or one is missing."""
     endings = [f".{suffix}" for suffix in SUFFIXES] if model.layout == "gguf" else list(SUFFIXES.values())
     halves: dict[str, dict[int, int]] = {}
     for stored, spec in model.tensors.items():
@@ -252,13 +252,13 @@ def _ranks(adapter: Adapter, model: Model) -> dict[str, int]:
 
 
 def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool) -> float:
-    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError if none matches what PEFT computes.
+    """Return GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError if no alpha matches PEFT's scale.
 
-    `transposed`: the model has matrices as [in, out], for which PEFT sets `fan_in_fan_out`, stated or not.
+    `transposed`: the model stores matrices as [in, out], which PEFT assumes even without `fan_in_fan_out`.
     """
     if config.get(TRANSPOSED) and not transposed:
         raise FormatError(
-            "says that matrices are stored as [in, out], and those of this family are not",
+            "declares matrices as [in, out], but this family stores them as [out, in]",
             part=f"{CONFIG} {TRANSPOSED}",
             expected=False,
             found=repr(config[TRANSPOSED])[:60],
@@ -285,20 +285,20 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool
         raise FormatError(
             "scales by the root of the rank, but the ranks differ", part=f"{CONFIG} use_rslora", code="adapter"
         )
-    return float(alpha) * math.sqrt(next(iter(ranks.values()), 1))  # alpha / sqrt(r) is what llama.cpp gets
+    return float(alpha) * math.sqrt(next(iter(ranks.values()), 1))  # so that llama.cpp computes alpha / sqrt(r)
 
 
 def _to_peft(model: Model, ranks: Mapping[str, int], transposed: bool) -> Carried:
-    """PEFT's files: the source's own or kept ones, else built from GGUF's keys."""
+    """Return PEFT's files: the source's, or those stored in the GGUF, or files built from GGUF's keys."""
     if model.layout != "gguf":
         return Carried(meta=model.meta, assets={CONFIG: model.assets[CONFIG]})
-    kept, _ = restored_files(model.meta)
+    files, _ = restored_files(model.meta)
     alpha = model.value(ALPHA, 0.0)
     if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":
         raise FormatError("is not a LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
     tokens = [int(token) for token in model.value(INVOCATION, ())]
-    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha, transposed, tokens):
-        data = kept[CONFIG]
+    if CONFIG in files and _config_agrees(files[CONFIG], ranks, alpha, transposed, tokens):
+        data = files[CONFIG]
     else:
         config = _peft_config(ranks, float(alpha), transposed)
         data = (
@@ -310,8 +310,8 @@ def _to_peft(model: Model, ranks: Mapping[str, int], transposed: bool) -> Carrie
     return Carried(meta={"format": "pt"}, assets={CONFIG: data}, dropped=dropped)
 
 
-def _says(data: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool, tokens: list[int]) -> bool:
-    """Whether a kept config still matches GGUF's alpha and invocation tokens."""
+def _config_agrees(data: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool, tokens: list[int]) -> bool:
+    """Return whether a stored config still matches GGUF's alpha and invocation tokens."""
     try:
         config = json.loads(data)
         return invocation_tokens(config) == tokens and math.isclose(
@@ -322,7 +322,7 @@ def _says(data: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool,
 
 
 def _peft_config(ranks: Mapping[str, int], alpha: float, transposed: bool) -> dict[str, Any]:
-    """An adapter_config.json for GGUF's keys. Without an alpha llama.cpp scales by 1, as with alpha = rank."""
+    """Return an adapter_config.json for GGUF's keys. Without an alpha llama.cpp scales by 1, as with alpha = rank."""
     sizes = sorted(set(ranks.values())) or [1]
     if not alpha and len(sizes) > 1:
         raise FormatError("is missing, although the ranks differ", part=ALPHA, found=sizes[:8], code="adapter")

@@ -1,4 +1,4 @@
-"""config.json of a model that GGUF's keys describe, and the keys of one that config.json describes."""
+"""Converts between config.json and GGUF's keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORAGE = {"general.file_type": 0, "general.quantization_version": 2}
 
 
 def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """GGUF's keys and tensors for settings."""
+    """Return GGUF's keys and tensors for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
     if lost := [name for name in constants if name not in family.constants]:
         raise FormatError(
@@ -46,7 +46,7 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
 def written_config(
     family: TextSettings, settings: Mapping[str, Any], special_tokens: SpecialTokens | None
 ) -> dict[str, Any]:
-    """config.json for settings that came from GGUF."""
+    """Return config.json for the settings of a GGUF."""
     config = {key: value for key, value in settings.items() if key not in (*family.derived, INEXPRESSIBLE)}
     if special_tokens is not None:
         special = {f"{role}_token_id": special_tokens.special.get(role) for role in ("bos", "eos", "pad")}
@@ -57,7 +57,7 @@ def written_config(
 
 
 def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
-    """A config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
+    """Return a config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
     config = json.loads(data)
     spelled = {
         key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *family.derived)
@@ -72,23 +72,23 @@ def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) ->
 
 
 def vector_dtype(config: Mapping[str, Any]) -> str | None:
-    """The dtype that a config declares for dense tensors."""
+    """Return the dtype that a config declares for dense tensors."""
     stated = config.get("torch_dtype", config.get("dtype"))
     return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
 
 
 def with_null_dtype(config: bytes) -> bytes:
-    """A config with a dtype of null: Hugging Face's formats fill it in, containers of any naming store the null."""
+    """Return a config with a dtype of null: Hugging Face's formats fill it in, other containers store the null."""
     return dump_json({**json.loads(config), "torch_dtype": None})
 
 
 def dump_json(config: Mapping[str, Any]) -> bytes:
-    """JSON as transformers writes it."""
+    """Encode JSON as Transformers does."""
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def undeclared(config: bytes) -> bytes:
-    """A kept config without its description of quantization; the target's format declares its own."""
+    """Return a stored config without its declaration of quantization; the target's format declares its own."""
     stated = json.loads(config)
     if not any(key in stated for key in QUANTIZATION):
         return config
@@ -96,7 +96,7 @@ def undeclared(config: bytes) -> bytes:
 
 
 def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
-    """Whether a config agrees with the keys."""
+    """Return whether a config agrees with the keys."""
     tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
     try:
         before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))

@@ -1,4 +1,4 @@
-"""GGUF's keys about a model as a whole: its name, its size, and how it makes an embedding of its tokens' states."""
+"""GGUF's keys for a model as a whole: its name, its size, and the pooling of an embedding model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
 MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
          3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
-"""llama.cpp's numbers of poolings -> sentence-transformers' names, the old and the new one."""
+"""llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
 OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.", ".block_sparse_moe.input_", ".block_sparse_moe.output_")
 PHI3 = ("phi-3", "phi3")
 PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
-"""Tokens of Phi 3, without which llama.cpp does not load a model with that name."""
+"""Tokens that llama.cpp requires of a model with the name Phi 3."""
 _AS_IT_IS = re.compile(r"v\d+(\.\d+)*|\d.*|.*[^a-z\d._].*")
-"""Parts of a name that keep their case: versions, sizes, and what has capital letters."""
+"""Parts of a name that keep their case: versions, sizes, and words with capital letters."""
 
 
 def model_name(config: Mapping[str, Any], tokens: Callable[[], Collection[str]]) -> str | None:
-    """The name that a config.json states as `_name_or_path`; None for a path, or for none.
+    """Return the name in `_name_or_path` of a config.json; None if it is a path or absent.
 
-    The folder's own name is not part of the model: the same files give the same GGUF.
+    The name of the folder is ignored, so that the same files produce the same GGUF.
     """
     stated = config.get("_name_or_path")
     if not isinstance(stated, str) or stated.count("/") > 1 or stated.startswith((".", "/")) or "\\" in stated:
@@ -47,8 +47,10 @@ def model_name(config: Mapping[str, Any], tokens: Callable[[], Collection[str]])
 
 
 def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], constants: Iterable[Any]) -> str:
-    """The number of weights, as in "1.5B"; with experts as in "8x7B", where the second number is that of one expert
-    and of what all tokens share."""
+    """Return the number of weights, such as "1.5B", or "8x7B" with experts.
+
+    The second number of the latter counts one expert and the weights that all tokens share.
+    """
     ignored = (*family.constants, *family.leftovers, *family.other_modalities, *family.left_out(settings))
     experts = settings[family.experts] if family.experts else 0
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
@@ -66,7 +68,7 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
 
 
 def _rounded(count: int) -> str:
-    """A number with at least two digits and its unit."""
+    """Return a number with at least two digits and its unit."""
     unit, size = next(((unit, size) for unit, size in UNITS if count > size), ("K", 10**3))
     scaled = count / size
     digits = 0 if round(scaled) >= 10 else 1 if round(scaled) >= 1 else 2
@@ -74,23 +76,23 @@ def _rounded(count: int) -> str:
 
 
 def pooling_type(files: Mapping[str, bytes]) -> int | None:
-    """llama.cpp's number of the pooling that the files of sentence-transformers state; None for one that it lacks."""
+    """Return llama.cpp's number for the pooling in the files of sentence-transformers; None if it lacks the pooling."""
     if MODULES not in files:
         return None
-    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # which is a list
+    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
     listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
     paths = [each.get("path") for each in listed if str(each.get("type")).endswith("Pooling")]
     place = f"{paths[0]}/config.json" if paths else ""
     if place not in files:
         return None
-    stated = parse_object(files[place], place)
-    chosen = [number for number, (name, mode) in MODES.items() if stated.get(name) is True]
-    named = [number for number, (name, mode) in MODES.items() if stated.get("pooling_mode") == mode]
+    pooling = parse_object(files[place], place)
+    chosen = [number for number, (name, mode) in MODES.items() if pooling.get(name) is True]
+    named = [number for number, (name, mode) in MODES.items() if pooling.get("pooling_mode") == mode]
     return next(iter((*chosen, *named)), None)
 
 
 def pooling_files(number: Any, width: int) -> dict[str, bytes]:
-    """The files of sentence-transformers for a pooling of a GGUF; none for one that it lacks."""
+    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling."""
     if number not in MODES:
         return {}
     kinds = (("", "Transformer"), (POOLING_FOLDER, "Pooling"))
@@ -111,7 +113,7 @@ def general_keys(
     files: Mapping[str, bytes],
     tokens: Callable[[], Collection[str]],
 ) -> dict[str, Typed]:
-    """The keys of a model as a whole; `files` are those of a folder, `constants` GGUF's tensors for its settings."""
+    """Return the keys of a model as a whole; `constants` are GGUF's tensors for its settings."""
     name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
     keys = {NAME: Typed("str", name)} if name is not None else {}
     keys[SIZE] = Typed("str", size_label(family, model, settings, constants))

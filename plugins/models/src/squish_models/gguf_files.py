@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder, for a GGUF. What needs its vocabulary is computed when it is read."""
+"""The files of a Hugging Face folder for a GGUF; those that need its vocabulary are computed on access."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ VOCABULARIES = frozenset(("tokenizer.json", "tokenizer.model"))
 
 
 class GgufFiles(Mapping[str, bytes]):
-    """The files of a GGUF: kept ones and those beside it that agree with its keys; the others are rebuilt.
+    """The files of a GGUF: those stored in or next to it that agree with its keys; the others are rebuilt.
 
     Parameters
     ----------
     vocabulary
-        That of the keys, if it is read already.
+        The vocabulary in the keys, if it has been read.
 
     Attributes
     ----------
     has_config
-        Whether config.json is one that was stored; else it is written from the keys.
+        Whether config.json was stored; otherwise it is built from the keys.
     vectors
-        The dtype of dense tensors that a stored config states.
+        The dtype of dense tensors in a stored config.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class GgufFiles(Mapping[str, bytes]):
         return not VOCABULARIES.isdisjoint(self)
 
     def check_tokenizer(self) -> bool:
-        """Check the vocabulary, unless it was checked when it was stored; returns whether there is a tokenizer."""
+        """Check the vocabulary unless it was checked when it was stored, and return whether there is a tokenizer."""
         if self._special is not None and not self._is_unchanged:
             read_gguf(self._model.meta)
         return self._special is not None
 
     def _available(self) -> Mapping[str, bytes]:
-        """The files that need no vocabulary."""
+        """Return the files that need no vocabulary."""
         if self._special is None:
             return self._files
         files = {CONFIG: self._files[CONFIG]}
@@ -119,7 +119,7 @@ class GgufFiles(Mapping[str, bytes]):
 
     @cached_property
     def tokenizer_keys(self) -> Mapping[str, Any]:
-        """GGUF's keys for the tokenizer, as the files describe it; none where it has no keys of its own to compare."""
+        """GGUF's keys for the files' tokenizer; none if the GGUF has no tokenizer keys to compare."""
         if self._special is None:
             return {}
         if self._is_unchanged:
@@ -129,7 +129,7 @@ class GgufFiles(Mapping[str, bytes]):
 
     @cached_property
     def _is_unchanged(self) -> bool:
-        """Whether the keys and the kept files are those that were written together."""
+        """Whether neither the keys nor the stored files have changed since they were written."""
         meta, files = self._model.meta, self._files
         if DIGEST not in meta:
             return False
@@ -144,7 +144,7 @@ class GgufFiles(Mapping[str, bytes]):
 
     @cached_property
     def _described(self) -> tuple[Mapping[str, bytes], Content]:
-        """All files, and what those of the tokenizer contain: files that agree with the keys, else rebuilt ones."""
+        """All files and the content of the tokenizer's: files that agree with the keys, otherwise rebuilt ones."""
         names, files, unchanged = self._names, self._files, self._is_unchanged
         ranked = not unchanged or "tokenizer.json" not in files
         tokenizer = read_gguf(self._model.meta, self._vocabulary, checked=unchanged, ranked=ranked)
@@ -158,12 +158,12 @@ class GgufFiles(Mapping[str, bytes]):
         others = {name: data for name, data in files.items() if not describes_tokenizer(name)}
         if len(others) < len(files) and (agreeing := self._agreeing_content(files, own)) is not None:
             return EncodedFiles(tokenizer, own, files), agreeing
-        if len(others) < len(files):  # all are rebuilt; a changed chat template may belong to none of the names
+        if len(others) < len(files):  # all are rebuilt, since a changed chat template may belong to none of the names
             own = content.select((*names, "tokenizer_config.json")) if names else content
         return EncodedFiles(tokenizer, own, others), parse_files(others, own)
 
     def _agreeing_content(self, files: Mapping[str, bytes], own: Content) -> Content | None:
-        """The content of files whose tokenizer agrees with the keys; None if it does not."""
+        """Return the content of files whose tokenizer agrees with the keys; None if it does not."""
         try:
             content = parse_files(files, own)
             tokenizer = read_content(content, json.loads(files[CONFIG]))
@@ -175,10 +175,10 @@ class GgufFiles(Mapping[str, bytes]):
         self._agreeing = tokenizer
         return content
 
-    def gives(self, name: str, data: bytes) -> bool:
-        """Whether a file has these bytes."""
+    def matches(self, name: str, data: bytes) -> bool:
+        """Return whether a file has these bytes."""
         files = self._all
-        return files.gives(name, data) if isinstance(files, EncodedFiles) else self.get(name) == data
+        return files.matches(name, data) if isinstance(files, EncodedFiles) else self.get(name) == data
 
     def __getitem__(self, name: str) -> bytes:
         files = self._without_vocabulary
@@ -187,7 +187,7 @@ class GgufFiles(Mapping[str, bytes]):
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        # Of an unchanged tokenizer, each file is kept or can be rebuilt.
+        # each file of an unchanged tokenizer is stored or can be rebuilt
         others = (*self._files, *self._names) if self._is_unchanged else self._all
         return iter(dict.fromkeys((*self._without_vocabulary, *others)))
 
@@ -196,7 +196,7 @@ class GgufFiles(Mapping[str, bytes]):
 
 
 def inner_tokenizer(meta: Mapping[str, Any]) -> dict[str, bytes]:
-    """The tokenizer.json that a key contains."""
+    """Return the tokenizer.json that a key contains."""
     value = getattr(meta.get(HUGGINGFACE), "value", None)
     return {"tokenizer.json": value.encode(errors="surrogatepass")} if isinstance(value, str) else {}
 
@@ -212,7 +212,7 @@ class FolderFiles(Mapping[str, bytes]):
             config = respelled(family, config, settings)
             config = for_mlx(config, {}, model.name) if layout == "mlx" else config
         elif not self.files.has_config:
-            config = with_null_dtype(config)  # the writer knows it
+            config = with_null_dtype(config)  # the writer fills it in
         self._config = config
 
     @cached_property

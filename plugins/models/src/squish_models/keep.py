@@ -1,4 +1,4 @@
-"""Data that a target's engine ignores, kept for the way back: files inside GGUF, and keys next to config.json."""
+"""Data that the target's engine ignores, stored for the way back: files inside GGUF, keys next to config.json."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
 
 
 def kept_files(files: Mapping[str, bytes], names: Sequence[str], digest: Typed | None = None) -> dict[str, Typed]:
-    """GGUF keys for files, for the names of all files of the source, and for the digest of its tokenizer."""
+    """Return GGUF keys for files, for the names of all files of the source, and for the digest of its tokenizer."""
     digests = {DIGEST: digest} if digest is not None else {}
     return {**pack_files(files), NAMES: Typed("array:str", sorted(names)), **digests}
 
 
 def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config: Mapping[str, Any]) -> Typed | None:
-    """A digest of a tokenizer's keys, of its kept files, and of the settings it depends on; None if GGUF cannot store
-    a key.
+    """Return a digest of a tokenizer's keys, stored files and settings; None if GGUF cannot store a key.
 
-    While it stays the same, the files describe the tokenizer in the keys, so neither needs to be parsed.
+    While the digest matches, the files describe the tokenizer in the keys, so neither needs to be parsed.
     """
     digest = blake2b(json.dumps([config.get(key) for key in CONFIG_KEYS]).encode(), digest_size=32)
     for key, value in sorted(keys.items()):
@@ -51,16 +50,17 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
 
 
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """The files in GGUF keys, and the names of all files of their source; FormatError for one that does not
-    unpack."""
+    """Return the files in GGUF keys, and the names of all files of their source; FormatError if unpacking fails."""
     names = meta.get(NAMES)
     listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
     return dict(unpack_files(meta)), tuple(map(str, listed))
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
-    """A file with the keys that are not rebuilt exactly, and the order of all keys. Each has a digest of the value
-    rebuilt in its place, so that later changes to the settings win."""
+    """Return a file with the keys that cannot be rebuilt exactly, and the order of all keys.
+
+    Each key has a digest of the rebuilt value, so that later changes to the settings take precedence.
+    """
     own = {key: value for key, value in meta.items() if not _is_kept(key) and isinstance(value, Typed)}
     lost = {}
     for key, value in own.items():
@@ -78,13 +78,13 @@ def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, 
 
 
 def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
-    """The rebuilt keys and those kept next to config.json, in the order of the original GGUF."""
+    """Return the rebuilt keys and those stored next to config.json, in the order of the original GGUF."""
     if KEYS_FILE not in model.assets:
         return dict(rebuilt)
     stored = model.config(KEYS_FILE)
     keys, added, order = stored.get("keys"), stored.get("added"), stored.get("order")
     if not isinstance(keys, dict) or not isinstance(added, dict) or not isinstance(order, list):
-        raise FormatError("has no keys, added and order", part=KEYS_FILE, code="kept")
+        raise FormatError("lacks the objects keys and added, or the list order", part=KEYS_FILE, code="kept")
     merged = {key: value for key, value in rebuilt.items() if key not in added or added[key] != _digest(value)}
     for key, entry in keys.items():
         value, instead_of = _typed(key, entry)
@@ -95,7 +95,7 @@ def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two metadata values have the same type and content."""
+    """Return whether two metadata values have the same type and content."""
     if not isinstance(one, Typed) or not isinstance(other, Typed) or one.type != other.type:
         return False
     if one.value is other.value:
@@ -110,7 +110,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def _is_inferred(key: str, value: Any) -> bool:
-    """Whether GGUF's writer infers the value from the types of the tensors."""
+    """Return whether GGUF's writer infers the value from the types of the tensors."""
     return key == "general.file_type" and value.value in SINGLE_TYPES
 
 
@@ -125,12 +125,12 @@ def _digest(value: Any) -> str | None:
 
 
 def _as_json(value: Any) -> Any:
-    """Arrays as lists, however deep; FormatError for text that is not UTF-8, which is read as bytes."""
+    """Return arrays as lists at any depth; FormatError for text that is not UTF-8, which is read as bytes."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, bytes):
         raise FormatError(
-            f"is not UTF-8, and {KEYS_FILE} cannot keep it",
+            f"is not UTF-8, so {KEYS_FILE} cannot store it",
             found=repr(value[:40]),
             code="encoding",
             hint="Remove this key from the GGUF, or keep the names with {option:rename=keep}.",

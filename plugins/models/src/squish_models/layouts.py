@@ -42,7 +42,7 @@ VOCABULARY = [f"tokenizer.ggml.{part}" for part in ("model", "tokens", "token_ty
 def carry_to_gguf(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
-    """GGUF's keys and tensors for the settings, and the source's files that cannot be rebuilt from them."""
+    """Return GGUF's keys and tensors for the settings, and the source's files that cannot be rebuilt from them."""
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
@@ -58,10 +58,10 @@ def carry_to_gguf(
     is_stored = tokenizer is not None and _has_vocabulary(meta, described)
     vocabulary = tokenizer.vocabulary if tokenizer is not None and is_stored and _keeps_merges(tokenizer) else None
     rebuilt = _rebuilt(family, meta, constants, settings, vocabulary) if files else None
-    differing = {name: data for name, data in files.items() if rebuilt is None or not _gives(rebuilt, name, data)}
+    differing = {name: data for name, data in files.items() if rebuilt is None or not _matches(rebuilt, name, data)}
     dropped = tuple(Dropped("metadata", key) for key in model.meta if key not in FRAMEWORK)
     if options.get("keep") == "no":
-        dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
+        dropped += tuple(Dropped("asset", name, "GGUF's keys produce a different text") for name in differing)
     elif differing or (rebuilt is not None and files.keys() != set(rebuilt)):
         kept = {name: data for name, data in differing.items() if describes_tokenizer(name)}
         unchanged = stored_keys(meta).keys() == described.keys() and all(
@@ -81,7 +81,7 @@ def carry_to_gguf(
 
 
 def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> Carried:
-    """The keys of a GGUF that stays one, with its tokenizer checked."""
+    """Return the keys of a GGUF for a target that is a GGUF, after a check of its tokenizer."""
     checked = not is_mapped(model.meta) or GgufFiles(family, model, settings).check_tokenizer()
     missing = () if checked else ("tokenizer",)
     return Carried(
@@ -92,7 +92,7 @@ def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) 
 def carry_to_folder(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
-    """The files of a folder for the settings; a Hugging Face folder gets back the files kept in a GGUF."""
+    """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
     notes = family.ignored(settings, layout)
     if model.layout == "gguf":
         family.check_for_folder(settings)
@@ -117,7 +117,7 @@ def carry_to_folder(
 
 
 def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes about what a GGUF cannot say of a tokenizer."""
+    """Return notes about what a GGUF cannot express of a tokenizer."""
     if tokenizer is None:
         return ()
     lost = f"llama.cpp adds one token on each side of a text, and not {', '.join(map(repr, tokenizer.lost))}"
@@ -125,7 +125,7 @@ def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -
 
 
 def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """A note about added tokens that the model has no embedding for."""
+    """Return a note about added tokens that the model has no embedding for."""
     if not tokens:
         return ()
     first, size = repr(tokens[0][:40]), settings["vocab_size"]
@@ -136,12 +136,12 @@ def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, 
 
 
 def _has_vocabulary(meta: Mapping[str, Any], described: Mapping[str, Any]) -> bool:
-    """Whether the metadata has the vocabulary of a tokenizer's keys: none of its keys was restored or left out."""
+    """Return whether the metadata has the vocabulary of a tokenizer's keys, none restored or left out."""
     return all(meta.get(key) is described.get(key) for key in VOCABULARY)
 
 
 def _keeps_merges(tokenizer: Tokenizer) -> bool:
-    """Whether GGUF stores the merges unchanged: not those of tokens with a space."""
+    """Return whether GGUF stores the merges unchanged, which fails for tokens with a space."""
     return " " not in "".join(map("".join, tokenizer.merges))
 
 
@@ -152,7 +152,7 @@ def _rebuilt(
     settings: Mapping[str, Any],
     vocabulary: Vocabulary | None,
 ) -> GgufFiles | None:
-    """The files that can be rebuilt from GGUF's keys and tensors alone; None without settings or a tokenizer."""
+    """Return the files that can be rebuilt from GGUF's keys and tensors alone; None without settings or a tokenizer."""
     shape = (settings["vocab_size"], settings["hidden_size"])
     tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
     if not settings["tie_word_embeddings"]:
@@ -174,9 +174,9 @@ def _rebuilt(
     return files
 
 
-def _gives(rebuilt: GgufFiles, name: str, data: bytes) -> bool:
-    """Whether a file is rebuilt exactly, apart from a config's dtype of null and its description of quantization."""
-    if rebuilt.gives(name, data):
+def _matches(rebuilt: GgufFiles, name: str, data: bytes) -> bool:
+    """Return whether a file is rebuilt exactly, except a config's null dtype and its declaration of quantization."""
+    if rebuilt.matches(name, data):
         return True
     if name != CONFIG:
         return False

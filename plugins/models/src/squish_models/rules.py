@@ -1,4 +1,4 @@
-"""Rules for tensors that files fuse or stack otherwise than a family's rows do."""
+"""Rules for tensors that files fuse or stack differently from a family's rows."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from .tables import Row
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
 INEXPRESSIBLE = "inexpressible"
-"""Among the settings of a GGUF: the error that stands in the way of a folder, for what no config.json can express."""
+"""Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
 """Types of settings that every family reads, whether it has keys for them or not."""
 MOST_BLOCKS = 1 << 18
-"""Layers, times experts where there are any: ten times those of the largest model in use."""
+"""Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
-"""Names in files that were saved from the base model, as those of embeddings are."""
+"""Prefixes of names in files of the base model class, such as embedding models."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -39,11 +39,11 @@ class TextSettings(Family):
     Attributes
     ----------
     model_type, architecture, class_name
-        What config.json and GGUF call it.
+        The names of the family in config.json and GGUF.
     rows
         Its weights.
     more
-        Layout -> rules beyond the table: other forms in files, and stacks of experts.
+        Layout -> additional rules: other forms in files and stacks of experts.
     keys
         Settings that GGUF has keys for.
     fixed
@@ -57,9 +57,9 @@ class TextSettings(Family):
     layer_counts
         Settings that default to the number of layers.
     tied_by_default
-        Whether embeddings are tied if config.json does not say.
+        Whether embeddings are tied if config.json does not state it.
     rotated_by_default
-        The share of a head that is rotated if config.json does not say.
+        The share of a head that is rotated if config.json does not state it.
     windowless
         Layouts whose engines attend beyond the sliding window.
     unadapted
@@ -172,11 +172,11 @@ class TextSettings(Family):
         return [layer for layer, each in enumerate(self.layer_kinds(settings)) if each == kind]
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        """The kind of each layer, if there are several kinds."""
+        """Return the kind of each layer, if there are several kinds."""
         return ()
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings that llama.cpp assumes for every model of these sizes."""
+        """Return the settings that llama.cpp assumes for every model of these sizes."""
         return self.fixed
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class TextSettings(Family):
             raise settings[INEXPRESSIBLE]
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
-        """Settings that the engine of a layout ignores."""
+        """Return settings that the engine of a layout ignores."""
         notes = []
         window = settings.get("sliding_window")
         is_used = settings.get("use_sliding_window") is not False and layout in self.windowless
@@ -213,13 +213,13 @@ class TextSettings(Family):
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of a config.json in the spelling that all engines read."""
+        """Return the settings of a config.json in the spelling that all engines read."""
         settings = self.usual(old_spelling(text_config(config), self.experts))
         _check_types(settings)
         return settings
 
     def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings with the family's own names under the usual names, too."""
+        """Return the settings, with the usual names added for the family's own names."""
         return {**settings, **{name: settings[own] for name, own in self.own_names.items() if own in settings}}
 
     def _from_config(self, model: Model) -> dict[str, Any]:
@@ -302,7 +302,7 @@ class TextSettings(Family):
         scaling, inexpressible = rope_settings(loaded, model.vectors, settings)
         for name in loaded.inexpressible([key.gguf for key in self.keys]):
             inexpressible = FormatError(
-                f"is a setting that config.json of a {self.model_type} has no place for",
+                f"cannot be expressed in the config.json of a {self.model_type}",
                 code=ErrorCode.CONFIG,
                 part=f"{self.architecture}.{name}",
                 found=str(loaded[name])[:60],
@@ -312,7 +312,7 @@ class TextSettings(Family):
 
 
 def _is_base_model(config: Mapping[str, Any]) -> bool:
-    """Whether a config names a class without a head."""
+    """Return whether a config names a class without a head."""
     names = config.get("architectures")
     return (
         isinstance(names, list)

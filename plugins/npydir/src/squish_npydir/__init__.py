@@ -11,7 +11,7 @@ from .features import DIALECTS, TIER_NAMES, TIERS
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The container of this plugin."""
+    """Return the container of this plugin."""
     return [
         ContainerInfo(
             id="npydir",
@@ -26,7 +26,7 @@ def squish_containers() -> list[ContainerInfo]:
             ),
             can_write=True,
             options={
-                "passthrough": "f16: store dense tensors that no rule changes as float16 (default: as they are)",
+                "passthrough": "f16: store dense tensors that no rule changes as float16 (default: unchanged)",
                 "scales": "f16 or f32 (default): dtype of scales and biases; Squish itself reads f32",
             },
             reading={"tiers": "build: while the model loads, build the tier that the next load will use"},
@@ -48,7 +48,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(
             id="npydir.int3", title="Squish's 3-bit weights, a byte per code", factory="squish_npydir.codecs.int3:Int3"

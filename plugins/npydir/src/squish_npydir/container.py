@@ -163,7 +163,7 @@ def _pending(index: Index, source: Source, limits: Limits) -> Index:
 
 
 def _example(label: str, codec: CodecSpec) -> Encoding:
-    """The encoding of a dialect or tier, without a file; files state the dtype of dense values in the part."""
+    """Return the encoding of a dialect or tier, without a file; files state the dtype of dense values in the part."""
     if codec.id != DENSE.id:
         return Encoding(codec=codec, label=label)
     return Encoding(codec=DENSE, parts={"data": Part(dtype=codec.params["dtype"], shape=())}, label=label)

@@ -40,7 +40,7 @@ Shape = tuple[int, ...]
 
 
 class Directory:
-    """Reads one directory. What reads its own arrays is imported when one is read: a sealed tier needs none of it."""
+    """Reads one directory. Readers of its own arrays are imported on first use: a sealed tier does not need them."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Directory:
         )
 
     def sealed(self) -> tuple[seal.Sealed, seal.Files] | None:
-        """Return the tensors of the best tier if it is one sealed file with all tensors; no other file is read."""
+        """Return the tensors of the best tier if it is one sealed file with all tensors; reads no other file."""
         best = self.tiers[0] if self.tiers else None
         if best is None or not self.names.keys() <= best.records.keys():
             return None
@@ -218,7 +218,7 @@ class Directory:
             self.report("tier", "warning", label, message)
 
     def _state_of_int4(self, tensors: Mapping[str, TensorSpec]) -> None:
-        """Report 4-bit arrays beside INT8 ones without their sentinel (an interrupted conversion), and the reverse."""
+        """Report 4-bit arrays next to INT8 ones without their sentinel (an interrupted conversion), and the reverse."""
         labels = [{str(encoding.label) for encoding in spec.encodings} for spec in tensors.values()]
         packed = [any(label.startswith("int4") for label in each) for each in labels]
         both = sum("int8" in each and four for each, four in zip(labels, packed))

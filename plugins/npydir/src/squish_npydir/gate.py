@@ -1,4 +1,4 @@
-"""The gate of a tier: how far its model may be from that of the directory's own files, on a text."""
+"""The gate of a tier: how far its model may diverge from that of the directory's own files, on a text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SUFFIX = re.compile(r":(kl|top1)=([0-9.eE+-]+)$")
 class Gate:
     """A text, and the largest mean KL divergence ("kl") or the least share of equal top tokens ("top1").
 
-    `progress` is called with what runs, the number of tokens so far, and of all tokens.
+    `progress` is called with the running step, the number of tokens so far, and of all tokens.
     """
 
     text: Path
@@ -63,7 +63,7 @@ class Gate:
         return cls(Path(value[: match.start()] if match else value), metric, bound)
 
     def check(self, folder: Path, tier: str, label: str) -> dict[str, float]:
-        """The measured divergence of a tier that may lack its sentinel; FormatError if it exceeds the bound."""
+        """Measure the divergence of a tier that may lack its sentinel; FormatError if it exceeds the bound."""
         evaluate = evaluator()
         with open_model(folder, "npydir") as file:
             own, other = _sides(file, tier, label)
@@ -83,7 +83,7 @@ class Gate:
 
 
 def _sides(file: File, tier: str, label: str) -> tuple[File, File]:
-    """The model of the directory's own files, and that of the tier."""
+    """Return the model of the directory's own files, and that of the tier."""
     own = file.without_caches()
     if label in IN_PLACE.values():
         return _labelled(own, own.index, lambda each: each != label), _labelled(own, own.index, lambda each: True)
@@ -94,7 +94,7 @@ def _sides(file: File, tier: str, label: str) -> tuple[File, File]:
 
 
 def _labelled(file: File, index: Index, keeps: Callable[[str], bool]) -> File:
-    """The same model with the first encoding of each tensor whose label is kept."""
+    """Return the model with the first encoding of each tensor whose label `keeps` accepts."""
 
     def reduced(spec: TensorSpec) -> TensorSpec:
         encodings = [encoding for encoding in spec.encodings if keeps(encoding.label or "")]
@@ -105,7 +105,7 @@ def _labelled(file: File, index: Index, keeps: Callable[[str], bool]) -> File:
 
 
 def evaluator() -> Callable[..., Any]:
-    """`squish_torch.evaluate`; MissingPluginError without squish-torch or what it needs."""
+    """Return `squish_torch.evaluate`; MissingPluginError without squish-torch or its requirements."""
     try:
         from squish_torch.api import required
     except ModuleNotFoundError:

@@ -12,7 +12,7 @@ DTYPES = (
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="safetensors",
@@ -28,7 +28,7 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             features={"dtype": DTYPES},
             options={"max_shard_size": "write a folder of shards, each at most this large (5GB, 500MiB), and assets"},
-            reading={"scales": "ignore: take codes for the values, although undeclared scales are stored beside them"},
+            reading={"scales": "ignore: take codes for the values, although they have undeclared scales"},
             aliases={name: f"dense:dtype={name}" for name in ("f32", "f16", "bf16", "f64", "f8_e4m3")},
             codecs=("dense",),
         )

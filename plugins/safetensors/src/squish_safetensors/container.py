@@ -55,7 +55,7 @@ from .header import TAGS, TensorRecord, read_header, read_record
 
 SCALES, IGNORE = "scales", "ignore"
 CODE_TAGS = frozenset(TAGS) - {"BOOL", "F16", "BF16", "F32", "F64", "C64", "I64", "U64"}
-"""Dtypes of codes; 64-bit integers are codes only beside others."""
+"""Dtypes of codes; 64-bit integers are codes only next to others."""
 
 
 class Safetensors(WritableContainer):
@@ -111,7 +111,7 @@ class Safetensors(WritableContainer):
             ignored=ignored,
         )
         if ignores_scales or CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
-            return index  # as are most files: their names need no look
+            return index  # as are most files, whose names need no check
         from .undeclared import without_declaration
 
         return without_declaration(index, records, source, limits)
@@ -155,7 +155,7 @@ class Safetensors(WritableContainer):
 def _read(
     source: Source, main: Source, choice: Choice, members: Sequence[str], limits: Limits
 ) -> tuple[list[Shard], dict[str, TensorRecord], list[Problem]]:
-    """Read what was chosen: the shards, their tensors, and problems."""
+    """Read the chosen files: the shards, their tensors, and problems."""
     if INDEX.fullmatch(choice.name):
         return read_set(main, limits)
     shards = read_shards(source, choice.shards, limits) if choice.shards else [Shard(main, read_header(main, limits))]
@@ -163,14 +163,14 @@ def _read(
 
 
 def _restored(shared: Mapping[str, str]) -> Iterable[Problem]:
-    """Notes about tensors that the file holds under another name."""
+    """Return notes about tensors that the file stores under another name."""
     for name, kept in shared.items():
-        message = f"left out as shared by save_model, and read as {kept[:80]!r}, which the metadata names for it"
+        message = f"omitted as shared by save_model, and read as {kept[:80]!r}, as the metadata states"
         yield Problem(code="alias", severity="note", where=name, message=message)
 
 
 def _member(source: Source, path: str) -> Source:
-    """Open a file of the folder, or of a folder in it."""
+    """Open a file of the folder or of a subfolder."""
     folder, _, name = path.rpartition("/")
     return source.member(name, folder)
 

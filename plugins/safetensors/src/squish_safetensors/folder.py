@@ -48,7 +48,7 @@ MODEL_ASSETS = (
     *DECLARING, "adapter_config.json", "modules.json", "squish.gguf.json",
 )  # fmt: skip
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
-"""The default chat template, and the folder beside it in which Transformers saves others by name."""
+"""The default chat template, and the folder in which Transformers saves others by name."""
 MODULES = "modules.json"
 """The list of a sentence-transformers model's modules, each with its settings in a folder of its own."""
 _OTHER_ASSETS = (
@@ -63,7 +63,7 @@ _OTHER_ASSET = re.compile("|".join(f"(?:{pattern})" for pattern in _OTHER_ASSETS
 """Files of a model that only a listing of its folder shows."""
 POOLING_FOLDER = "1_Pooling"
 POOLING = f"{POOLING_FOLDER}/{CONFIG_FILE}"
-"""The pooling of an embedding model, which is asked for where nothing lists a folder."""
+"""The pooling of an embedding model, looked up by name if the folder cannot be listed."""
 MODEL_FILES = tuple(name for stem in STEMS for name in (f"{stem}{INDEX_SUFFIX}", f"{stem}{SUFFIX}"))
 """Names of a model's main file, tried if its folder cannot be listed."""
 
@@ -129,7 +129,7 @@ def model_assets(folder: Source, members: Collection[str]) -> list[str]:
 
 
 def not_read(folder: Source, members: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
-    """List what else is in the folder of a model: files, and subfolders with a slash; hidden ones are not its own.
+    """List the other files of a model's folder, and its subfolders with a slash, without hidden ones.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def not_read(folder: Source, members: Iterable[str], files: Iterable[str]) -> tu
 
 @frozen
 class Choice:
-    """What to open of a folder: a file or an index, or all shards of a set without an index."""
+    """What to open in a folder: a file, an index, or all shards of a set without an index."""
 
     name: str
     shards: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ def choose(folder: Source, limits: Limits) -> Choice:
 
 
 def _file_or_index(folder: Source, file: str, index: str, limits: Limits) -> Choice:
-    """Choose the file, unless the index beside it lists it among its shards, all of which exist."""
+    """Choose the file, unless the index lists it and all shards of the index exist."""
     try:
         listed = set(_listing(folder.member(index), limits)["weight_map"].values())
         members = folder.members(likely=map(str, listed))
@@ -217,19 +217,19 @@ def _file_or_index(folder: Source, file: str, index: str, limits: Limits) -> Cho
 
 
 def _without_variants(names: Iterable[str]) -> list[str]:
-    """Names without variants (`model.fp16.safetensors`) of a file or index that is there, too."""
+    """Return names without variants (`model.fp16.safetensors`) of a file or index that also exists."""
     listed = list(names)
     sets = {_set_of(name) for name in listed}
     return [name for name in listed if _set_of(_main_variant(name)) not in sets or _main_variant(name) == name]
 
 
 def _main_variant(name: str) -> str:
-    """The name without its variant."""
+    """Return the name without its variant."""
     return _VARIANT_NAME.sub(lambda match: "".join(filter(None, match.groups())), name) if name else name
 
 
 def _set_of(name: str) -> str:
-    """The name without the numbers of a shard."""
+    """Return the name without the numbers of a shard."""
     shard = SHARD.fullmatch(name)
     return f"{shard[1]}{SUFFIX}" if shard else name
 
@@ -265,30 +265,30 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], dict[str, Tens
 
 
 def read_shards(beside: Source, names: Sequence[str], limits: Limits) -> list[Shard]:
-    """Open shards in the folder of a file, or in this folder."""
+    """Open shards in a folder, or in the folder of a file."""
     return [_shard(beside, name, file, limits) for file, name in enumerate(names)]
 
 
 def merged(shards: Sequence[Shard]) -> dict[str, TensorRecord]:
-    """Return the tensors of shards that no index lists; FormatError for one in two shards."""
+    """Return the tensors of shards that no index lists; FormatError for a tensor in two shards."""
     return _merge({}, shards)[0]
 
 
 def shared_tensors(records: Mapping[str, TensorRecord], meta: Mapping[str, str], limits: Limits) -> dict[str, str]:
-    """Return the tensors that `save_model` of safetensors left out because they share memory with another one.
+    """Return the tensors that `save_model` of safetensors omitted because they share memory with another one.
 
-    Its metadata notes them: name -> name of the tensor that was kept.
+    Its metadata lists them: name -> name of the stored tensor.
     """
     shared = {}
     for name, kept in meta.items():
         if kept in records and name not in records and name != "format":
-            with suppress(SquishError):  # a note may have any text
+            with suppress(SquishError):  # the metadata may have any text
                 shared[check_name(name, limits)] = kept
     return shared
 
 
 def unlisted(listed: Iterable[str], members: Iterable[str]) -> list[Problem]:
-    """Report other safetensors files beside the model's, whose tensors are not read.
+    """Report other safetensors files in the model's folder, whose tensors are not read.
 
     A shard of the same numbered set is a warning; others, such as the draft head `mtp.safetensors`, are a note.
     """
@@ -434,7 +434,7 @@ def _merge(places: Mapping[str, str], shards: Sequence[Shard]) -> tuple[dict[str
 
 
 def _absent(places: Mapping[str, str], present: Collection[str]) -> Iterator[Problem]:
-    """Report tensors that the index lists and no shard has."""
+    """Report tensors in the index that no shard has."""
     absent = [tensor for tensor in places if tensor not in present]
     if absent:
         more = f", and so are {len(absent) - 1} more" if len(absent) > 1 else ""

@@ -50,7 +50,7 @@ LARGE = 1 << 20
 TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 """(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
 UndeclaredRecord = tuple[int, str, tuple[int, ...], int, int, Problem]
-"""A record of codes whose scales nothing declares, with the finding."""
+"""A record of codes with undeclared scales, and the finding."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Codes beside scales that nothing declares: found by dtype and name, so that they are not read as values.
+"""Codes with undeclared scales, recognized by dtype and name, so that they are not read as values.
 
 Imported only for files with dtypes of codes.
 """
@@ -22,7 +22,7 @@ from .refine.files import CheckpointFiles
 FLOAT_CODES = frozenset(
     ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", "f6_e2m3", "f6_e3m2", "f4_e2m1")
 )
-"""Dtypes of codes under any name; those of integers are codes only under the name of a weight."""
+"""Dtypes of codes under any name; integers are codes only under the name of a weight."""
 INTEGER_CODES = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
 UQFF = "uqff.version.major"
 """A tensor by which UQFF declares the codes of its file."""
@@ -32,7 +32,7 @@ SCALES = frozenset(("f16", "bf16", "f32", "f64", "u8", "i8", *FLOAT_CODES))
 
 WEIGHT = re.compile(r"weight|qdata|_data$|blocks$|packed|codes?$|kernel|proj|embed|^W_q$|^B$|^compressed$|^w\d?$")
 SCALE = re.compile(r"scal(?:es?|ing)|absmax|amax|^s$|^SCB$|_s_rel$|_s_channel$|^comfy_quant$")
-"""In the last component of a name: factors of a weight's codes, or the marker of another tool."""
+"""Words in the last component of a name: factors of a weight's codes, or the marker of another tool."""
 OF_ACTIVATIONS = re.compile(
     r"(?:^|_)(?:in|input|inputs|output|act|activation|q|k|v|kv|kv_cache|softmax|prob|logit|rope|layer|smooth|pre_quant"
     r"|prequant)_(?:global_|per_tensor_)?scal|scale_(?:input|output|act)$|scale_ub$|qscale_act"
@@ -47,7 +47,7 @@ OTHER = re.compile(
 
 @frozen
 class Convention:
-    """What declares a kind of scales: patterns of the last component of the names, and the declaration."""
+    """A naming convention for scales: patterns of the last component of the names, and the declaration."""
 
     scale: str
     codes: str
@@ -56,7 +56,7 @@ class Convention:
     option: str = ""
 
     def matches(self, scale: str, codes: str, dtype: str) -> bool:
-        """Whether codes and scale have such names."""
+        """Return whether codes and scale have names of this convention."""
         return bool(re.search(self.scale, scale) and re.search(self.codes, codes) and dtype in self.dtypes)
 
 
@@ -94,12 +94,12 @@ UNKNOWN = Convention("", "", CODES, "the settings of the software that wrote it"
 
 
 def without_declaration(index: Index, records: Mapping[str, TensorRecord], source: Source, limits: Limits) -> Index:
-    """Mark codes beside scales in an Index, unless a file beside the tensors declares a quantization."""
+    """Mark codes with scales in an Index, unless a file of the checkpoint declares a quantization."""
     found = undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
     if not found or UQFF in records or _declares(CheckpointFiles(index, source, limits)):
         return index
     cut = any(problem.where in (CONFIG_FILE, *DECLARING) for problem in index.problems)
-    if cut:  # a declaration that cannot be read is the finding
+    if cut:  # an unreadable declaration is a finding already
         found = {name: problem for name, problem in found.items() if TAGS[records[name][1]] in FLOAT_CODES}
     marked: dict[str, Any] = dict(records)
     marked.update({name: (*records[name], problem) for name, problem in found.items()})
@@ -115,15 +115,15 @@ def _declares(files: CheckpointFiles) -> bool:
 
 
 def mark_undeclared(index: Index, *, stored: bool = False) -> Index:
-    """Mark the codes beside scales that the declared quantization of a checkpoint does not explain.
+    """Mark the codes with scales that the declared quantization of a checkpoint does not cover.
 
     Parameters
     ----------
     index : Index
-        The Index of the checkpoint; the tensors of its layers are not codes any more.
+        The Index of the checkpoint, whose layers are tensors already.
     stored : bool
-        The Index shows the stored tensors, with a finding that says why: only codes of floats are marked, which would
-        be taken for values. `verify` lists them.
+        Whether the Index lists the stored tensors, with a finding that gives the reason: then only float codes, which
+        could be taken for values, are marked. `verify` lists them.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def mark_undeclared(index: Index, *, stored: bool = False) -> Index:
 
 
 def undeclared_codes(tensors: Mapping[str, str]) -> dict[str, Problem]:
-    """Find codes beside scales.
+    """Find codes with scales.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def undeclared_codes(tensors: Mapping[str, str]) -> dict[str, Problem]:
     Returns
     -------
     dict of str to Problem
-        Name of codes -> the finding, with what would declare them.
+        Name of codes -> the finding, with a declaration that would describe them.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def undeclared_codes(tensors: Mapping[str, str]) -> dict[str, Problem]:
 
 
 def _beside(parent: str, scale: str, codes: Mapping[str, Iterable[str]], tensors: Mapping[str, str]) -> Iterator[str]:
-    """The codes that a scale belongs to: of its own name, else all of its module."""
+    """Return the codes that a scale belongs to: those with its own name, otherwise all of its module."""
     module, _, own = parent.rpartition(".")
     if parent in tensors and ("absmax" in scale or own in codes.get(module, ())):
         yield parent  # x.weight of x.weight.absmax, whose codes may have any dtype

@@ -152,7 +152,7 @@ def plan(
 
 
 def is_adapter(assets: Iterable[str], options: Options) -> bool:
-    """Whether these files are a PEFT adapter."""
+    """Return whether these files are a PEFT adapter."""
     return MAX_SHARD_SIZE in options and ADAPTER_CONFIG in assets and CONFIG_FILE not in assets
 
 
@@ -179,7 +179,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     FormatError
-        `option` if it is no size or 0.
+        `option` if it is not a size, or 0.
 
     Examples
     --------

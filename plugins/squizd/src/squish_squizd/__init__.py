@@ -5,12 +5,12 @@ from __future__ import annotations
 from squish_core.api import ContainerInfo, Signature, hookimpl
 
 FLAGS = ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML")
-"""From bit 0 of the header's word of flags on."""
+"""Flags from bit 0 of the header's word on."""
 
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The container of this plugin."""
+    """Return the container of this plugin."""
     return [
         ContainerInfo(
             id="squizd",

@@ -137,7 +137,7 @@ class _Builder:
         self.anatomy, self.source, self.limits, self.findings = anatomy, source, limits, findings
 
     def index(self) -> Index:
-        """The Index of the whole file."""
+        """Return the Index of the whole file."""
         anatomy, header = self.anatomy, self.anatomy.header
         meta, assets = self._meta()
         if header.arch_id and header.arch_id != arch_of(meta.get("general.architecture")):
@@ -201,7 +201,7 @@ class _Builder:
         return tensors
 
     def _ordered(self, tensors: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
-        """The tensor order of the original file, if this file states it."""
+        """Return the tensors in the order of the original file, if this file states it."""
         order = self.anatomy.names.attrs.get(ORDER)
         names = list(tensors)
         if not (isinstance(order, list) and all(type(place) is int for place in order)):

@@ -7,7 +7,7 @@ from typing import Any
 from squish_core.api import FormatError, Problem, SquishError, TruncatedError, UnsupportedVersionError
 
 _MAX_PROBLEMS = 1000
-"""A hostile file may break a rule in every entry; a longer list helps nobody."""
+"""Maximum number of findings: a hostile file may break a rule in every entry."""
 _KINDS = {"truncated": TruncatedError, "version": UnsupportedVersionError}
 
 
@@ -31,7 +31,7 @@ class Findings:
         self.problems += other.problems
 
     def warn(self, rule: str, where: str, message: str, **facts: Any) -> None:
-        """Add a warning: contradictory redundant data, reserved bytes, a non-canonical order."""
+        """Add a warning, for contradictory redundant data, reserved bytes or a non-canonical order."""
         self._add(rule, "warning", where, message, facts)
 
     def note(self, rule: str, where: str, message: str, **facts: Any) -> None:

@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 
 
 def verify(index: Index, source: Source, limits: Limits) -> list[Problem]:
-    """List the findings that `open` does not report: those that only the data shows, and all that a directory hid."""
+    """List the findings that `open` does not report: those in the data, and those that a directory hid."""
     findings, opening = Findings(), Findings()
     try:
         anatomy = walk.read(source, limits, opening)
@@ -95,7 +95,7 @@ def _check_zero_scales(
 
 
 def _any_code(source: Source, block: Block, start: int, stop: int) -> bool:
-    """Whether a range of elements has a nonzero code."""
+    """Return whether a range of elements has a nonzero code."""
     low, high = start * BITS[block.kind], stop * BITS[block.kind]
     begin, end = block.data + low // 8, block.data + -(-high // 8)
     at = skip_zeros(source, begin, end)

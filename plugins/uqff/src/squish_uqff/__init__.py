@@ -19,13 +19,13 @@ BITS = {
     "2": ("q2k", "afq2"), "3": ("q3k", "afq3"), "4": ("q4k", "afq4"), "5": ("q5k",), "6": ("q6k", "afq6"),
     "8": ("q8_0", "afq8"),
 }  # fmt: skip
-"""A number of bits, as mistral.rs takes it -> the types it stands for: K quants, or AFQ on Metal."""
+"""Number of bits, as an option of mistral.rs -> its types: K quants, or AFQ on Metal."""
 BLOCKS = sorted({codec for codec in ALIASES.values() if codec.startswith("ggml.")} | {"ggml.q8_k"})
 
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="uqff",
@@ -52,7 +52,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(
             id="uqff.f8q8", title="int8 with a float8 scale per 32 values", factory="squish_uqff.codecs.f8q8:F8Q8"

@@ -101,7 +101,7 @@ class Uqff(Refinement, WritableContainer):
 
 
 HQQ_GROUPS = {"group_size": 64, "axis": 0}
-"""The groups of mistral.rs's quantizer."""
+"""The group sizes of mistral.rs's quantizer."""
 
 
 def _is_uqff(index: Index, source: Source, limits: Limits) -> bool:
@@ -116,6 +116,6 @@ def _is_uqff(index: Index, source: Source, limits: Limits) -> bool:
 
 
 def _stored(codec: CodecSpec) -> CodecSpec:
-    """The codec as files have it: with the groups of HQQ, without the scaling, which concerns only the encoder."""
+    """Return the codec as stored: with the groups of HQQ, without the scaling, which only concerns the encoder."""
     params = {name: value for name, value in codec.params.items() if name != "scaling"}
     return evolve(codec, params=params | (HQQ_GROUPS if codec.id == "hqq" else {}))

@@ -7,7 +7,7 @@ from squish_core.api import CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(
             id="zstd",

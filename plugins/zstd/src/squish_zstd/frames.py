@@ -107,7 +107,7 @@ def _truncated(min_size: int, size: int) -> CodecError:
 
 
 def wrong_size(expected: int, found: str) -> CodecError:
-    """Error for frames that decode to another size than declared."""
+    """Return the error for frames that decode to another size than declared."""
     return CodecError(
         "decoded zstd size mismatch",
         expected=f"{expected} bytes",

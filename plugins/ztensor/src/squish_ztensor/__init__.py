@@ -11,7 +11,7 @@ from .names import BLOCKS, DTYPES, FORMATS
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The containers of this plugin."""
+    """Return the containers of this plugin."""
     return [
         ContainerInfo(
             id="ztensor",
@@ -54,7 +54,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """Return the codecs of this plugin."""
     return [
         CodecInfo(
             id="zt.zstd-seekable",

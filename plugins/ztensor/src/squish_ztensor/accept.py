@@ -57,7 +57,7 @@ def blocks(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def is_blocks(codec: CodecSpec) -> bool:
-    """Whether a codec is a GGML block type that zTensor supports."""
+    """Return whether a codec is a GGML block type that zTensor supports."""
     return codec.id.startswith("ggml.") and codec.id[5:] in BLOCKS
 
 
@@ -72,7 +72,7 @@ def sparse(encoding: Encoding, kind: str | None) -> Encoding:
 
 
 def bare(part: Part) -> Part:
-    """Return a part without its place: dtype and shape only."""
+    """Return a part without its place, with dtype and shape only."""
     return Part(dtype=part.dtype, shape=part.shape)
 
 

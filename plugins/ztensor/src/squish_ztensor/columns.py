@@ -66,7 +66,7 @@ def _read(data: bytes, major: int, limits: Limits, alignment: int, end: int) -> 
     pairs = pattern.findall(data, head.end())
     rest = pairs.pop()[-1] if pairs and pairs[-1][-1] else b""
     _require(bool(pairs) and len(pairs) <= limits.tensors and _shortest(len(pairs)) == head[0])
-    # Objects are last in 1.x, first in v2. The rest must be whole pairs, so that objects are no other key's value.
+    # Objects are last in 1.x, first in v2. The rest must be whole pairs, so that objects are not another key's value.
     _require(not rest if major == 1 else at == 1)
     others = _others(bytes([data[0] - 1]) + data[1:at] + rest, major, limits)
     column = dict(zip(pattern.groupindex, zip(*pairs)))

@@ -44,7 +44,7 @@ def edit(
         list[str] | None, typer.Option("--unset", metavar="KEY", help="Delete a metadata key; repeatable.")
     ] = None,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Remove the remains of an interrupted edit; every edit does so first.")
+        bool, typer.Option("--recover", help="Remove what an interrupted edit left behind; every edit does this first.")
     ] = False,
 ) -> Answer:
     """Change tensors and metadata of a zTensor file.
@@ -87,7 +87,7 @@ def edit(
 
 
 def _check_format(file: str) -> None:
-    """UsageError for a file of another format, with the command that makes a zTensor of it."""
+    """Raise UsageError for a file of another format, with the command that converts it to zTensor."""
     found = "ztensor"
     with suppress(SquishError), open_file(file) as opened:
         found = opened.format

@@ -127,7 +127,7 @@ def _padding(manifest: Manifest) -> Iterator[tuple[int, int]]:
     """Yield the ranges of padding in the file itself.
 
     Appending to v2 leaves unused blobs and manifests behind, each at a multiple of the least alignment: up to there
-    everything is padding, and in a canonical file without such remains up to the next blob.
+    everything is padding, and in a canonical file without these up to the next blob.
     """
     gaps, end = [], len(footer.MAGIC)
     for file, offset, length, _ in [*sorted(manifest.extents), (0, manifest.offset, 0, "")]:

@@ -103,7 +103,7 @@ def change(
     attributes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Change a locked file like `edit`; notes for the user are added to `lock.notes`."""
+    """Change a locked file like `edit`, and add notes for the user to `lock.notes`."""
     limits = limits or Limits()
     source = open_source(lock.path)
     try:
@@ -184,7 +184,7 @@ def _change(
     attributes: Mapping[str, Any],
     limits: Limits,
 ) -> list[OutgoingTensor]:
-    """Change the decoded manifest in place; returns the new `squish.meta` if the file keeps metadata there."""
+    """Change the decoded manifest in place; return the new `squish.meta` if the file has its metadata there."""
     if not v2_writer.storable(attributes):
         raise FormatError("zTensor cannot store an attribute of this type", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)

@@ -136,7 +136,7 @@ def _common(shape: Shape, params: Mapping[str, Any]) -> tuple[int, int, int, int
 
 
 def _supported(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
-    """Whether zTensor supports these parameters."""
+    """Return whether zTensor supports these parameters."""
     axis, offset, order = params.get("axis", -1), params.get("offset", "none"), params.get("order", "lsb")
     return (
         axis in (-1, -2)
@@ -158,7 +158,7 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
 
 
 def _nearest(shape: Shape, layout: CodeLayout, bits: int, axis: int, zeros: bool) -> dict[str, Any]:
-    """Return parameters for unsigned codes of `bits` along one of the last two axes, with the zero point that gives the
+    """Return parameters for unsigned codes of `bits` along one of the last two axes, with the zero point for the
     same values, in words of the same width if these divide the axis."""
     scale, offset_dtype = layout.scale_dtype, layout.offset_dtype
     word, order = ("i32", "padded") if bits == 3 else (layout.word or "u8", "lsb")
@@ -179,7 +179,7 @@ def _nearest(shape: Shape, layout: CodeLayout, bits: int, axis: int, zeros: bool
 
 
 def _signed(params: Mapping[str, Any]) -> bool:
-    """Whether codes are signed; the codec's default is true if they have no zero point."""
+    """Return whether codes are signed; the codec's default is true if they have no zero point."""
     default = params.get("offset", "none") == "none" and not params.get("zero")
     return bool(params.get("signed", default))
 

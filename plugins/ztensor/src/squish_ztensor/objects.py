@@ -169,7 +169,7 @@ _CODEC_ATTRIBUTES = {
 
 
 def _codec_attributes(codec: CodecSpec) -> tuple[str, ...]:
-    """Names of attributes that are now parameters of the codec; they would be wrong after a change of codec."""
+    """Return the attributes that are now parameters of the codec; they would be wrong after a change of codec."""
     return ("elems_per_block", "block_bytes") if codec.id.startswith("ggml.") else _CODEC_ATTRIBUTES.get(codec.id, ())
 
 

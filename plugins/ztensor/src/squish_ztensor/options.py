@@ -75,7 +75,7 @@ class WriteOptions:
 
     @property
     def canonical(self) -> bool:
-        """Whether equal content gives equal files (v2)."""
+        """Whether equal content produces equal files (v2)."""
         return self.flavor != "aligned" and self.encoding == "raw" and self.digests == "xxh3"
 
     @property

@@ -41,7 +41,7 @@ def restore(
 
 
 def is_text(meta: Mapping[str, Any], assets: Mapping[str, Any]) -> bool:
-    """Whether the root attributes can store everything, so that every reader of 1.1 understands it."""
+    """Return whether the root attributes can store everything, so that every reader of 1.1 understands it."""
     return not assets and all(type(value) is str for value in meta.values())
 
 

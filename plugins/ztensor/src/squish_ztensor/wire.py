@@ -1,4 +1,4 @@
-"""The version of a file and the place of its manifest, from magics, footer and size (spec I.1, IV.1; v2: `footer`)."""
+"""Version of a file and place of its manifest, from magics, footer and size (spec I.1, IV.1; v2: `footer`)."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def _grid(scheme: Scheme) -> Callable[[Scheme, Array, Array], tuple[Array, Array
 
 
 def is_mlx_layout(scheme: Scheme) -> bool:
-    """Whether the scheme is MLX's layout.
+    """Return whether the scheme is MLX's layout.
 
     Parameters
     ----------

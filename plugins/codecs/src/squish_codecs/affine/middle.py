@@ -11,7 +11,7 @@ from .scheme import Scheme, Shape
 
 
 def has_middle_zeros(scheme: Scheme, parts: Parts, shape: Shape) -> bool:
-    """Whether a tensor stores zero points or biases, and zero is the middle of its codes everywhere.
+    """Return whether a tensor stores zero points or biases, and zero is the middle of its codes everywhere.
 
     Reads the zero points, or the biases and scales.
 

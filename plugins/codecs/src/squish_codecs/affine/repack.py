@@ -103,7 +103,7 @@ def affine_parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
 
 
 def affine_holds(scheme: Scheme, codes: Codes) -> bool:
-    """Whether `affine_parts` can store these codes; codes are unpacked only if their range might not fit.
+    """Return whether `affine_parts` can store these codes; codes are unpacked only if their range might not fit.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
 
 
 def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
-    """Whether codes keep their bits, or only switch between two's complement and excess."""
+    """Return whether codes keep their bits, or only switch between two's complement and excess."""
     return codes.layout.bits == scheme.bits and shift == _shift(scheme, codes)
 
 
@@ -194,7 +194,7 @@ def _shift_and_offset(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] 
 
 
 def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
-    """Whether all shifted codes are in the scheme's range; unpacks them only if their width allows others."""
+    """Return whether all shifted codes are in the scheme's range; unpacks them only if their width allows others."""
     if scheme.low <= codes.layout.low + shift and codes.layout.high + shift <= scheme.high:
         return True
     values = codes.values
@@ -211,7 +211,7 @@ def _shift(scheme: Scheme, codes: Codes) -> int:
 
 
 def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
-    """Whether both forms round to the same float32; only a bias can differ."""
+    """Return whether both forms round to the same float32; only a bias can differ."""
     source_kind = codes.layout.offset_kind
     if "bias" not in (source_kind, scheme.offset) or (source_kind == scheme.offset and not shift):
         return True
@@ -228,7 +228,7 @@ def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None)
 
 
 def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
-    """Whether products of codes and scales are exact, and zero points integral.
+    """Return whether products of codes and scales are exact, and zero points integral.
 
     Then both forms round the same real number once.
     """
@@ -248,7 +248,7 @@ def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | No
 
 
 def _differs_exactly(codes: Codes, shift: int) -> bool:
-    """Whether bias - shift * scale is exact in float64 (Knuth's TwoSum gives the error)."""
+    """Return whether bias - shift * scale is exact in float64 (Knuth's TwoSum gives the error)."""
     assert codes.offset is not None
     one, other = codes.offset.astype(np.float64), -shift * codes.scale.astype(np.float64)
     with np.errstate(all="ignore"):

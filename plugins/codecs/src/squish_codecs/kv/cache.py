@@ -63,7 +63,7 @@ class Cache:
     _tokens: int = field(default=0, init=False)
 
     def __len__(self) -> int:
-        """Number of tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self._tokens
 
     @property

@@ -77,7 +77,7 @@ def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray])
 
 
 def is_float4(codes: Codes, group: int, dtype: str) -> bool:
-    """Whether codes are float4 with this group size and scale dtype, without a global scale.
+    """Return whether codes are float4 with this group size and scale dtype, without a global scale.
 
     Parameters
     ----------

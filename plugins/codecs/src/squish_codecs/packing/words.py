@@ -74,12 +74,12 @@ def flip_sign_bits(rows: Array, bits: int) -> Array | None:
 
 
 def _fills_words(packing: Packing, count: int) -> bool:
-    """Whether `count` codes fill words completely, as a stream or in a fixed order."""
+    """Return whether `count` codes fill words completely, as a stream or in a fixed order."""
     return packing.order not in ("padded", "planes") and count * packing.bits % packing.width == 0
 
 
 def _square(packing: Packing, columns: int, rank: int) -> bool:
-    """Whether codes form square blocks that can be transposed."""
+    """Return whether codes form square blocks that can be transposed."""
     return rank >= 2 and packing.width % packing.bits == 0 and columns % packing.unit == 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, decode_all
 
 from ..packing.bits import BIT_COUNTS
-from ..wrap.base import rows_and_columns, rows_of
+from ..wrap.correction import rows_and_columns, rows_of
 
 PLANES = ("plane0", "plane1", "plane2")
 WIDEST = 248

@@ -15,7 +15,7 @@ from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Reg
 
 from ..affine.codec import Affine
 from ..affine.scheme import Shape
-from .base import Corrected, rows_and_columns, rows_of
+from .correction import Corrected, rows_and_columns, rows_of
 
 Array = np.ndarray
 STEPS = 20

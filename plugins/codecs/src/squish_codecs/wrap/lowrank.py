@@ -11,7 +11,7 @@ from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Reg
 from ..affine.encode import check_finite
 from ..affine.scheme import Shape
 from ..checks import choice, integer
-from .base import Corrected, rows_and_columns, rows_of
+from .correction import Corrected, rows_and_columns, rows_of
 
 LEFT, RIGHT = "left", "right"
 

@@ -19,7 +19,7 @@ from squish_core.api import (
     TensorSpec,
 )
 
-from .base import Corrected, rows_and_columns, rows_of
+from .correction import Corrected, rows_and_columns, rows_of
 
 ROLE = "mask"
 

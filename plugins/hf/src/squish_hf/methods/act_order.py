@@ -70,7 +70,7 @@ class ActOrder(Wrapper):
         self._order(parts, spec)
 
     def doubts(self, parts: Parts, spec: TensorSpec) -> Iterator[str]:
-        """Groups of different sizes: GPTQ gives each group as many columns, in whatever order."""
+        """Yield a doubt about groups of different sizes: GPTQ's groups have equally many columns, in any order."""
         order = self._order(parts, spec)
         if order is not None:
             size = self.scheme.group_size or spec.shape[-1]

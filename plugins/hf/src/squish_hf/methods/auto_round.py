@@ -11,8 +11,8 @@ from squish_safetensors.api import CheckpointFiles, StoredParts
 from squish_core.api import ErrorCode, FormatError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods.awq import build_gemm
-from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.gptq import build_layer, group_size
+from squish_hf.methods.method import CACHE, Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS = range(2, 9)

@@ -11,15 +11,15 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.awq_gemv import AwqFast, AwqGemv
-from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.gptq import FLOATS, group_size, layout
+from squish_hf.methods.method import CACHE, Method
 from squish_hf.methods.unsupported import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scaled_zeros")
 SCALES = ".scales"
 BESIDE = (SCALES, *CACHE)
-"""Scales alone (`mlp.act.scales`) belong to an activation (ScaledActivation of AutoAWQ and Transformers)."""
+"""Scales without codes (`mlp.act.scales`) belong to an activation (ScaledActivation of AutoAWQ and Transformers)."""
 LLM_AWQ = "llm-awq"
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 """Number of the code in each group of four bits of a word, lowest first."""

@@ -25,8 +25,8 @@ from squish_core.api import (
 )
 from squish_core.api import Parts as Arrays
 from squish_hf.declaration import Declared, refuse
-from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import other_parts
+from squish_hf.methods.method import Method
 
 STATE = ".weight.quant_state.bitsandbytes__"
 FOUR = (

@@ -1,4 +1,4 @@
-"""Scales of the inputs of a layer (AWQ, SmoothQuant): part of the weight, one factor for each column."""
+"""Scales of a layer's inputs (AWQ, SmoothQuant), read as part of the weight: one factor for each column."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _scaled(make: LayerReader, keys: frozenset[str], layer: str, parts: StoredPa
 
 
 def _wrapped(spec: TensorSpec, name: str, scale: Part) -> TensorSpec:
-    """Return a tensor with the stored part `name`, which is no extra then, as the scales of its columns."""
+    """Return a tensor with the stored part `name` as the scales of its columns instead of an extra."""
     columns = spec.shape[-1:]
     fits = bool(columns) and scale.shape[-1:] == columns and dtypes.count(scale.shape) == columns[0]
     if scale.dtype not in FLOATS or not fits:

@@ -15,10 +15,10 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Index, Part, Problem, TensorSpec, load_json
 from squish_hf.declaration import COMFYUI, Declared, refuse
-from squish_hf.methods.base import Method
 from squish_hf.methods.compressed_formats import FLOATS
 from squish_hf.methods.convrot import ConvRot
 from squish_hf.methods.fp8 import block_of, float8, other_parts
+from squish_hf.methods.method import Method
 
 MARKER, METADATA, SCALED = ".comfy_quant", "_quantization_metadata", "scaled_fp8"
 OLD_SCALE, SCALE = ".scale_weight", ".weight_scale"
@@ -41,7 +41,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             settings = _marker(parts, files)
         if settings is None and not assumed:
             raise FormatError(
-                "codes beside scales without comfy_quant, in a file of ComfyUI",
+                "codes with scales but without comfy_quant, in a file of ComfyUI",
                 part="weight",
                 code=ErrorCode.UNDECLARED_SCALES,
                 hint="{option:format=hf:method=comfyui} reads them as float8 or int8 with a scale.",
@@ -52,7 +52,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 
 def finish(index: Index) -> Index:
-    """Leave out the markers, which do not apply to the tensors as they are read, and note rotated layers."""
+    """Leave out the markers, which do not describe the tensors after reading, and note rotated layers."""
     tensors = {name: spec for name, spec in index.tensors.items() if name.rpartition(".")[2] != SCALED}
     notes = tuple(
         Problem(

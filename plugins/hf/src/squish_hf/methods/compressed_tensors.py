@@ -12,7 +12,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts
 from squish_core.api import ErrorCode, FormatError, SquishError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods import compressed_formats as formats
-from squish_hf.methods.base import CACHE, Method
+from squish_hf.methods.method import CACHE, Method
 from squish_hf.methods.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
 from squish_hf.methods.unsupported import refuse_marlin
 
@@ -50,7 +50,7 @@ class Targets:
     modules: Collection[str] = ()
 
     def is_class(self, target: str) -> bool:
-        """Whether a target is the name of a class: without dots, and not one of the outermost modules."""
+        """Return whether a target is the name of a class: without dots, and not one of the outermost modules."""
         return "." not in target and target not in self.modules
 
     def of(self, layer: str) -> tuple[Group, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from squish_core.api import CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, Wrapper
 
 H4 = np.array([[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], np.float32)
-"""The regular Hadamard matrix of order 4: symmetric, and its own inverse but for a factor of 4."""
+"""The regular Hadamard matrix of order 4: symmetric, and its own inverse except for a factor of 4."""
 LARGEST = 4**8
 
 
@@ -53,7 +53,7 @@ class ConvRot(Wrapper):
 
 
 def rotated(rows: np.ndarray) -> np.ndarray:
-    """Rows [n, 4**k] times the normalized regular Hadamard matrix."""
+    """Multiply rows [n, 4**k] by the normalized regular Hadamard matrix."""
     group = rows.shape[-1]
     values, step = rows, 1
     while step < group:  # a factor of the Kronecker product for each base-4 digit of the column

@@ -31,7 +31,7 @@ GLOBAL_SCALE = {PACKED: "divide", MODELOPT: "multiply"}
 ROWS, MODELOPT_BLOCK = (1, 0), (128, 128)
 FLOAT4 = "W4A16_NVFP4"
 AWQ: dict[str, object] = {"quant_algo": "NVFP4_AWQ", "group_size": 16, "has_zero_point": False, "pre_quant_scale": True}
-"""What ModelOpt declares for NVFP4 with scales of inputs."""
+"""ModelOpt's declaration of NVFP4 with scales of inputs."""
 
 
 @frozen(order=True)
@@ -69,7 +69,7 @@ class Form:
     setting: Setting = Setting("", 8, 0)
     algorithm: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
-    """Role -> shape of a stored part, where it is another one than the codec's."""
+    """Role -> shape of a stored part, if it differs from the codec's."""
 
 
 _FLOAT4 = {
@@ -229,7 +229,7 @@ def _algorithms(codecs: Mapping[str, CodecSpec], scaled: bool) -> dict[str, Any]
         for layer, form in forms.items()
         if form
     }
-    if scaled:  # the other layers' scales are in the norms before them, so all are of one algorithm
+    if scaled:  # the norms before the other layers contain their scales, so all have one algorithm
         settings = {layer: AWQ if own["quant_algo"] == FLOAT4 else own for layer, own in settings.items()}
     first = next(iter(settings.values()))
     if all(setting == first for setting in settings.values()):

@@ -9,7 +9,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
-from squish_hf.methods.base import CACHE, Method
+from squish_hf.methods.method import CACHE, Method
 
 WEIGHT, FUSED = ".weight", ""
 SUFFIXES = (".weight_scale_inv", ".weight_scale")
@@ -21,7 +21,7 @@ BESIDE = (
 )  # fmt: skip
 EXPONENTS, FOUR_BITS, MXFP8 = "f8_e8m0", "i8", [1, 32]
 USUAL = (128, 128)
-"""The block that Transformers and DeepSeek assume where none is declared."""
+"""The block that Transformers and DeepSeek assume if none is declared."""
 WHOLE = ((1, 0), (0, 1), (0, 0))
 """Blocks that need no declaration: rows, columns, matrices."""
 

@@ -12,8 +12,8 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Problem, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods.act_order import ActOrder
-from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.fp8 import other_parts
+from squish_hf.methods.method import CACHE, Method
 from squish_hf.methods.unsupported import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
@@ -49,7 +49,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 
 def _first_zeros_are_the_middle(declared: Declared, files: CheckpointFiles) -> bool:
-    """Whether the first zero points are half the range of codes, without version 1's subtraction of 1.
+    """Return whether the first zero points are half the range of codes, without version 1's subtraction of 1.
 
     Engines ignore the zero points of a symmetric checkpoint, so such files, whose version is wrong, work there.
     """

@@ -1,4 +1,4 @@
-"""HQQ: half-quadratic codes in groups; each layer's settings are tensors beside them."""
+"""HQQ: half-quadratic codes in groups; each layer's settings are tensors next to them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec, check_shape, dtypes
 from squish_hf.declaration import Declared, refuse
-from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import other_parts
+from squish_hf.methods.method import Method
 from squish_hf.methods.unsupported import SAVE
 
 SETTINGS = (

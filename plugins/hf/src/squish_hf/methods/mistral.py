@@ -7,14 +7,14 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, require_part
 
 from squish_core.api import TensorSpec
 from squish_hf.declaration import Declared
-from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import WEIGHT, block_of, float8
+from squish_hf.methods.method import Method
 
 SUFFIXES = (".qscale_weight",)
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """Read what vLLM and llama.cpp read by name: `weight * qscale_weight`; `qscale_act` is of the activations.
+    """Read what vLLM and llama.cpp read by name: `weight * qscale_weight`; `qscale_act` belongs to the activations.
 
     Source: `mistral_mapping` of vLLM, models/llama.py; `dequant_model` of llama.cpp, convert_hf_to_gguf.py.
     """

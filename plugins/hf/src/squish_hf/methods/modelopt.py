@@ -10,9 +10,9 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
-from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.compressed_formats import FLOATS, exponents
 from squish_hf.methods.fp8 import FUSED, WEIGHT, block_of, float8, other_parts
+from squish_hf.methods.method import CACHE, Method
 
 SUFFIXES = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
 BESIDE = (*CACHE, ".input_scale", "_input_scale")
@@ -74,7 +74,7 @@ def _layers(declared: Declared, files: CheckpointFiles) -> Mapping[str, Any]:
 
 
 def _group_algorithm(weights: Any) -> str | None:
-    """Return the algorithm of a group's weights: what ModelOpt's `convert_hf_quant_config_format` makes of it."""
+    """Return the algorithm of a group's weights, as ModelOpt's `convert_hf_quant_config_format` does."""
     if not isinstance(weights, dict):
         return None
     kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
@@ -82,7 +82,7 @@ def _group_algorithm(weights: Any) -> str | None:
 
 
 def _float8_algorithm(parts: StoredParts) -> str | None:
-    """Return the algorithm of float8 codes that no list names, such as embeddings beside NVFP4."""
+    """Return the algorithm of float8 codes outside the list of layers, such as embeddings next to NVFP4."""
     weight = parts.get(".weight")
     if weight is None or weight.dtype not in FLOAT8_DTYPES:
         return None
@@ -190,4 +190,4 @@ ALGORITHMS: dict[str, Callable[[str, StoredParts], TensorSpec]] = {
     "FP8_PB_WO": _fp8_blocks,
     FP8_BLOCKS: _fp8_inverse,
 }
-"""`quant_algo` -> reader of a weight. Those with AWQ or SQ store a scale of the inputs beside some layers."""
+"""`quant_algo` -> reader of a weight. Those with AWQ or SQ store a scale of the inputs with some layers."""

@@ -7,13 +7,13 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
 from squish_hf.declaration import Declared
-from squish_hf.methods.base import Method
+from squish_hf.methods.method import Method
 
 SUFFIXES = ("_blocks", "_scales")
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """Read `quant_method` mxfp4. The tensor is [experts, out, in] like stored; Transformers uses the transpose."""
+    """Read `quant_method` mxfp4. The tensor is [experts, out, in], as stored; Transformers uses the transpose."""
     return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, bases=("",))
 
 

@@ -1,4 +1,4 @@
-"""torchao: the arrays of a tensor class, whose name and block size the metadata of the file state."""
+"""torchao: the arrays of a tensor class; the metadata of the file states its name and block size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import Codec, CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
 from squish_hf.declaration import Declared, refuse
-from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import other_parts
+from squish_hf.methods.method import Method
 from squish_hf.methods.unsupported import SAVE
 
 CODES, SCALE, ZEROS = "_weight_qdata", "_weight_scale", "_weight_zero_point"

@@ -1,4 +1,4 @@
-"""What llama.cpp takes for a key that a GGUF does not state, or that it requires: for `check-model` and conversion.
+"""llama.cpp's default for each GGUF key, and the keys that it requires; `check-model` and conversion use them.
 
 Source: `load_hparams` in src/llama-model.cpp, `load_arch_hparams` in src/models/*.cpp, src/llama-hparams.h and
 `llama_vocab::impl::load` in src/llama-vocab.cpp, as in the source package of xllamacpp 2026.10.11549.
@@ -12,17 +12,17 @@ from typing import Any, Final
 
 
 class Absent(Enum):
-    """Instead of a default: without the key, llama.cpp does not load the model."""
+    """Marks a key without a default: llama.cpp does not load a model without it."""
 
     REQUIRED = "required"
 
 
 REQUIRED: Final = Absent.REQUIRED
 Keys = Callable[[str], Any]
-"""The value of another key of the same file, stated or by default; None if it is missing."""
+"""Looks up another key of the same file: its value or default; None without either."""
 TYPE, LINEAR, FACTOR, OLD_FACTOR = "rope.scaling.type", "linear", "rope.scaling.factor", "rope.scale_linear"
 SOFTMAX, SIGMOID = 1, 2
-"""llama.cpp's numbers of gating functions."""
+"""llama.cpp's numbers for gating functions."""
 
 
 def _same(name: str) -> Callable[[Keys], Any]:
@@ -34,7 +34,7 @@ def _quotient(whole: Any, part: Any) -> int | None:
 
 
 def _head_size(keys: Keys) -> int | None:
-    heads = keys("attention.head_count")  # one number, or one a layer
+    heads = keys("attention.head_count")  # one number, or one for each layer
     return _quotient(keys("embedding_length"), heads[0] if isinstance(heads, Sequence) and len(heads) else heads)
 
 
@@ -48,12 +48,12 @@ def _expert_size(keys: Keys) -> int | None:
 
 
 def _dense_size(keys: Keys) -> Any:
-    """The size of the dense layers before those with experts; any, where there are none."""
+    """Return the size of the dense layers before the first layer with experts; without dense layers, any size."""
     return REQUIRED if keys("leading_dense_block_count") else keys("expert_feed_forward_length")
 
 
 def _query_rank(keys: Keys) -> Any:
-    """The rank of queries, which llama.cpp does not read for the numbers of layers of the models without one."""
+    """Return the rank of queries; llama.cpp recognizes models without one by their number of layers."""
     layers, tokens = keys("block_count"), keys("vocab_size")
     return 0 if layers in (26, 27) or (layers == 48 and tokens == 128256) else REQUIRED
 
@@ -74,7 +74,7 @@ COMMON: Mapping[str, Any] = {
     "context_length": REQUIRED,
     "embedding_length": REQUIRED,
     "block_count": REQUIRED,
-    # llama.cpp takes 0 for these two, and then refuses the tensors of every model that has them
+    # llama.cpp defaults these two to 0, and then refuses the tensors of every model that has them
     "feed_forward_length": REQUIRED,
     "attention.head_count": REQUIRED,
     "attention.head_count_kv": _same("attention.head_count"),
@@ -97,7 +97,7 @@ COMMON: Mapping[str, Any] = {
     "nextn_predict_layers": 0,
     "vocab_size": None,
 }
-"""Keys of every architecture, without its name; None: nothing is there. A scaling factor of 0 is none, like 1."""
+"""Keys of every architecture, without its name. None: no default. A scaling factor of 0 means no scaling, like 1."""
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
@@ -129,7 +129,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
         "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
         "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,
-        "rope.dimension_count": REQUIRED,  # llama.cpp takes the whole key, and stops: no row is left without rotation
+        "rope.dimension_count": REQUIRED,  # llama.cpp rotates the whole key, then finds no rows without rotation
     },
     "gpt2": NORM,
     "gpt-oss": {
@@ -176,7 +176,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "olmoe": {**RMS, **EXPERTS},
     "gemma": RMS,
 }  # fmt: skip
-"""Keys of an architecture, over those of every one."""
+"""Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"tokens": REQUIRED, "merges": REQUIRED, "pre": "default", "bos_token_id": 11, "eos_token_id": 11},
     "llama": {
@@ -185,25 +185,25 @@ TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
     },
     "gemma4": {"tokens": REQUIRED, "merges": REQUIRED},
 }  # fmt: skip
-"""`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id beyond the vocabulary counts as not stated."""
+"""`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id outside the vocabulary counts as absent."""
 
 
-OBEYED = (
+EFFECTIVE = (
     "attention.causal", "attention.sliding_window", "attention.sliding_window_pattern", "rope.scaling.finetuned",
     "rope.freq_base_swa", "attention.temperature_scale", "decision.block_count",
 )  # fmt: skip
-"""Keys that change the result and that few families have a setting for."""
+"""Keys that change the result, but are settings of few families."""
 
 
 class LoadedKeys:
-    """The keys of an architecture as llama.cpp has them after it has read a GGUF.
+    """The keys of an architecture after llama.cpp has filled in its defaults.
 
     Parameters
     ----------
     architecture
-        What `general.architecture` says.
+        The value of `general.architecture`.
     meta
-        The keys of the file, plain or `Typed`.
+        The keys of the file, with bare or `Typed` values.
 
     Examples
     --------
@@ -219,39 +219,39 @@ class LoadedKeys:
         self._defaults = {**COMMON, **ARCHITECTURES.get(architecture, {})}
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a key, without the architecture: stated, a default, or REQUIRED. None: neither is known."""
+        """Return a key's value, its default or REQUIRED; None without any of them. Names omit the architecture."""
         if self.states(name):
             stored = self._meta[f"{self.architecture}.{name}"]
             return getattr(stored, "value", stored)
         default = self._defaults.get(name)
-        return default(self._known) if callable(default) else default
+        return default(self._value_or_none) if callable(default) else default
 
-    def _known(self, name: str) -> Any:
+    def _value_or_none(self, name: str) -> Any:
         value = self[name]
         return None if value is REQUIRED else value
 
     def states(self, name: str) -> bool:
-        """Whether the file itself has the key."""
+        """Return whether the file has the key."""
         return f"{self.architecture}.{name}" in self._meta
 
-    def is_nothing(self, name: str) -> bool:
-        """Whether a key has the value 0 where 0, like its absence, means that there is no such thing."""
+    def is_disabled(self, name: str) -> bool:
+        """Return whether a key is 0, and 0 means the same as its absence."""
         default = self._defaults.get(name)
         return type(default) in (int, float) and default == 0 and self[name] == 0
 
     def inexpressible(self, read: Collection[str]) -> tuple[str, ...]:
-        """Keys beyond those in `read` whose values differ from the only ones that a config.json can mean."""
-        names = [name for name in OBEYED if name in self._defaults and name not in read and self.states(name)]
+        """Return the keys not in `read` whose values no config.json can express."""
+        names = [name for name in EFFECTIVE if name in self._defaults and name not in read and self.states(name)]
         return tuple(name for name in names if not self._is_default(name))
 
     def _is_default(self, name: str) -> bool:
         default = self._defaults[name]
-        default, value = default(self._known) if callable(default) else default, self[name]
+        default, value = default(self._value_or_none) if callable(default) else default, self[name]
         if name.endswith("_pattern") and not isinstance(value, int):  # whether each layer has a window
             value, default = [*map(bool, value)], [layer % default < default - 1 for layer in range(len(value))]
         return bool(value == default)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The full names of the keys without which llama.cpp does not load the model."""
+        """The full names of the absent keys that llama.cpp requires."""
         return tuple(f"{self.architecture}.{name}" for name in self._defaults if self[name] is REQUIRED)

@@ -1,4 +1,4 @@
-"""A table of settings and their GGUF keys. f32 numbers are read back as short decimals."""
+"""A table of settings and their GGUF keys. f32 values are read as their shortest decimals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MIXTURE = {
 
 
 def shortest(value: float) -> float:
-    """The shortest decimal that gives the same f32.
+    """Return the shortest decimal that gives the same f32.
 
     >>> shortest(9.999999747378752e-06)
     1e-05
@@ -61,7 +61,7 @@ def shortest(value: float) -> float:
 
 
 def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any]) -> dict[str, Typed]:
-    """The GGUF keys for settings; settings without a value are omitted."""
+    """Return the GGUF keys for settings; settings without a value are omitted."""
     entries = {}
     for key in keys:
         value = settings.get(key.hf)
@@ -72,15 +72,17 @@ def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in GGUF keys, with llama.cpp's defaults for absent ones; FormatError if one is missing, has the
-    wrong type, or contradicts another."""
+    """Return the settings in GGUF keys, with llama.cpp's defaults for absent ones.
+
+    FormatError if a key is missing, has the wrong type, or contradicts another.
+    """
     loaded = LoadedKeys(architecture, meta)
     settings: dict[str, Any] = {}
-    for key in sorted(keys, key=lambda key: not loaded.states(key.gguf)):  # what the file states comes first
+    for key in sorted(keys, key=lambda key: not loaded.states(key.gguf)):  # keys in the file come first
         name, value = f"{architecture}.{key.gguf}", loaded[key.gguf]
         if value is REQUIRED or (value is None and key.required):
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
-        if value is None or (not key.required and (loaded.is_nothing(key.gguf) or _is_unstated(loaded, key))):
+        if value is None or (not key.required and (loaded.is_disabled(key.gguf) or _is_unstated(loaded, key))):
             continue
         value = ([value] if isinstance(value, int) else value) if key.type == SIZES_LIST else _single(value)
         _check(key, name, value)
@@ -97,12 +99,12 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
 
 
 def _is_unstated(loaded: LoadedKeys, key: Key) -> bool:
-    """Whether a switch has its default, which config.json need not state either."""
+    """Return whether a switch is absent, so that config.json need not state it either."""
     return key.type == "bool" and not loaded.states(key.gguf)
 
 
 def _single(value: Any) -> Any:
-    """The number that an array with one for each layer repeats; anything else as it is."""
+    """Return the number that an array repeats for every layer; any other value unchanged."""
     numbers = _sizes(value) or ()
     return numbers[0] if numbers and all(number == numbers[0] for number in numbers) else value
 
@@ -146,7 +148,7 @@ def _stored(key: Key, name: str, value: Any) -> Any:
 
 
 def _sizes(value: Any) -> list[Any] | None:
-    """The sizes in a list or an array; None for anything else."""
+    """Return the sizes in a list or an array; None for anything else."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return None
     return [each.item() if isinstance(each, np.generic) else each for each in value]
@@ -171,4 +173,4 @@ _TYPES = {
     "u32": (_is_u32, "is not a size", "an integer from 0 to 4294967295"),
     "f32": (_is_positive_f32, "is not a positive number", "a positive f32"),
 }
-"""Type of a key -> test of a value, and what an error says if it fails."""
+"""Type of a key -> test of a value, and message and expected value of its error."""

@@ -1,5 +1,5 @@
-"""What mlx-lm reads of the models that Squish does not know: settings under its own names, settings that it requires,
-and what it refuses or computes otherwise. The oracle `test_models_carried_oracle.py` holds each line against mlx-lm."""
+"""mlx-lm's settings for models without a family in Squish: their names, the required ones, and what mlx-lm refuses or
+computes differently. The oracle `test_models_carried_oracle.py` compares each line with mlx-lm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = object()
 
 
 def _rope(name: str, *layers: str) -> Setting:
-    """A value of `rope_parameters`, or of those for a kind of layers."""
+    """Return a getter for a value of `rope_parameters`, or of those for one kind of layer."""
 
     def value(part: Config, config: Config) -> Any:
         parameters = part["rope_parameters"]
@@ -36,7 +36,7 @@ def _key(name: str) -> Setting:
 
 
 def _are(name: str, kind: str, as_type: type = bool) -> Setting:
-    """For each layer, whether it is of a kind."""
+    """Return a getter that tells for each layer whether it has this kind."""
     return lambda part, config: [as_type(each == kind) for each in part[name]]
 
 
@@ -49,7 +49,7 @@ def _dense_layers(part: Config, config: Config) -> int:
 
 
 def _no_window(part: Config, config: Config) -> int | None:
-    """The window of all layers, if every text fits into it."""
+    """Return the window of all layers if every text fits into it."""
     window = part["sliding_window"]
     return window if window >= part["max_position_embeddings"] else None
 
@@ -59,7 +59,7 @@ def _rotary_size(part: Config, config: Config) -> int:
 
 
 def _linear_attention(part: Config, config: Config) -> dict[str, Any]:
-    """Kimi Linear's layers, counted from 1."""
+    """Return Kimi Linear's layers, counted from 1."""
     kinds = dict(enumerate(part["layer_types"], 1))
     return {
         "kda_layers": [number for number, kind in kinds.items() if kind == "linear_attention"],
@@ -70,13 +70,13 @@ def _linear_attention(part: Config, config: Config) -> dict[str, Any]:
     }
 
 
-def _plain_longrope(part: Config, config: Config) -> dict[str, Any]:
-    """A scaling that scales nothing."""
+def _unit_longrope(part: Config, config: Config) -> dict[str, Any]:
+    """Return a longrope scaling without an effect."""
     return {"type": "longrope", "original_max_position_embeddings": part["max_position_embeddings"]}
 
 
 def _global(name: str) -> Setting:
-    """A setting of Gemma 4's layers with full attention."""
+    """Return a getter for a setting of Gemma 4's layers with full attention."""
 
     def value(part: Config, config: Config) -> Any:
         return next(each[name] for each in part["per_layer_config"].values() if name in each)
@@ -119,13 +119,13 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
         "swa_head_dim": _key("head_dim"), "swa_v_head_dim": _key("v_head_dim"),
         "partial_rotary_factor": _rope("partial_rotary_factor", "full_attention"),
     },
-    "minicpm3": {"rope_scaling": _plain_longrope},
+    "minicpm3": {"rope_scaling": _unit_longrope},
     "minimax_m2": {"shared_intermediate_size": 0, "rotary_dim": _rotary_size},
     "qwen3_vl_moe": {f"{PART}.norm_topk_prob": True},
     "solar_open": {"intermediate_size": _key("moe_intermediate_size"), "first_k_dense_replace": 0,
                    "partial_rotary_factor": 1.0, "use_qk_norm": False},
 }  # fmt: skip
-"""Model type -> settings that Transformers 5 implies, or keeps elsewhere: constants, or how they are computed."""
+"""Model type -> settings that Transformers 5 implies or stores elsewhere: constants or functions."""
 RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "exaone4": {"sliding_window_pattern": lambda every: "L" * (every - 1) + "G" if isinstance(every, int) else every},
     "granitemoehybrid": {
@@ -133,7 +133,7 @@ RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
                                       for each in kinds] if isinstance(kinds, list) else kinds,
     },
 }  # fmt: skip
-"""Model type -> settings whose values Transformers 5 spells otherwise."""
+"""Model type -> settings whose values Transformers 5 spells differently."""
 USUAL = frozenset((
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "rms_norm_eps", "num_key_value_heads", "rope_theta", "max_position_embeddings", "tie_word_embeddings",
@@ -255,7 +255,7 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
     "phimoe": {"attention_bias": True, "lm_head_bias": True},
     "recurrent_gemma": {"num_key_value_heads": 1, "rope_theta": 10000.0},
 }  # fmt: skip
-"""Model type -> settings of which mlx-lm has one value, whatever config.json states."""
+"""Model type -> settings that mlx-lm fixes to one value, regardless of config.json."""
 UNREAD: Mapping[str, str] = {
     "kimi_k25": "language_model.model.blocks.*",
     "kimi_linear": "*.block_sparse_moe.down_proj.weight",
@@ -266,19 +266,19 @@ UNREAD: Mapping[str, str] = {
     "olmo_hybrid": "*.attention_layer_norm.weight",
     "qwen3_5_moe": "*.mlp.experts.0.*",
 }
-"""Model type -> names with which Transformers 5 saves tensors that mlx-lm has under other names, or not at all."""
+"""Model type -> Transformers 5's names of tensors that mlx-lm names differently or does not have."""
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}
-"""Model type -> names of tensors without which mlx-lm does not load the model."""
+"""Model type -> names of tensors that mlx-lm requires."""
 SHAPED: Mapping[str, tuple[str, str]] = {
     "qwen3_vl_moe": ("*.mlp.experts.down_proj", "moe_intermediate_size"),
 }
 """Model type -> names of stacks of matrices, and the number of their rows in mlx-lm; elsewhere they are transposed."""
 IGNORED: Mapping[str, str] = {"ernie4_5_moe": "*.moe_statics.e_score_correction_bias"}
-"""Model type -> names of tensors that mlx-lm leaves out of the computation."""
+"""Model type -> names of tensors that mlx-lm does not compute with."""
 
 
 def mlx_config(config: Config) -> dict[str, Any]:
-    """The settings of a model as mlx-lm reads them, beside its own."""
+    """Return the settings of a model, with those that mlx-lm reads added."""
     kind = config["model_type"]
     spelled = both_spellings(config)
     if isinstance(spelled.get(PART), dict):
@@ -297,7 +297,7 @@ def mlx_config(config: Config) -> dict[str, Any]:
 
 
 def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
-    """Why mlx-lm does not load a model of these settings, as `mlx_config` spells them, or computes another; or ""."""
+    """Return why mlx-lm does not load a model with these settings of `mlx_config`, or computes another; or ""."""
     kind = config["model_type"]
     absent = [name for name in REQUIRED.get(kind, ()) if name not in config]
     if absent:
@@ -323,21 +323,21 @@ def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
 
 
 def ignored_tensors(config: Config, tensors: Iterable[str]) -> tuple[str, ...]:
-    """A note about tensors that mlx-lm does not compute with."""
+    """Return a note about tensors that mlx-lm does not compute with."""
     pattern = IGNORED.get(config["model_type"], "")
     found = [name for name in tensors if fnmatchcase(name, pattern)]
     return (f"mlx-lm ignores {len(found)} tensors, such as {found[0]}",) if found else ()
 
 
 def _place(config: Config, place: str) -> tuple[Any, str]:
-    """The part of a config that has a setting, and its name there; None for a part that is not an object."""
+    """Return the part of a config that has a setting, and its name in it; None if the part is not an object."""
     name = place.removeprefix(f"{PART}.")
     part = config.get(PART) if name != place else config
     return (part if isinstance(part, dict) else None), name
 
 
 def _value(setting: Any, part: Config, config: Config) -> Any:
-    """A setting's value; UNKNOWN where the config is not as Transformers 5 spells it."""
+    """Return a setting's value; UNKNOWN if the config does not have Transformers 5's spelling."""
     if not callable(setting):
         return setting
     try:

@@ -22,21 +22,21 @@ _YARN = {
     "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
 }  # fmt: skip
 _ASSUMED = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
-"""What llama.cpp takes for these settings of YaRN, whatever a GGUF states."""
+"""llama.cpp's values for these settings of YaRN, regardless of the GGUF."""
 SCALING = "rope.scaling."
 DYNAMIC = "dynamic"
-"""A scaling that begins at `max_position_embeddings` tokens; llama.cpp has none."""
+"""A scaling that starts at `max_position_embeddings` tokens, which llama.cpp lacks."""
 Scaling = Mapping[str, Any]
 
 
 def rope_kind(scaling: Scaling | None) -> str:
-    """The kind of a scaling, under either key; "" for none."""
+    """Return the kind of a scaling, under either key; "" for none."""
     kind = (scaling or {}).get("rope_type", (scaling or {}).get("type"))
     return "" if kind in (None, "default") else str(kind)
 
 
 def ignored_scaling(settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
-    """Settings of the scaling that the engine of a layout ignores, as notes."""
+    """Return settings of the scaling that the engine of a layout ignores, as notes."""
     scaling, kind = settings.get("rope_scaling") or {}, rope_kind(settings.get("rope_scaling"))
     notes = []
     if layout == "gguf" and kind == DYNAMIC:
@@ -53,7 +53,7 @@ def ignored_scaling(settings: Mapping[str, Any], layout: str) -> tuple[str, ...]
 
 
 def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
-    """GGUF's keys and tensors for the scaling in the settings; FormatError for a kind that GGUF cannot store."""
+    """Return GGUF's keys and tensors for the scaling in the settings; FormatError for a kind that GGUF cannot store."""
     scaling = settings.get("rope_scaling")
     kind = rope_kind(scaling)
     if not kind or kind == DYNAMIC:
@@ -95,8 +95,10 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
 def rope_settings(
     keys: LoadedKeys, vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], FormatError | None]:
-    """The settings for the scaling that llama.cpp applies with GGUF's keys and tensors: `rope_scaling` and related
-    ones. With them an error, if no config.json can express the scaling; FormatError for keys that are not valid."""
+    """Return `rope_scaling` and related settings for the scaling in GGUF's keys and tensors, as llama.cpp applies it.
+
+    The second result is the error if no config.json can express the scaling. FormatError for invalid keys.
+    """
     stored = _scaling_keys(keys)
     try:
         return _scaling_settings(stored, keys.architecture, vectors, settings), None
@@ -105,7 +107,7 @@ def rope_settings(
 
 
 def _scaling_keys(keys: LoadedKeys) -> dict[str, Any]:
-    """The keys of a scaling, checked; where YaRN's settings are not stated, they are omitted."""
+    """Return the checked keys of a scaling, without settings of YaRN that the file omits."""
     names = ("type", "factor", "original_context_length", "attn_factor", *_YARN.values())
     stored = {name: value for name in names if (value := keys[f"{SCALING}{name}"]) not in (None, REQUIRED)}
     for name, value in stored.items():
@@ -126,7 +128,7 @@ def _scaling_settings(
     stored: Mapping[str, Any], architecture: str, vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     kind, key = stored["type"], f"{architecture}.{SCALING}"
-    factor = 1.0 if kind == "none" else shortest(stored["factor"]) or 1.0  # llama.cpp reads 0 as none
+    factor = 1.0 if kind == "none" else shortest(stored["factor"]) or 1.0  # 0 means no scaling in llama.cpp
     if kind == "longrope" or LONG in vectors:
         if LONG not in vectors or SHORT not in vectors:
             raise FormatError(
@@ -153,10 +155,10 @@ def _scaling_settings(
     return {"rope_scaling": scaling}
 
 
-def _refuse_factor(factor: float, key: str, beside: str) -> None:
+def _refuse_factor(factor: float, key: str, other: str) -> None:
     if factor != 1:
         raise FormatError(
-            f"is beside {beside}, and config.json has one kind of scaling",
+            f"cannot be combined with {other}: config.json has one kind of scaling",
             part=f"{key}factor",
             code=ErrorCode.ROPE,
             expected="none, or 1",
@@ -167,7 +169,7 @@ def _refuse_factor(factor: float, key: str, beside: str) -> None:
 def _longrope_settings(
     stored: Mapping[str, Any], vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings of longrope; engines of folders compute the factor of attention that a GGUF states."""
+    """Return the settings of longrope, with an attention factor only if engines of folders would compute another."""
     scaling: dict[str, Any] = {
         "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
         "short_factor": list(map(shortest, vectors[SHORT].tolist())),
@@ -179,12 +181,12 @@ def _longrope_settings(
 
 
 def attention_factor(length: int, original: int) -> float:
-    """The factor of attention with which longrope extends a model of `original` tokens to `length`."""
+    """Return the attention factor with which longrope extends a model of `original` tokens to `length`."""
     return math.sqrt(1 + math.log(length / original) / math.log(original)) if length > original > 1 else 1.0
 
 
 def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
-    """The factors by which llama.cpp divides the frequencies, f32, one for each pair of a head."""
+    """Return the f32 factors by which llama.cpp divides the frequencies, one for each pair of a head."""
     factor, low, high = (float(_number(scaling, name)) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     original = float(_number(scaling, "original_max_position_embeddings"))
     wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
@@ -195,9 +197,9 @@ def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
 
 
 def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str, Any]:
-    """The scaling that produces these factors; FormatError if none does.
+    """Return the scaling that produces these factors; FormatError if none does.
 
-    Llama's own numbers if they fit, else the solution of the equations for a `low_freq_factor` of 1.
+    Llama's published numbers if they fit, otherwise the solution for a `low_freq_factor` of 1.
     """
     if factors.shape != (head_dim // 2,) or not np.all(np.isfinite(factors)):
         raise FormatError(
@@ -223,7 +225,7 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
 
 
 def _solved(factors: np.ndarray, factor: float, theta: float, head_dim: int) -> list[dict[str, Any]]:
-    """Numbers that produce two of the factors between 1 and the largest."""
+    """Return settings that produce two of the factors between 1 and the largest."""
     wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     between = np.flatnonzero((factors > 1 + CLOSE) & (factors < factor * (1 - CLOSE)))
     if len(between) < 2:

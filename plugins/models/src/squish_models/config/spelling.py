@@ -1,4 +1,4 @@
-"""`config.json` in the old spelling, which all engines read, from either spelling."""
+"""Converts a `config.json` in either spelling to the old spelling, which all engines read."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
 MULTIMODAL = "mrope"
-"""A kind of rotary positions that makes no difference in text."""
+"""A kind of rotary positions that equals the default for text."""
 
 
 def has_other_parts(config: Mapping[str, Any]) -> bool:
-    """Whether a config describes a multimodal model."""
+    """Return whether a config describes a multimodal model."""
     return "text_config" in config or any(key in config for key in OTHERS)
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the text part: `text_config` of a multimodal model, over the settings around it.
+    """Return the settings of the text part; `text_config` of a multimodal model overrides the outer settings.
 
-    Whether the embeddings are tied is a setting of the whole model: Transformers ties its head, not the text part's.
+    Only the outer setting decides whether embeddings are tied: Transformers ties the head of the whole model.
     """
     inner = config.get("text_config")
     if not isinstance(inner, dict):
@@ -39,7 +39,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:
-    """The same settings with the keys of older engines; `experts` is their name for the number of experts."""
+    """Return the settings with the keys of older engines; `experts` is their key for the number of experts."""
     spelled = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
     for new, old in RENAMED.items():
         if config.get(new) is not None:
@@ -59,7 +59,7 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
 
 
 def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an unknown model with the keys of older engines besides its own, in each of its parts."""
+    """Return the settings of an unknown model, with the keys of older engines added in each of its parts."""
     own = {
         key: both_spellings(value) if key == "text_config" and isinstance(value, dict) else value
         for key, value in config.items()
@@ -73,7 +73,7 @@ def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
-    """`rope_parameters` as `rope_theta` and `rope_scaling`; the local layers' ones are separate."""
+    """Spell `rope_parameters` as `rope_theta` and `rope_scaling`; local layers have their own key."""
     if not isinstance(parameters, dict):
         return
     if isinstance(parameters.get(FULL), dict):
@@ -81,7 +81,7 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
         if isinstance(local, dict) and "rope_theta" in local:
             spelled.setdefault("rope_local_base_freq", local["rope_theta"])
         parameters = parameters[FULL]
-    if "rope_theta" in parameters:  # it counts in Transformers 5, which may keep an old default beside it
+    if "rope_theta" in parameters:  # Transformers 5 uses this one, and may leave an old default next to it
         spelled["rope_theta"] = parameters["rope_theta"]
     if "partial_rotary_factor" in parameters:
         spelled.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
@@ -94,7 +94,7 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
 
 
 def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
-    """`layer_types` as `sliding_window_pattern`; FormatError if they do not repeat like this."""
+    """Spell `layer_types` as `sliding_window_pattern`; FormatError if they do not repeat in a pattern."""
     if not isinstance(kinds, list) or SLIDING not in kinds or "sliding_window_pattern" in spelled:
         return
     if FULL not in kinds:

@@ -1,6 +1,5 @@
 """Tokenizers between the files of a Hugging Face folder and GGUF's metadata."""
 
-from .base import Kind, SpecialTokens, Tokenizer, Vocabulary
 from .content import FILES, Content, describes_tokenizer, parse_files
 from .files import EncodedFiles, generation_config, huggingface_content, huggingface_files
 from .gguf import (
@@ -15,6 +14,7 @@ from .gguf import (
     stored_tokens,
 )
 from .huggingface import CONFIG_KEYS, check_huggingface, read_content, read_huggingface
+from .vocabulary import Kind, SpecialTokens, Tokenizer, Vocabulary
 
 __all__ = [
     "CONFIG_KEYS", "FILES", "HUGGINGFACE", "Content", "EncodedFiles", "Kind", "SpecialTokens", "Tokenizer",

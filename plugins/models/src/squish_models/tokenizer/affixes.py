@@ -1,4 +1,4 @@
-"""The tokens that a tokenizer puts around a text, and what llama.cpp's keys can say of them: one token on each side."""
+"""The tokens that a tokenizer adds around a text; llama.cpp's keys can express one on each side."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Steps = Sequence[Any]
 
 @frozen
 class Affixes:
-    """What the template of a tokenizer.json puts around a text, as texts of tokens.
+    """The tokens that the template of a tokenizer.json adds around a text, as strings.
 
     Parameters
     ----------
     before, after
-        Around one text.
+        Tokens before and after one text.
     between
-        Between two texts, apart from what surrounds each; None if the template of pairs does not say.
+        Tokens between two texts, without those around each; None if the template of pairs does not state them.
     """
 
     before: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Affixes:
 
 
 def affixes_of(stored: Mapping[str, Any]) -> Affixes:
-    """What the post-processor of a tokenizer.json puts around a text."""
+    """Return the tokens that the post-processor of a tokenizer.json adds around a text."""
     processor = stored.get("post_processor") or {}
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
     template = next((step for step in steps if isinstance(step, dict) and step.get("type") == "TemplateProcessing"), {})
@@ -46,7 +46,7 @@ def affixes_of(stored: Mapping[str, Any]) -> Affixes:
 
 
 def _pieces(steps: Steps) -> Iterator[tuple[str, str]]:
-    """The steps of a template: "Sequence" with A or B, and "SpecialToken" with its text."""
+    """Yield the steps of a template: "Sequence" with A or B, and "SpecialToken" with its text."""
     for step in steps:
         for kind in ("Sequence", "SpecialToken"):
             if isinstance(step, dict) and kind in step:
@@ -54,7 +54,7 @@ def _pieces(steps: Steps) -> Iterator[tuple[str, str]]:
 
 
 def _between(pair: list[tuple[str, str]], before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What is between the texts of a pair; None if anything but one token is around them, or nothing is between."""
+    """Return the tokens between two texts; None without any, or if more than one token is before or after the pair."""
     first, last = (("SpecialToken", each[0]) if each else None for each in (before, after[-1:]))
     rest = pair[1 if pair and pair[0] == first else 0 : len(pair) - (1 if pair and pair[-1] == last else 0)]
     if len(rest) < 3 or rest[0] != ("Sequence", "A") or rest[-1] != ("Sequence", "B"):
@@ -63,12 +63,12 @@ def _between(pair: list[tuple[str, str]], before: tuple[str, ...], after: tuple[
 
 
 def adds_separator(affixes: Affixes, ends: Sequence[str | None]) -> bool | None:
-    """Whether llama.cpp is to put a separator between two texts, by the rule of its converter; None: not stated.
+    """Return whether llama.cpp should add a separator between two texts, by its converter's rule; None if unknown.
 
     Parameters
     ----------
     affixes
-        What is put around a text.
+        The tokens around a text.
     ends
         The texts of the separator and of eos.
     """

@@ -46,7 +46,7 @@ class Content:
         return [*self.values, *(("tokenizer.model",) if self.pieces is not None else ()), *self.templates]
 
     def select(self, names: Container[str]) -> Content:
-        """The content of these files alone."""
+        """Return the content of these files alone."""
         return Content(
             values=LazyAssets((name for name in self.values if name in names), self.values.__getitem__),
             pieces=self.pieces if "tokenizer.model" in names else None,
@@ -55,7 +55,7 @@ class Content:
 
 
 def describes_tokenizer(name: str) -> bool:
-    """Whether a folder's file of this name is part of its tokenizer."""
+    """Return whether a folder's file of this name is part of its tokenizer."""
     return name in FILES or name.startswith(TEMPLATE_FOLDER)
 
 
@@ -73,6 +73,6 @@ def parse_files(files: Mapping[str, bytes], base: Content | None = None) -> Cont
 
 
 def is_sentencepiece(values: Mapping[str, Any]) -> bool:
-    """Whether JSON files describe a SentencePiece-style tokenizer, or leave it to tokenizer.model."""
+    """Return whether JSON files describe a SentencePiece-style tokenizer, or leave it to tokenizer.model."""
     stored = values.get("tokenizer.json")
     return stored is None or bool(stored.get("model", {}).get("byte_fallback"))

@@ -12,22 +12,31 @@ import numpy as np
 from squish_core.api import LazyAssets
 
 from . import sentencepiece
-from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .content import DEFAULT_TEMPLATE, Content
 from .pretokenizers import BY_NAME, Pretokenizer
 from .sampling import SAMPLES
 from .sentencepiece import Pieces
+from .vocabulary import (
+    SPACE,
+    TOKEN_KEYS,
+    Kind,
+    SpecialTokens,
+    Tokenizer,
+    merges_of_scores,
+    piece_texts,
+    tokenizer_error,
+)
 
 VERSION = {"version": "1.0"}
 ONE_LINE = json.dumps(VERSION)[:-1].encode()
-"""How our tokenizer.json begins, which is on one line."""
+"""The start of a tokenizer.json that Squish writes, on one line."""
 SPELLED_DECODERS: list[dict[str, Any]] = [
     {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
 ]  # fmt: skip
 
 
 def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
-    """tokenizer.json, tokenizer_config.json, generation_config.json, and what else the tokenizer needs.
+    """Build the files of a tokenizer: tokenizer.json, tokenizer_config.json, generation_config.json, and others.
 
     Parameters
     ----------
@@ -44,13 +53,13 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
     Raises
     ------
     FormatError
-        `tokenizer` where the pre-tokenizer has no known form in tokenizer.json.
+        `tokenizer` if tokenizer.json cannot express the pre-tokenizer.
     """
     return dict(EncodedFiles(tokenizer, huggingface_content(tokenizer, gemma=gemma)))
 
 
 def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content:
-    """The content of `huggingface_files`. That of a JSON file is built when it is looked up."""
+    """Return the content of `huggingface_files`; JSON files are built on access."""
     bpe = tokenizer.model == "bpe"
     build: dict[str, Callable[[], dict[str, Any]]] = {
         "tokenizer.json": partial(_merged, tokenizer, _pretokenizer(tokenizer)) if bpe
@@ -67,7 +76,7 @@ def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content
 
 
 class EncodedFiles(Mapping[str, bytes]):
-    """The files of a tokenizer: those that exist, and the others with this content, encoded when they are read."""
+    """The files of a tokenizer: existing ones, and new ones, which are encoded on access."""
 
     def __init__(self, tokenizer: Tokenizer, content: Content, files: Mapping[str, bytes] | None = None) -> None:
         self._tokenizer, self._content = tokenizer, content
@@ -86,8 +95,8 @@ class EncodedFiles(Mapping[str, bytes]):
         indent = None if name == "tokenizer.json" else 2  # only on one line is a vocabulary written by compiled code
         return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
 
-    def gives(self, name: str, data: bytes) -> bool:
-        """Whether a file has these bytes. A tokenizer.json that is indented has not: ours would be on one line."""
+    def matches(self, name: str, data: bytes) -> bool:
+        """Return whether a file has these bytes; an indented tokenizer.json never has, since Squish writes one line."""
         if name == "tokenizer.json" and name not in self._files and not data.startswith(ONE_LINE):
             return False
         return self.get(name) == data
@@ -100,7 +109,7 @@ class EncodedFiles(Mapping[str, bytes]):
 
 
 def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
-    """What tokenizer.json says of the pre-tokenizer."""
+    """Return the pre-tokenizer's object in tokenizer.json."""
     pretokenizer = BY_NAME.get(tokenizer.pre or "default")
     if pretokenizer is None:
         raise tokenizer_error(
@@ -113,7 +122,7 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
 
 
 def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
-    """A tokenizer.json with merges; its tokens are byte-level, or texts with U+2581 for a space."""
+    """Return a tokenizer.json with merges; its tokens are byte-level, or texts with U+2581 for a space."""
     steps, spelled, unknown = [*pretokenizer.steps], [*pretokenizer.spelled], tokenizer.special.get("unk")
     model = {
         "type": "BPE", "dropout": None,
@@ -124,7 +133,7 @@ def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
     }  # fmt: skip
     pre_tokenizer = steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}
     if spelled:
-        return _whole(
+        return _root(
             tokenizer,
             model,
             tokenizer.tokens,
@@ -134,7 +143,7 @@ def _merged(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
             decoder={"type": "Sequence", "decoders": SPELLED_DECODERS},
         )
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    return _whole(
+    return _root(
         tokenizer,
         model,
         tokenizer.tokens,
@@ -167,7 +176,7 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     else:
         normalizer = replace
     words = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    return _whole(
+    return _root(
         tokenizer,
         model,
         texts,
@@ -179,7 +188,7 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: Tokenizer, texts: Any) -> dict[str, int]:
-    """Token to id; ids without a text are omitted."""
+    """Return token -> id; ids without a text are omitted."""
     padding = {
         number for number in np.flatnonzero(tokenizer.kinds == Kind.UNUSED).tolist() if _padding(texts[number], number)
     }
@@ -191,10 +200,10 @@ def _padding(text: str, number: int) -> bool:
     return text in (f"[PAD{number}]", f"<pad_{number}>", "")
 
 
-def _whole(
+def _root(
     tokenizer: Tokenizer, model: dict[str, Any], texts: Any, processor: dict[str, Any] | None, **steps: Any
 ) -> dict[str, Any]:
-    """The root of tokenizer.json."""
+    """Return the root object of tokenizer.json."""
     marked = np.flatnonzero(np.isin(tokenizer.kinds, (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)))
     added = [
         {
@@ -222,7 +231,7 @@ def _whole(
 
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """The post-processor that adds bos and eos to a text, and sep between two, if they are added."""
+    """Return the post-processor that adds the tokenizer's bos and eos to a text, and sep between two texts."""
     default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
@@ -270,7 +279,7 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 
 def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
-    """generation_config.json: the ids, including all that end a text."""
+    """Return generation_config.json with the special ids and all ids that end a text."""
     return json.dumps(_generation(ids), ensure_ascii=False, indent=2).encode()
 
 

@@ -13,11 +13,14 @@ from squish_gguf.api import text_array
 from squish_core.api import SquishError, Typed
 
 from ..config.gguf_defaults import TOKENIZERS
-from .base import (
+from .pretokenizers import BY_NAME
+from .sampling import PREFIX as SAMPLING
+from .sampling import sampling_keys, sampling_of
+from .vocabulary import (
     END_TEXTS,
+    MAX_MERGES,
+    MAX_TOKENS,
     MERGES,
-    MOST_MERGES,
-    MOST_TOKENS,
     PARTS,
     SCORES,
     TOKENS,
@@ -28,9 +31,6 @@ from .base import (
     check_count,
     tokenizer_error,
 )
-from .pretokenizers import BY_NAME
-from .sampling import PREFIX as SAMPLING
-from .sampling import sampling_keys, sampling_of
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -45,29 +45,29 @@ PLACES = {
 HUGGINGFACE = "tokenizer.huggingface.json"
 """The whole tokenizer.json, for engines that use it."""
 GEMMA4 = "gemma4"
-"""The kind of a tokenizer, and the name of its pre-tokenizer, which no key states."""
+"""The kind of a tokenizer, also the name of its pre-tokenizer, for which GGUF has no key."""
 MODELS = {"gpt2": "bpe", "llama": "spm", GEMMA4: "bpe"}
 NO_MODELS = ("none", "no_vocab")
-"""What a GGUF without a tokenizer states."""
+"""Kinds that a GGUF without a tokenizer states."""
 ADDED = ("bos", "eos", "sep")
 DEFAULT_PRE = "default"
 NONE = 0xFFFFFFFF
 HARMONY = (frozenset(("<|return|>", "<|call|>")), frozenset(("<|calls|>", "<|flush|>")))
-"""Tokens beside which `<|end|>` ends a message, not a turn."""
+"""Tokens in whose presence `<|end|>` ends a message instead of a turn."""
 BYTE_SPACE = "\u0120"
 
 
 def read_gguf(
     metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None, *, checked: bool = False, ranked: bool = True
 ) -> Tokenizer | None:
-    """The tokenizer in a GGUF file's metadata; None if there is none.
+    """Return the tokenizer in a GGUF file's metadata; None if there is none.
 
     Parameters
     ----------
     metadata
         The file's keys.
     vocabulary
-        The vocabulary in these keys, if it is read already.
+        The vocabulary in these keys, if it has been read.
     checked
         Whether the vocabulary was checked when it was stored.
     ranked
@@ -76,7 +76,7 @@ def read_gguf(
     Raises
     ------
     FormatError
-        `tokenizer` if its arrays or ids contradict each other, or its model is none of `gpt2`, `llama` and `gemma4`.
+        `tokenizer` if its arrays or ids contradict each other, or its model is not `gpt2`, `llama` or `gemma4`.
     """
     with _typed_values():
         values = _values(metadata)
@@ -107,7 +107,7 @@ def read_gguf(
 
 
 def _pretokenizer(values: Mapping[str, Any]) -> str:
-    """The name of the pre-tokenizer of a tokenizer with merges."""
+    """Return the name of the pre-tokenizer of a tokenizer with merges."""
     return GEMMA4 if values[f"{PREFIX}model"] == GEMMA4 else str(values.get(f"{PREFIX}pre") or DEFAULT_PRE)
 
 
@@ -121,7 +121,7 @@ def _check_texts(texts: Sequence[str], part: str) -> None:
             f"{texts[number]!r:.60} at {number}",
             part,
         )
-        raise error.within(hint="Write the tensors alone, under their names: {option:rename=keep}.")
+        raise error.within(hint="Write only the tensors, under their own names: {option:rename=keep}.")
 
 
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
@@ -140,7 +140,7 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:
-    """The special ids of the tokenizer in a GGUF file's metadata, without its vocabulary; None if there is none.
+    """Return the special ids of the tokenizer in a GGUF file's metadata, without its vocabulary; None if there is none.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
     Raises
     ------
     FormatError
-        `tokenizer` where an id is not in the vocabulary, the embeddings have another number of rows, or a key is
+        `tokenizer` if an id is not in the vocabulary, the embeddings have another number of rows, or a key is
         missing or has the wrong type.
     """
     with _typed_values():
@@ -162,7 +162,7 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
         tokens = values[f"{PREFIX}tokens"]
         if len(tokens) != rows:
             raise tokenizer_error(
-                "the embeddings have another number of rows than there are tokens", rows, len(tokens), TOKENS
+                "the number of rows of the embeddings differs from the number of tokens", rows, len(tokens), TOKENS
             )
         special = _special(values)
         ends = _end_ids(tokens, values.get(f"{PREFIX}token_type"), special)
@@ -172,18 +172,18 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
 
 
 def is_mapped(metadata: Mapping[str, Any]) -> bool:
-    """Whether a GGUF has no tokenizer, or one of a kind that can be read."""
+    """Return whether a GGUF has no tokenizer, or one of a kind that can be read."""
     model = metadata.get(f"{PREFIX}model")
     return getattr(model, "value", model) in (None, *NO_MODELS, *MODELS)
 
 
 def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a GGUF's tokenizer and of its defaults for sampling, undecoded."""
+    """Return the keys of a GGUF's tokenizer and of its sampling defaults, undecoded."""
     return {key: value for key, value in metadata.items() if key.startswith(("tokenizer.", SAMPLING))}
 
 
 def splitting_notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """A note about a byte-level tokenizer that does not say how it splits texts."""
+    """Return a note about a byte-level tokenizer that does not state how it splits texts."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     pre = values.get(f"{PREFIX}pre")
     if values.get(f"{PREFIX}model") != "gpt2" or pre not in (None, "", DEFAULT_PRE):
@@ -193,13 +193,13 @@ def splitting_notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def stored_tokens(metadata: Mapping[str, Any]) -> Sequence[str]:
-    """The tokens of a GGUF's tokenizer; none if it has none."""
+    """Return the tokens of a GGUF's tokenizer; none if it has none."""
     stored = metadata.get(f"{PREFIX}tokens")
     return tuple(getattr(stored, "value", stored) or ())
 
 
 def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
+    """Return the tokenizer's keys after a check of those that it needs; None if there is no tokenizer."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     name = values.get(f"{PREFIX}model")
     if name in (None, *NO_MODELS):
@@ -214,8 +214,8 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     if MODELS[name] == "bpe" and merges is None:
         raise tokenizer_error(f"a tokenizer of the kind {name} needs merges", f"{PREFIX}merges", "nothing", MERGES)
     try:  # before any of them is decoded
-        check_count("tokens", tokens, MOST_TOKENS)
-        check_count("merges", merges or (), MOST_MERGES)
+        check_count("tokens", tokens, MAX_TOKENS)
+        check_count("merges", merges or (), MAX_MERGES)
     except TypeError as error:
         raise tokenizer_error("a key of the tokenizer has another type", "lists of text", error) from None
     return values
@@ -223,7 +223,7 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @contextmanager
 def _typed_values() -> Iterator[None]:
-    """Errors that name a key, also for values of the wrong type."""
+    """Name the key in errors, and raise FormatError for values of the wrong type."""
     try:
         yield
     except SquishError as error:
@@ -234,9 +234,9 @@ def _typed_values() -> Iterator[None]:
 
 
 def _special(values: Mapping[str, Any]) -> dict[str, int]:
-    """Ids by role: those that are stated, and those that llama.cpp assumes where the token has the kind for it.
+    """Return ids by role: those in the keys, and llama.cpp's defaults if the token has a suitable kind.
 
-    An id beyond the vocabulary counts as not stated.
+    An id outside the vocabulary counts as absent.
     """
     count, kinds, special = len(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type"), {}
     kinds = () if kinds is None else kinds
@@ -251,7 +251,7 @@ def _special(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def ignored_ids(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes about ids beyond the vocabulary, which llama.cpp ignores. (-1 without a sign is how some say "none".)"""
+    """Return notes about ids outside the vocabulary, which llama.cpp ignores; some files write an unsigned -1."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     tokens = values.get(f"{PREFIX}tokens")
     if tokens is None:
@@ -274,7 +274,7 @@ def _pairs(texts: Sequence[str]) -> Sequence[Sequence[str]]:
 
 
 def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
-    """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
+    """Return merges as texts, with one space each: one inside a token is written as in the byte-level vocabulary."""
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):
         return texts
@@ -282,7 +282,7 @@ def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _end_ids(tokens: Sequence[str], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
-    """Ids that end generation: eos, eot and eom, then those recognized by their text."""
+    """Return ids that end generation: eos, eot and eom, then those recognized by their text."""
     ids = [special[role] for role in ("eos", "eot", "eom") if role in special]
     if kinds is not None:
         marked = np.flatnonzero(np.isin(np.asarray(kinds), (Kind.CONTROL, Kind.USER_DEFINED)))
@@ -294,7 +294,7 @@ def _end_ids(tokens: Sequence[str], kinds: Any, special: Mapping[str, int]) -> t
 
 
 def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
-    """GGUF's keys for a tokenizer, in the order of llama.cpp's converter.
+    """Return GGUF's keys for a tokenizer, in the order of llama.cpp's converter.
 
     Examples
     --------

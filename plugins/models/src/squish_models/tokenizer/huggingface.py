@@ -12,7 +12,11 @@ from attrs import evolve
 from squish_core.api import SquishError
 
 from .affixes import Affixes, adds_separator, affixes_of
-from .base import (
+from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
+from .pretokenizers import find_pretokenizer, structure
+from .sampling import stated_sampling
+from .token_table import TokenTable, mark_added, place, vocabulary_texts
+from .vocabulary import (
     END_TEXTS,
     PARTS,
     ROLES,
@@ -24,20 +28,16 @@ from .base import (
     scores_of_merges,
     tokenizer_error,
 )
-from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
-from .pretokenizers import find_pretokenizer, structure
-from .sampling import stated_sampling
-from .token_table import TokenTable, mark_added, place, vocabulary_texts
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
 ADDED_SCORE, UNUSED_SCORE = -1000, -10000
-"""What llama.cpp's converter writes for tokens beyond tokenizer.model; no engine reads them."""
+"""Scores that llama.cpp's converter writes for tokens outside tokenizer.model; no engine reads them."""
 CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
 
 def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer in a folder's files; None if there is none.
+    """Return the tokenizer in a folder's files; None if there is none.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
     Raises
     ------
     FormatError
-        `tokenizer` where the files contradict each other or the config, or state a pre-tokenizer or model that is not
-        mapped. `json` where one is no JSON.
+        `tokenizer` if the files contradict each other or the config, or state a pre-tokenizer or model that is not
+        mapped. `json` if one is not JSON.
     LimitError
         `count` or `size` beyond what vocabularies have.
     """
@@ -59,7 +59,7 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
 
 
 def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer in parsed files, like `read_huggingface`."""
+    """Return the tokenizer in parsed files, like `read_huggingface`."""
     with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
         tokenizer = _read(content, config)
         if tokenizer is None or tokenizer.model != "bpe":
@@ -68,13 +68,13 @@ def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | Non
 
 
 def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Check the tokenizer in a folder's files that stay as they are; returns tokens without an embedding.
+    """Check the tokenizer in a folder's files that are copied unchanged; return tokens without an embedding.
 
     Parameters
     ----------
     files, config
-        As in `read_huggingface`. Kinds other than BPE are not checked. Neither are merges, which would take longer than
-        all the rest: every engine of such a folder checks them when it loads it.
+        As in `read_huggingface`. Only BPE is checked, and without merges, whose check takes longer than all others:
+        every engine checks them when it loads the folder.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> 
 
 @contextmanager
 def _typed_values(part: str) -> Iterator[None]:
-    """Errors that name the tokenizer's file, also for values of the wrong type."""
+    """Name the tokenizer's file in errors, and raise FormatError for values of the wrong type."""
     try:
         yield
     except SquishError as error:
@@ -108,8 +108,10 @@ def _typed_values(part: str) -> Iterator[None]:
 
 
 def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -> Tokenizer | None:
-    """The tokenizer without the name of its pre-tokenizer; of tokenizer.json without merges and scores unless
-    `ranked`."""
+    """Return the tokenizer without the name of its pre-tokenizer.
+
+    From tokenizer.json, merges and scores are read only if `ranked`.
+    """
     settings = content.values
     stored = settings.get("tokenizer.json")
     if stored is None and content.pieces is None:
@@ -143,13 +145,13 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
 
 
 def _is_other_kind(content: Content) -> bool:
-    """Whether tokenizer.json states a model other than BPE."""
+    """Return whether tokenizer.json states a model other than BPE."""
     model = content.values.get("tokenizer.json", {}).get("model")
     return isinstance(model, dict) and model.get("type", "BPE") != "BPE"
 
 
 def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-    """Merges, to be checked: pairs, or text separated by a space in files from before 2024."""
+    """Return the unchecked merges: pairs, or texts separated by a space in files from before 2024."""
     merges = model.get("merges") or []
     if not isinstance(merges, (list, tuple)):
         raise tokenizer_error("the merges are not a list", "pairs of tokens", type(merges).__name__)
@@ -161,7 +163,7 @@ def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 def _byte_level(
     stored: Mapping[str, Any], declared: list[dict[str, Any]], table: TokenTable, ranked: bool
 ) -> Sequence[Sequence[str]]:
-    """Merges, if `ranked`; the tokens go into the table."""
+    """Return the merges if `ranked`, and fill the table with the tokens."""
     model = stored.get("model") or {}
     if model.get("type", "BPE") != "BPE":
         raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
@@ -174,7 +176,7 @@ def _byte_level(
 
 
 def _pretokenizer(stored: Mapping[str, Any]) -> str:
-    """llama.cpp's name of the pre-tokenizer."""
+    """Return llama.cpp's name of the pre-tokenizer."""
     ignores_merges = bool((stored.get("model") or {}).get("ignore_merges"))
     pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=ignores_merges)
     if pretokenizer is None:
@@ -184,7 +186,7 @@ def _pretokenizer(stored: Mapping[str, Any]) -> str:
 
 
 def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, bool]:
-    """Scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
+    """Return scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
     settings, pieces = content.values, content.pieces
     stored = settings.get("tokenizer.json", {})
     texts, ids, added = (
@@ -221,7 +223,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
 
 
 def _added_tokens(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Added tokens of a folder without tokenizer.json."""
+    """Return the added tokens of a folder without tokenizer.json."""
     added = _declared(settings.get("tokenizer_config.json", {}))
     listed_ids = {each["id"] for each in added}
     extra = settings.get("added_tokens.json", {}).items()
@@ -229,13 +231,13 @@ def _added_tokens(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _declared(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The added tokens that tokenizer_config.json declares; Transformers takes them over those of tokenizer.json."""
+    """Return the added tokens in tokenizer_config.json, which Transformers prefers to those of tokenizer.json."""
     listed = options.get("added_tokens_decoder") or {}
     return [{"id": int(key), **value} for key, value in listed.items() if str(key).isdecimal()]
 
 
 def _prepends_space(stored: Mapping[str, Any]) -> bool:
-    """Whether the normalizer or the pre-tokenizer puts a space before the text."""
+    """Return whether the normalizer or the pre-tokenizer adds a space before the text."""
     normalizer, pre = stored.get("normalizer") or {}, stored.get("pre_tokenizer") or {}
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     if any(isinstance(step, dict) and step.get("type") == "Prepend" for step in steps):
@@ -249,7 +251,7 @@ def _special(
     by_id: Iterable[Mapping[str, Any]],
     stored: Mapping[str, Any],
 ) -> dict[str, int]:
-    """Ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
+    """Return ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
     special: dict[str, int] = {}
     for role, key in TOKEN_KEYS.items():
         values = [source.get(key) for source in by_text]
@@ -283,8 +285,10 @@ def _end_ids(
 def _roles(
     special: dict[str, int], end_ids: Sequence[int], affixes: Affixes | None, table: TokenTable
 ) -> dict[str, int]:
-    """The ids by role as llama.cpp needs them: it adds bos and eos to a text, and also stops at eot and eom. A token
-    that ends a turn by its text needs no role, unless it was eos."""
+    """Return the ids by role that llama.cpp needs: it adds bos and eos to a text, and also stops at eot and eom.
+
+    A token that ends a turn by its text needs no role, unless it was eos.
+    """
     for role, text in (("bos", affixes.before[:1]), ("eos", affixes.after[-1:])) if affixes is not None else ():
         if text and text[0] in table.ids:
             special[role] = table.ids[text[0]]
@@ -297,7 +301,7 @@ def _roles(
 def _added(
     affixes: Affixes | None, options: Mapping[str, Any], special: Mapping[str, int], table: TokenTable
 ) -> dict[str, bool]:
-    """Whether bos and eos are added: according to the post-processor, as in transformers, else to the settings."""
+    """Return whether bos and eos are added: by the post-processor, as in Transformers, otherwise by the settings."""
     if affixes is None:
         return {"bos": bool(options.get("add_bos_token", True)), "eos": bool(options.get("add_eos_token", False))}
     count = len(table.tokens)
@@ -308,8 +312,10 @@ def _added(
 
 
 def _templates(content: Content) -> dict[str, Any]:
-    """Chat templates by name, the default one as "": from their own files, which win in Transformers, else from
-    tokenizer_config.json, else that of a processor."""
+    """Return chat templates by name, the default one as "".
+
+    As in Transformers, their own files precede tokenizer_config.json, which precedes a processor's file.
+    """
     if content.templates:
         default = {"chat_template.jinja": ""}
         return {default.get(name, name[len(TEMPLATE_FOLDER) : -6]): text for name, text in content.templates.items()}

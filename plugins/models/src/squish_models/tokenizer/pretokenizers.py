@@ -56,7 +56,7 @@ _EXAONE = (
 )
 _MINICPM = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}+{_REST}"
 _DIGITS_FROM_RIGHT = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
-"""In threes; llama.cpp leaves the text before digits with the first of them."""
+"""Groups of three digits; llama.cpp does not split the text before digits from the first group."""
 _AFMOE_SCRIPTS = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
     "\u0e40-\u0e7f\u0ec0-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -77,7 +77,7 @@ _K2_HORIZON = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}|\p{{M}}|\x{{20
 _LINES = r"[^\n]+|\n+"
 _SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
 _LINE_PREFIX = {"type": "Replace", "pattern": {"Regex": r"(?<!.)(?=[^\n\x{2581}])"}, "content": "\u2581"}
-"""A space before each line that begins with none."""
+"""Adds a space before each line that does not start with one."""
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -91,19 +91,19 @@ def _byte_level(use_regex: bool) -> dict[str, Any]:
 
 @frozen
 class Pretokenizer:
-    """A pre-tokenizer: the steps of tokenizer.json, and llama.cpp's names for it, the usual one first."""
+    """A pre-tokenizer: the steps in tokenizer.json and llama.cpp's names, the usual one first."""
 
     names: tuple[str, ...]
     steps: tuple[dict[str, Any], ...]
     ignore_merges: bool = False
-    """Merges are not applied to a word that is a token."""
+    """Whether a word that is a token is used without applying merges."""
     normalizer: str | None = None
     add_bos: bool = False
     """llama.cpp's default for `add_bos_token`."""
     add_sep: bool = False
     """llama.cpp's default for `add_sep_token`."""
     spelled: tuple[dict[str, Any], ...] = ()
-    """Normalizers where tokens are texts with U+2581 for a space, and other letters are tokens of their bytes."""
+    """Normalizers of vocabularies of texts, with U+2581 for a space and byte tokens for other letters."""
 
 
 PRETOKENIZERS = (
@@ -188,7 +188,7 @@ BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
 
 
 def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    """The steps of a `pre_tokenizer` that determine how text is split, each as (type, setting)."""
+    """Return the steps of a `pre_tokenizer` that determine how text is split, each as (type, setting)."""
     if not isinstance(pre_tokenizer, Mapping):
         return ()
     if pre_tokenizer.get("type") == "Sequence":
@@ -208,7 +208,7 @@ def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str],
 
 
 def find_pretokenizer(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool) -> Pretokenizer | None:
-    """The pre-tokenizer with the same steps; None if llama.cpp has no name for them."""
+    """Return the pre-tokenizer with the same steps; None if llama.cpp has no name for them."""
     steps = structure(pre_tokenizer)
     same = [each for each in PRETOKENIZERS if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
     return next((each for each in same if each.ignore_merges == ignore_merges), same[0] if same else None)

@@ -1,4 +1,4 @@
-"""Defaults of sampling: generation_config.json, and GGUF's keys `general.sampling.*`."""
+"""Sampling defaults: generation_config.json, and GGUF's keys `general.sampling.*`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ KEYS = {
     "mirostat_eta": ("mirostat_eta", "f32"),
     "sequence": ("sequence", "str"),
 }
-"""Setting of generation_config.json -> the end of GGUF's key, and its type."""
+"""Setting of generation_config.json -> suffix of GGUF's key and its type."""
 SAMPLES = {"do_sample": True}
 """Without this setting, Transformers ignores the defaults."""
 
 
 def stated_sampling(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of sampling in a generation_config.json; values of another type, such as null, are left out."""
+    """Return the sampling defaults in a generation_config.json; values of another type, such as null, are left out."""
     name = "repetition_penalty"
     stated = {**generation, name: generation.get("penalty_repeat", generation.get(name))}  # the converter reads both
     return {name: value for name in KEYS if _is_legal(value := stated.get(name), KEYS[name][1])}
@@ -48,7 +48,7 @@ def _is_legal(value: Any, kind: str) -> bool:
 
 
 def sampling_keys(sampling: Mapping[str, Any]) -> dict[str, Typed]:
-    """GGUF's keys for defaults of sampling.
+    """Return GGUF's keys for sampling defaults.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def sampling_keys(sampling: Mapping[str, Any]) -> dict[str, Typed]:
 
 
 def sampling_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of sampling in GGUF's keys, under the names of generation_config.json."""
+    """Return the sampling defaults in GGUF's keys, under the names of generation_config.json."""
     sampling = {}
     for name, (key, kind) in KEYS.items():
         stored = metadata.get(f"{PREFIX}{key}")

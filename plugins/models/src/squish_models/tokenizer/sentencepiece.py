@@ -7,13 +7,13 @@ from attrs import frozen
 
 from squish_core.api import BytesSource, FormatError, LimitError, protobuf
 
-from .base import MOST_TOKENS, Kind, Tokenizer, piece_texts
+from .vocabulary import MAX_TOKENS, Kind, Tokenizer, piece_texts
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
 """Fields of a piece."""
 _PREFIX = 3
-"""The field of the normalizer that says whether a space precedes the text."""
+"""The field of the normalizer for a space before the text."""
 _BPE = 2
 _PIECE_KEY, _TEXT_KEY, _SCORE_KEY, _KIND_KEY = 0x0A, 0x0A, 0x15, 0x18
 """Keys of a piece and of its fields."""
@@ -56,17 +56,17 @@ def parse(data: bytes) -> Pieces:
         tokens.append(_text(data, text))
         scores.append(score)
         kinds.append(kind)
-        if len(tokens) > MOST_TOKENS:
-            raise LimitError("too many tokens", expected=f"at most {MOST_TOKENS}", code="count")
+        if len(tokens) > MAX_TOKENS:
+            raise LimitError("too many tokens", expected=f"at most {MAX_TOKENS}", code="count")
     return Pieces(
         tuple(tokens), np.frombuffer(b"".join(scores), "<f4"), np.array(kinds, np.uint32).view(np.int32), prefix
     )
 
 
 def _short_piece(data: bytes, at: int) -> tuple[tuple[int, int], bytes, int, int] | None:
-    """Range of the text, score, kind and end of a piece of less than 128 bytes in the usual order of fields.
+    """Return text range, score, kind and end of a piece of less than 128 bytes with the usual order of fields.
 
-    A vocabulary has hundreds of thousands; None where `_piece` reads the field.
+    A fast path for hundreds of thousands of pieces; None if `_piece` has to read the field.
     """
     head = data[at : at + 4]
     if len(head) < 4 or head[0] != _PIECE_KEY or head[1] > 127 or head[2] != _TEXT_KEY or head[3] > 127:
@@ -81,7 +81,7 @@ def _short_piece(data: bytes, at: int) -> tuple[tuple[int, int], bytes, int, int
 
 
 def _piece(field: protobuf.Field) -> tuple[tuple[int, int], bytes, int]:
-    """Range of the text, score and kind of a piece in any form."""
+    """Return text range, score and kind of a piece in any form."""
     text, score, kind = (0, 0), bytes(4), int(Kind.NORMAL)
     for part in field.message:
         if part.number == _TEXT:
@@ -109,7 +109,7 @@ def _text(data: bytes, extent: tuple[int, int]) -> str:
 
 
 def write(tokenizer: Tokenizer) -> bytes:
-    """A ModelProto with the pieces, scores and kinds of a SentencePiece-style tokenizer."""
+    """Return a ModelProto with the pieces, scores and kinds of a SentencePiece-style tokenizer."""
     assert tokenizer.scores is not None
     scores, kinds = tokenizer.scores.astype("<f4").tobytes(), tokenizer.kinds.tolist()
     tails = {kind: b"" if kind == Kind.NORMAL else protobuf.number(_KIND, kind) for kind in set(kinds)}

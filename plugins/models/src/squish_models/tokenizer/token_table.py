@@ -12,7 +12,7 @@ import numpy as np
 
 from squish_core.api import LimitError
 
-from .base import MOST_TOKENS, SPACE, Kind, looks_special, tokenizer_error
+from .vocabulary import MAX_TOKENS, SPACE, Kind, looks_special, tokenizer_error
 
 Texts = list[str | None]
 """Text by id; None for an id without a token."""
@@ -50,7 +50,7 @@ class TokenTable:
                     "the tokenizer has more tokens than the config", f"vocab_size {self.size}", others[-1] + 1
                 )
             texts = texts[: self.size]
-        rows = self.size if self.size is not None and self.size <= MOST_TOKENS else len(texts)
+        rows = self.size if self.size is not None and self.size <= MAX_TOKENS else len(texts)
         padded: Texts = [*texts, *[None] * (rows - len(texts))]
         missing = [number for number, text in enumerate(padded) if text is None] if None in padded else []
         for number in missing:
@@ -68,9 +68,9 @@ class TokenTable:
 
 
 def place(texts: Texts, number: int, text: str) -> None:
-    """Set the text of an id; LimitError for one that no vocabulary has."""
-    if not 0 <= number < MOST_TOKENS:
-        raise LimitError("a token's id is out of range", expected=f"0 to {MOST_TOKENS - 1}", found=number, code="count")
+    """Set the text of an id; LimitError for an id beyond any vocabulary."""
+    if not 0 <= number < MAX_TOKENS:
+        raise LimitError("a token's id is out of range", expected=f"0 to {MAX_TOKENS - 1}", found=number, code="count")
     texts += [None] * (number + 1 - len(texts))
     texts[number] = text
 
@@ -78,9 +78,9 @@ def place(texts: Texts, number: int, text: str) -> None:
 def vocabulary_texts(
     stored: Mapping[str, Any], model: Mapping[str, Any], declared: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Texts, Mapping[str, int], list[dict[str, Any]]]:
-    """Text by id and id by text of the vocabulary and the added tokens, and the added tokens.
+    """Return text by id and id by text, of the vocabulary with the added tokens, and the added tokens.
 
-    `declared`: those of tokenizer_config.json, which come before the ones of tokenizer.json with the same text.
+    `declared`: those of tokenizer_config.json, which override tokens of tokenizer.json with the same text.
     """
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
     if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
@@ -93,7 +93,7 @@ def vocabulary_texts(
     ):
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
     added = _with_declared(added, declared, vocabulary)
-    in_order = len(vocabulary) <= MOST_TOKENS and all(map(eq, vocabulary.values(), count()))
+    in_order = len(vocabulary) <= MAX_TOKENS and all(map(eq, vocabulary.values(), count()))
     texts: Texts = [*vocabulary] if in_order else []
     pairs = [(each["content"], each["id"]) for each in added]
     for text, number in (*(() if in_order else vocabulary.items()), *pairs):
@@ -107,7 +107,7 @@ def vocabulary_texts(
 def _with_declared(
     added: list[dict[str, Any]], declared: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The added tokens, and those declared elsewhere, under the ids of the tokenizer if it has them."""
+    """Return the added and the declared tokens, under the tokenizer's ids if it has them."""
     by_text = {each["content"]: each for each in added}
     for each in declared:
         text = each["content"]
@@ -122,5 +122,5 @@ def mark_added(table: TokenTable, added: list[dict[str, Any]]) -> None:
         token = each["content"]
         special = bool(each.get("special")) or looks_special(token)
         exists = table.mark(token, Kind.CONTROL if special else Kind.USER_DEFINED)
-        if exists and not special:  # llama.cpp searches the raw text for these, before it replaces spaces by U+2581
+        if exists and not special:  # llama.cpp searches the text for these before it replaces spaces with U+2581
             table.tokens[table.ids[token]] = token.replace(SPACE, " ")

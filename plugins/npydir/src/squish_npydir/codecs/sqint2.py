@@ -15,8 +15,8 @@ META = 16
 class Sqint2(Codec):
     """`Hl.T @ ((nf2[code] - zero) * scale + left @ right + sparse) @ Hr` in float32; a matrix, decoded at once.
 
-    Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: where the generators of the rotations'
-    signs start (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
+    Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: the seeds of the rotations'
+    signs (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
     Sylvester's Hadamard matrix over sqrt(n), its columns times the signs.
     Source: observed behavior of Squish; docs/formats/npydir.md.
     """

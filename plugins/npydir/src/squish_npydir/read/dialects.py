@@ -1,9 +1,8 @@
-"""Dialects: which files form an encoding, and what their arrays mean.
+"""Dialects: the files of an encoding, and the meaning of their arrays.
 
-The order is the preference of Squish's loader; dialects that it lacks are next to similar ones. One is our own: codes
-of scaled columns get their own suffixes, so that Squish does not read them as the matrix. Parameters come from the
-shapes of the files, never from statistics. Source: behavior of squish-ai 9.34.15;
-docs/formats/npydir.md.
+The order is the preference of Squish's loader; dialects that it lacks are next to similar ones. One exists only
+here: codes of scaled columns have their own suffixes, so that Squish does not read them as the matrix. Parameters come
+from the shapes of the files, never from statistics. Source: behavior of squish-ai 9.34.15; docs/formats/npydir.md.
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ DIALECTS = (
 PANELS = Dialect(
     label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0, optional=("offset",)
 )
-"""The dialect of a tier (`tiers.panels`); its files are not among the arrays."""
+"""The dialect of the panels tier (`tiers.panels`), whose files are not among the arrays."""
 
 SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})
 

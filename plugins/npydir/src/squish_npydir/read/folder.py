@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from .listing import Listed
 
 META = "squish.meta"
-"""The file with metadata that `stats.json` has no place for: a GGUF's keys, with their types."""
+"""The file with metadata that `stats.json` cannot store: a GGUF's keys, with their types."""
 MAX_JSON = 64 << 20
 """Maximum size of a JSON file in bytes."""
 
 
 COMMON, SHAPE = 128, 256
-"""Bytes read first: a typical header, and in a shape array also its numbers."""
+"""Size of the first read: a typical header, which in a shape array includes its numbers."""
 
 
 @frozen
@@ -101,7 +101,7 @@ class Folder:
 
     @cached_property
     def listed(self) -> Mapping[str, Listed] | None:
-        """The list of files that a remote directory was written with; None if it has none, and on disk."""
+        """The list of files of a remote directory; None without one, and on disk."""
         if not self.source.is_remote or not self.source.has(LISTING):
             return None
         from . import listing
@@ -131,7 +131,7 @@ class Folder:
         return [name for place, _, name in places if place == folder]
 
     def has(self, path: str) -> bool:
-        """Whether a regular file with this name (`folder/name`) exists."""
+        """Return whether a regular file with this name (`folder/name`) exists."""
         folder, _, name = path.rpartition("/")
         if self.source.lists_members or self.listed is not None:
             return name in self.names(folder)
@@ -275,7 +275,7 @@ def _head(source: Source, size: int) -> bytes:
 
 
 def _shapes_match(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether shapes match: leading axes are merged, and a vector is a row or a column."""
+    """Return whether shapes match: leading axes are merged, and a vector is a row or a column."""
     return bool(_matrices(stored) & _matrices(shape))
 
 

@@ -1,4 +1,4 @@
-"""The list of files that a directory is written with: sizes and first bytes, so that it opens by URL in few requests.
+"""The list of a directory's files, with sizes and first bytes, so that it opens by URL in few requests.
 
 It is a file of its own, because Squish takes every entry of the manifest for a tensor. Directories on disk are read
 without it; `verify` compares it with the files.
@@ -65,7 +65,7 @@ def parse(root: Mapping[str, Any]) -> dict[str, Listed]:
 
 
 def statements(files: Mapping[str, Listed]) -> Iterator[Statement]:
-    """What a remote source compares before it reads a file."""
+    """Return the statements that a remote source compares before it reads a file."""
     from squish_core.api import Statement
 
     for path, file in files.items():
@@ -75,7 +75,7 @@ def statements(files: Mapping[str, Listed]) -> Iterator[Statement]:
 
 
 def contradictions(files: Mapping[str, Listed], source: Source, present: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """How the list differs from the folder: (path, what is wrong). `present` are the arrays that the folder has."""
+    """Yield how the list differs from the folder: (path, fault). `present`: the arrays in the folder."""
     for path, file in files.items():
         try:
             size, head = source.first(path, len(file.head))

@@ -26,8 +26,8 @@ def read(folder: Folder) -> dict[str, str]:
 def _by_name(entries: dict[str, Any], folder: Folder) -> dict[str, Any]:
     """Return a manifest from names to keys; one from keys to names, as in the architecture document, is inverted.
 
-    In such a manifest, all keys are those that Squish derives from the names, or they have no dots, unlike the names,
-    and the files. Names without dots are their own keys, so that the direction does not matter.
+    In an inverted manifest, all keys are those that Squish derives from the names, or only the keys have no dots, as
+    the files. Names without dots are their own keys, so that the direction does not matter.
     """
     pairs = [(key, name) for key, name in entries.items() if type(name) is str]
     derived = all(key == name.replace(".", "__") for key, name in pairs)
@@ -37,11 +37,11 @@ def _by_name(entries: dict[str, Any], folder: Folder) -> dict[str, Any]:
 
 
 def _names_files(pairs: list[tuple[str, str]], folder: Folder) -> bool:
-    """Whether a manifest has keys on its left: only the right side has dots, and files have the left side's names."""
+    """Return whether a manifest maps keys to names: only the right side has dots, and files have the left names."""
     if any("." in key for key, _ in pairs) or not any("." in name for _, name in pairs):
         return False
     if not all(map(_is_file_name, (name for _, name in pairs))):
-        return False  # paths are refused, never read as names
+        return False  # paths are refused, not read as names
     stems = {file.rpartition("__")[0] for file in folder.names(PLACE)}
     return any(key in stems for key, _ in pairs) and not any(name in stems for _, name in pairs)
 

@@ -19,7 +19,7 @@ from squish_core.api import ErrorCode, File, FormatError
 from ..read.manifest import MANIFEST
 
 BATCH = 256 << 20
-"""Bytes of float16 values per batch, which an interrupted build may lose."""
+"""Size of a batch in bytes of float16 values, which an interrupted build may lose."""
 TEMPORARY = ".squish-build-"
 Progress = Callable[[str, int, int | None], None]
 Arrays = dict[str, Path]
@@ -28,7 +28,7 @@ Arrays = dict[str, Path]
 
 @frozen
 class Workspace:
-    """The folder in which a build keeps unfinished arrays, and the job that makes them; without one, this process."""
+    """The folder for the unfinished arrays of a build, and the job that writes them; None for this process."""
 
     folder: Path
     job: Job | None = None
@@ -37,7 +37,7 @@ class Workspace:
 def converted(
     own: File, rules: Mapping[str, str], progress: Progress | None, workspace: Workspace, target: str = "npydir"
 ) -> Iterator[tuple[str, Arrays]]:
-    """Each tensor with its arrays, in a temporary folder; those beyond float16's range are stored as float32."""
+    """Yield each tensor with its arrays in a temporary folder; tensors beyond float16's range are stored as float32."""
     if rules and workspace.job is not None:
         yield from _by_job(own, rules, progress, workspace, target)
         return
@@ -59,7 +59,7 @@ def converted(
 def _by_job(
     own: File, rules: Mapping[str, str], progress: Progress | None, workspace: Workspace, target: str
 ) -> Iterator[tuple[str, Arrays]]:
-    """As `converted`, when all arrays are complete: the directory does not change while workers read it."""
+    """Like `converted`, once all arrays are complete: the directory must not change while workers read it."""
     outputs = create_folder(workspace.folder) / "arrays", workspace.folder / "f32"
     beyond: dict[str, str] = {}
     try:
@@ -84,7 +84,7 @@ def _convert(own: File, output: Path, target: str, rules: Mapping[str, str], **a
 
 
 def _arrays(output: Path) -> Iterator[tuple[str, Arrays]]:
-    """Each tensor of a directory with its arrays."""
+    """Yield each tensor of a directory with its arrays."""
     arrays: dict[str, Arrays] = {}
     for path in (output / "tensors").glob("*.npy"):
         key, _, suffix = path.stem.rpartition("__")
@@ -94,12 +94,12 @@ def _arrays(output: Path) -> Iterator[tuple[str, Arrays]]:
 
 
 def saturated(report: Conversion) -> dict[str, str]:
-    """Tensors beyond float16's range, with the rule for them."""
+    """Return the tensors beyond float16's range, with the rule for them."""
     return {step.name: "f32" for step in report.steps if step.clipped}
 
 
 def create_folder(place: Path) -> Path:
-    """A folder to write to, created if missing; FormatError for a link."""
+    """Create the folder to write to if it is missing; FormatError for a link."""
     if place.is_symlink():
         raise FormatError("cannot write: the target is a symbolic link", file=str(place), code=ErrorCode.FILE_KIND)
     place.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ def create_folder(place: Path) -> Path:
 
 
 def remove_leftovers(folder: Path, workspace: Workspace) -> None:
-    """Remove what killed builds left, except for an unfinished job that this one may continue."""
+    """Remove leftovers of killed builds, except for an unfinished job that this build may continue."""
     for left in folder.glob(f"{TEMPORARY}*"):
         if workspace.job is None or left != workspace.folder:
             shutil.rmtree(left)

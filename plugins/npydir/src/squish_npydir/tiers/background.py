@@ -1,7 +1,7 @@
 """Builds tiers for the next load in a thread, while the first load reads the directory's own files.
 
-A build that still runs when the process ends is finished first, with a line on the standard error stream. One that was
-killed goes on at the next load.
+A build that still runs when the process ends is finished first, with a line on the standard error stream. A killed
+build continues at the next load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Build:
         self._thread = start_finishing(self._run, "squish tiers", self._at_exit)
 
     def is_alive(self) -> bool:
-        """Whether it is still in progress."""
+        """Return whether it is still in progress."""
         return self._thread.is_alive()
 
     def join(self) -> None:
@@ -47,7 +47,7 @@ class Build:
     def _at_exit(self) -> None:
         names = " and ".join(self.tiers)
         print(
-            f"squish: finishing the tiers {names} of {self.folder}; if interrupted, the next load goes on",
+            f"squish: finishing the tiers {names} of {self.folder}; if interrupted, the next load continues",
             file=sys.stderr,
             flush=True,
         )

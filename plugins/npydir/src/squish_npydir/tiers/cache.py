@@ -42,12 +42,12 @@ from .read import LABELS, SUFFIX, TIERS
 from .resources import check_resources
 
 GROUPS = (32, 16, 8, 4)
-"""Columns per scale of asymmetric 4-bit arrays, at least two groups a row; Squish's."""
+"""Columns per scale of asymmetric 4-bit arrays as in Squish, with at least two groups per row."""
 SYMMETRIC_GROUPS = (128, 64, *GROUPS)
 """Columns per scale of symmetric 4-bit arrays: half of INT8's bytes with 128. Source: Squish architecture document."""
 NO_PARAMS: Params = MappingProxyType({})
 Gate = Callable[[Path, str, str], Mapping[str, float]]
-"""Measures a tier, by folder, name and label, and raises an error for one that is refused."""
+"""Measures a tier, by folder, name and label, and raises an error to refuse it."""
 Builder = Callable[[File, Path, Progress | None, Workspace], "Built"]
 
 
@@ -150,9 +150,9 @@ def build(
 
 @contextmanager
 def _only_build(folder: Path) -> Iterator[None]:
-    """Refuse a second build in a directory, which would remove the first one's temporaries as leftovers."""
+    """Refuse a second build in a directory, which would remove the temporary files of the first."""
     index = next((path for name in (MANIFEST, INDEX) if (path := folder / name).is_file()), None)
-    if index is None:  # opening it says what is missing
+    if index is None:  # opening it reports what is missing
         yield
         return
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Which tiers the first load of a directory builds, from its Index alone.
 
-MLX's layout for codes that it can keep; else dense weights, as one file and as arrays. Tiers that need more memory than
-the machine has, and widths that the model's family does not tolerate, are not built.
+MLX's layout for codes that it can store; otherwise dense weights, as one file and as arrays. Tiers that need more
+memory than the machine has, and widths that the model's family does not tolerate, are not built.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DENSE_MEMORY = 34 / 16
 Source: Squish architecture document, note on tier 2.
 """
 FOUR_BITS = ("int4", "int4 q4", "int4 symmetric")
-"""Labels of dialects whose codes panels and MLX's layout keep."""
+"""Labels of dialects whose codes panels and MLX's layout store unchanged."""
 
 
 def builds_by_setting() -> bool:
-    """Whether SQUISH_TIERS asks for builds; UsageError for another value than `build`."""
+    """Return whether SQUISH_TIERS requests builds; UsageError for values other than `build`."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "build"):
         raise UsageError(f"invalid value of {VARIABLE}", expected="build", found=repr(value), code=ErrorCode.OPTION)
@@ -33,7 +33,7 @@ def builds_by_setting() -> bool:
 def next_tiers(index: Index, source: Source, limits: Limits) -> tuple[str, ...]:
     """Return the tiers to build, by the codes and the size of the model; none if there is one, or none fits.
 
-    Where only the arrays are missing beside dense weights, a build was interrupted: they are next.
+    If only the arrays are missing next to dense weights, a build was interrupted, and they are next.
     """
     if index.caches:
         return ("finalized",) if index.caches == ("squish_weights",) else ()
@@ -52,7 +52,7 @@ def next_tiers(index: Index, source: Source, limits: Limits) -> tuple[str, ...]:
 
 
 def is_int3_family(index: Index, source: Source, limits: Limits) -> bool:
-    """Whether config.json declares a family that tolerates three bits."""
+    """Return whether config.json declares a family that tolerates three bits."""
     return (family_of(index, source, limits) or "").startswith(INT3_FAMILIES)
 
 

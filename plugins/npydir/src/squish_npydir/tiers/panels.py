@@ -35,7 +35,7 @@ LABELS = FOUR_BITS
 
 
 def fits(spec: TensorSpec) -> bool:
-    """Whether a tensor is a matrix of 4-bit codes in groups supported by panels."""
+    """Return whether a tensor is a matrix of 4-bit codes in groups supported by panels."""
     own = spec.encodings[0]
     group = own.codec.params.get("group_size", 0)
     return own.label in LABELS and len(spec.shape) > 1 and spec.elements > 0 and group > 0 and group % 32 == 0
@@ -59,7 +59,7 @@ class PanelTask:
 def write_all(
     own: File, specs: Sequence[TensorSpec], place: Path, scheduler: str | None
 ) -> Iterator[tuple[TensorSpec, dict[str, Path]]]:
-    """Each tensor with its arrays in new folders in `place`, as `write`: here, or in the processes of a scheduler."""
+    """Yield each tensor with its arrays in new folders in `place`, written here or by the processes of a scheduler."""
     if scheduler is None:
         yield from ((spec, write(own, spec, Path(tempfile.mkdtemp(dir=place)))) for spec in specs)
         return
@@ -71,7 +71,7 @@ def write_all(
 
 
 def write_in_worker(task: PanelTask) -> dict[str, Path]:
-    """What a worker process answers."""
+    """Write the panels of a task in a worker process, and return its result."""
     own = file_at(task.directory).without_caches()
     return write(own, own.index.tensors[task.tensor], Path(tempfile.mkdtemp(dir=task.place)))
 

@@ -1,4 +1,4 @@
-"""Cache tiers: whole-model encodings beside the directory's own files, each with a sentinel.
+"""Cache tiers: whole-model encodings next to the directory's own files, each with a sentinel.
 
 Panels, our own tier, come first: only they have exactly the values of the directory's own files. The others follow in
 the order of Squish's loader. A sentinel without its files, and files without their sentinel, are reported and ignored.
@@ -44,7 +44,7 @@ class TierFiles:
 
 @frozen(kw_only=True)
 class Tier:
-    """A kind of tier: label, sentinel, required file or folder, and how to open it. `of_all`: a missing tensor gives a
+    """A kind of tier: label, sentinel, required file or folder, and how to open it. `of_all`: a missing tensor is a
     warning."""
 
     label: str
@@ -159,7 +159,7 @@ def _finalized(folder: Folder, tier: Tier) -> TierFiles:
 
     def find(name: str, key: str) -> Entry | None:
         stored = folder.find(f"{tier.label}/{key}")  # Squish uses the safe keys for these files too
-        if stored is None and _is_file_name(name):  # the names themselves, as its architecture document has it
+        if stored is None and _is_file_name(name):  # the names themselves, as in its architecture document
             stored = folder.find(f"{tier.label}/{name}")
         if stored is None:
             return None

@@ -108,7 +108,7 @@ def seal(path: Path, label: str, file: str) -> None:
 
 
 def is_valid(folder: Folder, label: str, file: str) -> bool:
-    """Whether the files are unchanged since the tier was sealed."""
+    """Return whether the files are unchanged since the tier was sealed."""
     if not folder.has(SEALS):
         return False
     try:

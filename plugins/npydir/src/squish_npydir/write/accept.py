@@ -13,7 +13,7 @@ from ..read.dialects import implementation
 from ..read.npy import WRITABLE
 
 _OWN_CODECS = {"npydir.int3": "int3", "npydir.sqint2": "sqint2"}
-"""Codec that only this format has -> dialect."""
+"""Codec that exists only in this format -> dialect."""
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:

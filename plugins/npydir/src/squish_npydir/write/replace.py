@@ -19,7 +19,7 @@ from ..read.manifest import PLACE
 from ..read.npy import PREFIX, header_size
 
 IN_PLACE = {"int4": "int4 symmetric", "int4a": "int4"}
-"""Tier that is not a cache, but 4-bit arrays beside INT8 ones -> the label of these."""
+"""Tier of 4-bit arrays next to INT8 ones, which is not a cache -> the label of the arrays."""
 ROUNDING = 1e-5
 """Rounding error of float32 in addition to half a step, relative to the values."""
 
@@ -47,7 +47,7 @@ def delete_eights(folder: Path) -> int:
 
 
 def refresh_listing(path: Path) -> None:
-    """Write the list of files anew, if the directory has one: arrays were added or deleted."""
+    """Rewrite the list of files, if the directory has one, after arrays were added or deleted."""
     if not (path / LISTING).is_file():
         return
     folder = Folder(source=open_source(path), limits=Limits())
@@ -84,7 +84,7 @@ def _check(own: File, name: str, fours: str, encodings: Mapping[str, Encoding]) 
 
 
 def delete_tier(folder: Path, label: str, needs: str) -> None:
-    """Delete the files of a tier without a sentinel; for those in place, the arrays beside INT8 ones."""
+    """Delete the files of a tier without a sentinel; for tiers in place, the arrays next to INT8 ones."""
     if label in IN_PLACE.values():
         with open_model(folder, "npydir") as file:
             index = file.index

@@ -62,7 +62,7 @@ class Checkpoint(Refinement, WritableContainer):
         """Write the shards, the assets and the index."""
         stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
-        # The source's declarations do not apply to the target.
+        # the source's declarations do not describe the target
         carried = LazyAssets((name for name in assets if name not in DECLARING), assets.__getitem__)
         readable = readable_by_transformers(carried, sink.notes)
         declared = with_config(readable, lambda config: self.declare(config, specs, options))

@@ -132,7 +132,7 @@ def storage_declarations(files: CheckpointFiles) -> dict[str, tuple[KeyPath, ...
 
 
 def ignored_declaration(files: CheckpointFiles) -> Iterator[Problem]:
-    """Note the declaration of a checkpoint that is read as safetensors by name, so that its values are the codes."""
+    """Note the declaration of a checkpoint that is opened explicitly as safetensors, whose values are the codes."""
     config = files.json(CONFIG_FILE)
     stated = next(
         (part[key] for _, part in config_parts(config) for key in QUANTIZATION_KEYS if part.get(key)), None

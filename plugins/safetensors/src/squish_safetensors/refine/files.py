@@ -61,7 +61,7 @@ def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], 
 def readable_by_transformers(assets: Mapping[str, bytes], notes: list[str]) -> Mapping[str, bytes]:
     """Return the assets, without a null of mistral.rs's tokenizer_config.json on which Transformers fails.
 
-    `notes` receives a sentence about what is left out, when it is.
+    `notes` receives a sentence if something is left out.
     """
 
     def read(name: str) -> bytes:

@@ -1,1 +1,1 @@
-"""From bytes to an Index, one module a section."""
+"""From bytes to an Index, with a module for each section."""

@@ -18,7 +18,7 @@ from .tables import Scales, Table
 
 @define
 class Mask:
-    """The bitmap of a block: its bytes, its tiles, how many are kept, and the copy of it in the directory."""
+    """The bitmap of a block: its bytes, the numbers of its tiles and kept tiles, and its copy in the directory."""
 
     offset: int
     length: int
@@ -44,14 +44,14 @@ class Anatomy:
     appendix: Appendix | None = None
     sections: list[Section] = field(factory=list)
     directory: Any = None
-    """The directory that the blocks were read from, if they were."""
+    """The directory that the blocks were read from, if any."""
 
     def add(self, kind: str, offset: int, end: int, content: str) -> None:
         """Add a section to the map."""
         self.sections.append(Section(offset, end - offset, kind, content))
 
     def ordered_sections(self) -> list[Section]:
-        """The sections by offset."""
+        """Return the sections by offset."""
         return sorted(self.sections, key=lambda section: section.offset)
 
     def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
@@ -66,5 +66,5 @@ class Anatomy:
                 yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{i}"])[0], block
 
     def global_names(self, block: Block) -> list[str]:
-        """All names of a global block: tied tensors share one."""
+        """Return all names of a global block: tied tensors share one."""
         return self.names.by_extent.get((block.start, block.end - block.start), [])

@@ -15,7 +15,7 @@ from ..findings import Findings
 
 ALIGNMENT = 64
 WINDOW = 256
-"""Bytes that contain a block's header and the padding before it, for remote files."""
+"""Size of a read that covers a block's header and the padding before it, for remote files."""
 _ZEROS = bytes(1 << 20)
 TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
@@ -301,7 +301,7 @@ def parse_run(
 
 
 class Prefetched(Source):
-    """A source of which some ranges were read before, together; other ranges are read from it when asked for."""
+    """A source with some ranges prefetched together; other ranges are read on demand."""
 
     def __init__(self, inner: Source, ranges: Iterable[tuple[int, int]] = ()) -> None:
         super().__init__(inner.name, inner.size)
@@ -317,13 +317,13 @@ class Prefetched(Source):
             self.keep(offset, view)
 
     def keep(self, offset: int, view: memoryview) -> None:
-        """Answer reads of this range with these bytes."""
+        """Serve reads of this range from these bytes."""
         place = bisect_right(self._starts, offset)
         self._starts.insert(place, offset)
         self._views.insert(place, view)
 
     def holds(self, offset: int, length: int) -> bool:
-        """Whether a range was read, as far as the file reaches."""
+        """Return whether a range was read, as far as the file reaches."""
         return self._kept(offset, min(length, self.size - offset)) is not None
 
     def _view(self, offset: int, length: int) -> memoryview:

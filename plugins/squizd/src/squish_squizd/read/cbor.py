@@ -1,6 +1,6 @@
 """CBOR of the SQXT section: definite lengths, no tags, no duplicate keys, bounded depth (profile P9).
 
-Longer forms of an item and any order of keys are valid. How the checks of other formats differ: docs/architecture.md.
+Longer forms of an item and any order of keys are valid. docs/architecture.md compares the checks of other formats.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TAIL, _MAX_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
 
 @frozen(kw_only=True)
 class Appendix:
-    """Where the zip archive lies, and the names of its entries."""
+    """The place of the zip archive, and the names of its entries."""
 
     offset: int
     length: int
@@ -32,7 +32,7 @@ class Appendix:
 
 
 class _View(io.RawIOBase):
-    """The archive as a file object, so that its directory can be read without the rest."""
+    """The archive as a file object, so that zipfile reads only its directory."""
 
     def __init__(self, source: Source, offset: int, length: int) -> None:
         self._source, self._offset, self._length, self._position = source, offset, length, 0
@@ -114,12 +114,12 @@ def _check_directory(source: Source, offset: int, length: int) -> None:
 
 
 def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:
-    """A range of a source as a binary file."""
+    """Return a range of a source as a binary file."""
     return io.BufferedReader(_View(source, offset, length))
 
 
 def check_contents(source: Source, appendix: Appendix, findings: Findings) -> None:
-    """Check the CRC of every entry by unpacking it in pieces, never to disk."""
+    """Check the CRC of every entry, which is unpacked in pieces and never to disk."""
     with zipfile.ZipFile(open_view(source, appendix.offset, appendix.length)) as archive:
         for entry in archive.infolist():
             try:

@@ -1,6 +1,6 @@
 """The directory in SQXT: copies of all block headers and masks, from which a remote file opens in a few requests (P9).
 
-Only remote files are read through it. A source compares each copy with the original before it reads what it describes,
+Only remote files are opened with it. A source compares each copy with the original before it reads the described data,
 and `verify` compares all of them. Without a directory, or if it contradicts the file, the blocks are read one by one.
 """
 
@@ -35,7 +35,7 @@ _WHAT = "a copy in the directory of blocks"
 
 
 @frozen
-class Entry:
+class BlockCopy:
     """A block in the directory: its start, its header with padding, and its number of sub-block entries."""
 
     start: int
@@ -45,25 +45,25 @@ class Entry:
 
 @frozen(kw_only=True)
 class Directory:
-    """The directory, and the section that holds it; the blocks of the draft head are those of its first layer's key."""
+    """The directory and its section; the blocks of the draft head have the key of its first layer."""
 
     names: Names
     at: int
     stop: int
-    blocks: Mapping[int, list[Entry]]
+    blocks: Mapping[int, list[BlockCopy]]
     masks: Mapping[int, bytes]
     tables: list[Table]
 
     @cached_property
-    def by_start(self) -> dict[int, Entry]:
+    def by_start(self) -> dict[int, BlockCopy]:
         """The blocks by their start."""
         return {entry.start: entry for listed in self.blocks.values() for entry in listed}
 
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
-    """Parse a file from its directory of blocks, without the blocks; None if it has none that can be used.
+    """Parse a file from its directory of blocks, without the blocks; None without a usable directory.
 
-    Whatever the directory only states is left to `statements`, padding and unused bits to `verify`.
+    `statements` checks the directory's claims, `verify` padding and unused bits.
     """
     own = Findings()
     try:
@@ -73,7 +73,7 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
             return None
         anatomy.directory = stated
         end, draft_end, source = _place_stated(anatomy, stated, source, index_end, limits, own)
-        walk.settle_names(anatomy, own)
+        walk.drop_misfit_names(anatomy, own)
         blocks = walk.quantized(anatomy)
         walk.match_scales(anatomy, source, runs_of(stated, blocks, source), blocks, own)
         walk.check_scale_offsets(anatomy, own)
@@ -96,7 +96,7 @@ def _place_stated(
 ) -> tuple[int, int | None, Source]:
     """Place all blocks and sections where the directory states them.
 
-    Returns the ends of the names and of the draft head, and the source with what else is needed.
+    Returns the ends of the names and of the draft head, and the source with the other ranges that are needed.
     """
     header, total = anatomy.header, sum(map(len, stated.blocks.values()))
     if total > limits.tensors:
@@ -174,7 +174,7 @@ def find(source: Source, header: Header, limits: Limits) -> Directory | None:
 
 
 def parse(names: Names, header: Header, at: int, stop: int) -> Directory | None:
-    """The directory of a section; None if it has none, ValueError if it is invalid."""
+    """Return the directory of a section; None if it has none, ValueError if it is invalid."""
     root = names.directory
     if root is None:
         return None
@@ -201,7 +201,7 @@ def parse(names: Names, header: Header, at: int, stop: int) -> Directory | None:
 def blocks_of(
     directory: Directory, key: int, source: Source, bounds: tuple[int, int], flags: frozenset[str]
 ) -> list[Block]:
-    """The blocks of a layer, the globals or the draft head, which fill these bounds; ValueError if they cannot."""
+    """Return the blocks of a layer, the globals or the draft head, which fill these bounds; ValueError otherwise."""
     position, blocks = bounds[0], list[Block]()
     for entry in directory.blocks.get(key, ()):
         block = None
@@ -217,7 +217,7 @@ def blocks_of(
 
 
 def runs_of(directory: Directory, blocks: Sequence[tuple[int, str, Block]], source: Source) -> list[Run]:
-    """The runs of entries in both tables: those of the first one as stored, those of the second one as counted."""
+    """Return the runs of entries in both tables: stored ones of the first table, counted ones of the second."""
     if not directory.tables:
         return []
     level, *sub = directory.tables
@@ -236,7 +236,7 @@ def runs_of(directory: Directory, blocks: Sequence[tuple[int, str, Block]], sour
 
 
 def statements(anatomy: Anatomy, directory: Directory) -> Iterator[Statement]:
-    """What opening did not read: each block's header and mask, and the ends of its entries in the second table."""
+    """Yield what opening did not check: each block's header and mask, and the ends of its entries in table 2."""
     eagle = anatomy.header.eagle
     masks = {start: mask for each in anatomy.masks.values() for start, mask in each.items()}
     draft = {block.start for blocks in (anatomy.draft or {}).values() for block in blocks}
@@ -260,7 +260,7 @@ def statements(anatomy: Anatomy, directory: Directory) -> Iterator[Statement]:
 
 
 def contradictions(directory: Directory, anatomy: Anatomy, source: Source) -> Iterator[str]:
-    """How the directory differs from a file whose blocks were read one by one."""
+    """Yield how the directory differs from a file whose blocks were read one by one."""
     layers = {**anatomy.blocks, GLOBAL_KEY: anatomy.globals}
     if anatomy.draft is not None:
         layers[DRAFT_KEY] = [block for blocks in anatomy.draft.values() for block in blocks]
@@ -285,7 +285,7 @@ def contradictions(directory: Directory, anatomy: Anatomy, source: Source) -> It
 
 
 def _end_of_names(source: Source, header: Header) -> int:
-    """Where the section that follows SQXT begins, or the end of the file."""
+    """Return the start of the section after SQXT, or the end of the file."""
     if header.eagle is not None:
         return header.eagle[0]
     if "ANE_COREML" not in header.flags:
@@ -299,10 +299,10 @@ def _end_of_names(source: Source, header: Header) -> int:
     return max(source.size - length + place - size - offset - APPENDIX_HEADER, 0)
 
 
-def _entry(item: Any, offset: int) -> Entry:
+def _entry(item: Any, offset: int) -> BlockCopy:
     if not (isinstance(item, list) and len(item) == 3 and isinstance(item[1], bytes) and _is_numbers(item[::2])):
         raise ValueError("each block must be [start, header, entries]")
-    return Entry(item[0] + offset, item[1], item[2])
+    return BlockCopy(item[0] + offset, item[1], item[2])
 
 
 def _is_map(root: Any, kind: type) -> bool:

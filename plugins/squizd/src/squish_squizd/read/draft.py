@@ -17,7 +17,7 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findi
     if anatomy.header.eagle is None:
         return end
     own = Findings()
-    flags = anatomy.header.flags | {"INT4"}  # always allowed here; other kinds need the file's flag
+    flags = anatomy.header.flags | {"INT4"}  # always allowed in a draft head; other kinds need the file's flag
     anatomy.draft = _draft_blocks(anatomy.header.eagle, flags, source, end, limits, own)
     findings.extend(own)
     return None if anatomy.draft is None else add_draft(anatomy, anatomy.header.eagle)

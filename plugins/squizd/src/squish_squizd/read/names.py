@@ -125,13 +125,13 @@ def check_names(
 
 
 def shape_in(shapes: Mapping[str, tuple[int, ...]], name: str, stored: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a block: that of its name in the section if it has as many elements, else the stored one."""
+    """Return the shape of a block: the section's for its name if it has as many elements, otherwise the stored one."""
     shape = shapes.get(name, stored)
     return shape if math.prod(shape) == math.prod(stored) else stored
 
 
 def check_shapes(names: Names, blocks: Iterable[tuple[str, Block]], findings: Findings) -> None:
-    """Warn about shapes that fit no block of their name; a tensor of the draft head may have the name of another."""
+    """Warn about shapes that fit no block of their name; a tensor of the draft head may share the name of another."""
     stored: dict[str, list[Block]] = {}
     for name, block in blocks:
         if name in names.shapes:

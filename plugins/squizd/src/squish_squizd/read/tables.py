@@ -35,7 +35,7 @@ class Table:
         return self.at + 8 + ENTRY.size * self.count
 
     def offset(self, number: int) -> int:
-        """Offset of an entry."""
+        """Return offset of an entry."""
         return self.at + 8 + ENTRY.size * number
 
 
@@ -133,7 +133,7 @@ class _Entries:
 
 
 def find_runs(source: Source, tables: Sequence[Table], blocks: Sequence[tuple[int, str, Block]]) -> Iterator[Run]:
-    """Yield the runs of the tables: where the file's other runs suggest the end of one, else searching in steps.
+    """Yield the runs of the tables; an end is where other runs suggest it, or is searched for in steps.
 
     Only the ends of a run are compared; the ids between are checked when the entries are read.
     """
@@ -163,13 +163,13 @@ def find_runs(source: Source, tables: Sequence[Table], blocks: Sequence[tuple[in
 
 
 def _suggested(block: Block, length: int) -> int:
-    """The number of entries of a block if its sub-blocks have the stated length, or that of the block before."""
+    """Return the number of entries of a block whose sub-blocks have the stated length, or that of the block before."""
     length = block.facts.get("sub_block_len", length)
     return max(-(-block.elements // length), 1) if length else 1
 
 
 def _ends(source: Source, table: Table, last: int, own: int) -> bool:
-    """Whether a run of this id ends with the entry `last`."""
+    """Return whether a run of this id ends with the entry `last`."""
     data = source.read(table.offset(last), 8 if last + 1 == table.count else 8 + ENTRY.size)
     return int.from_bytes(data[:8], "little") == own != int.from_bytes(data[ENTRY.size :], "little")
 

@@ -1,4 +1,4 @@
-"""Parsing a whole file: where its sections lie and what they hold (specification 2; profile P2, P3, P6 to P9)."""
+"""Parsing a whole file: the places and contents of its sections (specification 2; profile P2, P3, P6 to P9)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     findings.raise_first()
     check_sparsity(anatomy, findings)
     draft_end = read_draft(anatomy, source, end, limits, findings)
-    settle_names(anatomy, findings)
+    drop_misfit_names(anatomy, findings)
     blocks = quantized(anatomy)
     match_scales(anatomy, source, tables.find_runs(source, anatomy.tables, blocks), blocks, findings)
     check_scale_offsets(anatomy, findings)
@@ -94,7 +94,7 @@ def weights_end(anatomy: Anatomy, index_end: int) -> int:
 
 
 def is_masked(anatomy: Anatomy, layer: Layer) -> bool:
-    """Whether masks follow the blocks of a layer."""
+    """Return whether masks follow the blocks of a layer."""
     inside = layer.offset <= layer.scale_offset < layer.offset + layer.length
     return bool(layer.length) and "SPARSE" in anatomy.header.flags and inside
 
@@ -200,7 +200,7 @@ def check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
             )
 
 
-def settle_names(anatomy: Anatomy, findings: Findings) -> None:
+def drop_misfit_names(anatomy: Anatomy, findings: Findings) -> None:
     """Drop names that do not fit the blocks."""
     names = anatomy.names
     try:
@@ -218,7 +218,7 @@ def settle_names(anatomy: Anatomy, findings: Findings) -> None:
 
 
 def quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
-    """The blocks that have entries in the tables, as (id, name, block), in table order."""
+    """Return the blocks with entries in the tables, as (id, name, block), in table order."""
     return [
         (tables.tensor_id(key, name), name, block)
         for key, name, block in (*anatomy.named(), *anatomy.named(draft=True))

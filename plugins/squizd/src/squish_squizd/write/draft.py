@@ -109,7 +109,7 @@ def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
 
 
 def draft_of_file(path: str, stack: ExitStack) -> Draft:
-    """Make a draft head of another file's tensors; the file is closed with `stack`."""
+    """Make a draft head from another file's tensors; the file is closed with `stack`."""
     file = stack.enter_context(api.open(path))
     tensors = []
     for name, stored in file.index.tensors.items():
@@ -135,7 +135,7 @@ def draft_of_file(path: str, stack: ExitStack) -> Draft:
 
 
 def _config_of(file: File) -> bytes:
-    """The config.json of a head; FormatError if it is larger than any config."""
+    """Return the config.json of a head; FormatError if it is larger than any config."""
     size = file.index.assets[CONFIG].nbytes if CONFIG in file.assets else 0
     if size > MAX_CONFIG:
         raise FormatError(
@@ -150,7 +150,7 @@ def _config_of(file: File) -> bytes:
 
 
 def _is_integers(spec: TensorSpec) -> bool:
-    """Whether a tensor has plain integers or booleans, as EAGLE-3's maps between vocabularies (d2t, t2d)."""
+    """Return whether a tensor has dense integers or booleans, such as EAGLE-3's vocabulary maps (d2t, t2d)."""
     first = spec.encodings[0] if spec.encodings else None
     return first is not None and first.codec == DENSE and (spec.dtype == "bool" or spec.dtype[0] in "iu")
 

@@ -20,7 +20,7 @@ _CODES = {"INT4": (-8, 7), "INT2": (0, 3)}
 class Entries:
     """Tensor-level entries in memory, sub-block entries in a temporary file.
 
-    `records`: the target is laid out, so entries have no values, but take their place.
+    `records`: only lay out the target, so that entries have a size but no values.
     """
 
     def __init__(self, *, records: bool = False) -> None:

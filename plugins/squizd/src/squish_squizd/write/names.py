@@ -107,5 +107,5 @@ def names_section(
 
 
 def fits_names(meta: Mapping[str, Any], sizes: Iterable[int]) -> bool:
-    """Whether metadata and assets of these sizes are small enough for the section."""
+    """Return whether metadata and assets of these sizes are small enough for the section."""
     return sum(sizes) <= MAX_META and len(dump_meta(meta, {})) <= MAX_META // 4

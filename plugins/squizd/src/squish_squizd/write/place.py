@@ -17,7 +17,7 @@ from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
 from ..read.tables import tensor_id
 
 LAYER = "squizd.layer"
-"""Attribute of a tensor with the number of its layer, if its name does not tell."""
+"""Attribute of a tensor with the number of its layer, if its name does not state it."""
 KINDS = {"dense": "NPCL", "squizd.int4": "INT4", "squizd.int2": "INT2", "tca_tbe": "TCAW", "astc": "ASTW"}
 NPCL_CODES = {"f32": 0, "f16": 1, "bf16": 2}
 _LAYER = re.compile(
@@ -102,7 +102,7 @@ class PlacedBlock:
 
 @define
 class Placement:
-    """All blocks of a file, and what the other sections state about them."""
+    """All blocks of a file, with their entries in the other sections."""
 
     block_size: int = 64
     layers: dict[int, list[PlacedBlock]] = field(factory=dict)
@@ -188,7 +188,7 @@ def layer_of(name: str) -> int | None:
 
 
 def layer_of_tensor(spec: TensorSpec) -> int | None:
-    """Return the layer of a tensor: by its name, else as the SQUIZD file that it comes from states it."""
+    """Return the layer of a tensor, from its name or from its SQUIZD source file."""
     layer, stated = layer_of(spec.name), spec.attrs.get(LAYER)
     if layer is None and type(stated) is int and 0 <= stated < DRAFT_KEY:
         return stated
@@ -196,7 +196,7 @@ def layer_of_tensor(spec: TensorSpec) -> int | None:
 
 
 def is_ffn(name: str) -> bool:
-    """Whether a name is that of a feed-forward matrix."""
+    """Return whether a name belongs to a feed-forward matrix."""
     return bool(_FFN.search(name))
 
 
@@ -214,12 +214,12 @@ def stored_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def is_masked(spec: TensorSpec) -> bool:
-    """Whether a tensor already has a mask."""
+    """Return whether a tensor already has a mask."""
     return unwrapped(spec.encodings[0].codec, "reshaped").id == "masked"
 
 
 def has_mask(block: PlacedBlock) -> bool:
-    """Whether sparse layers have a bitmap for the block: only if it is two-dimensional in the file."""
+    """Return whether sparse layers have a bitmap for the block: only if it is two-dimensional in the file."""
     return len(block.shape) == 2
 
 
@@ -270,7 +270,7 @@ def _block_size(specs: Sequence[TensorSpec], options: WriteOptions) -> int:
 
 
 def _shares(spec: TensorSpec, names: Mapping[str, TensorSpec]) -> bool:
-    """Whether tied weights share a block: both are globals and stored in the same way."""
+    """Return whether tied weights share a block: both are globals and stored in the same way."""
     other = names.get(spec.tied_to or "")
     return (
         other is not None

@@ -121,7 +121,7 @@ class Blob:
 
 
 def begins(source: Source, segment: Segment, limits: Limits) -> bool:
-    """Whether the bytes start with a version and a type; an unsupported version raises."""
+    """Return whether the bytes start with a version and a type; an unsupported version is an error."""
     return Blob(source, segment, limits).number("B", "ISQ type") < len(tables.ISQ_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""What marks a safetensors file as UQFF. Every such file is examined, so this imports no reader."""
+"""Detection of UQFF in safetensors files. Every such file is examined, so this imports no reader."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def numbered(tensors: Mapping[str, TensorSpec]) -> dict[int, TensorSpec]:
 
 
 def is_number(name: str) -> bool:
-    """Whether a name is a decimal number of at most nine digits, written as such."""
+    """Return whether a name is a decimal number of at most nine digits, written as such."""
     return name.isascii() and name.isdigit() and len(name) < 10 and (name == "0" or name[0] != "0")

@@ -1,4 +1,4 @@
-"""A UQFF model of either generation: its shards, residual tensors and the files beside them."""
+"""A UQFF model of either generation: its shards, residual tensors and other files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMPANIONS = {
 
 
 def read_model(index: Index, source: Source, limits: Limits, options: Options) -> Index:
-    """Return the Index of a model: the layers of all shards, the residual tensors, and the files beside them."""
+    """Return the Index of a model: the layers of all shards, the residual tensors and the other files."""
     members = shards.members_beside(source, index.files[0].name, limits)
     name = shards.single_set(source, members) if source.is_dir else index.files[0].name
     main = Shard(source.member(name) if source.is_dir else source, index.tensors)

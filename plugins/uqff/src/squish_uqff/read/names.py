@@ -15,14 +15,14 @@ DENSE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gem
 MOE = frozenset(("qwen3_moe",))
 MODELS = DENSE | MOE
 EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+_proj)")
-"""Expert layers; 1.2 stacks all experts of a kind in one layer without the number."""
+"""Layers of experts; 1.2 stacks all experts of a kind in one layer without the number."""
 STACK = re.compile(r"(.*\.mlp\.experts\.)(\w+_proj)")
 MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000
 
 
 @frozen
 class Expected:
-    """A layer's name and its shape by the config."""
+    """A layer's name, and its shape according to the config."""
 
     name: str
     shape: tuple[int, int]
@@ -51,7 +51,7 @@ def name_layers(
         return [], f"the layer order of the architecture {model[:40]!r} is unknown"
     last = max(shapes)
     try:
-        # One layer more, to detect missing layers at the end.
+        # one layer more, to detect missing layers at the end
         order = [layer for _, layer in zip(range(last + 2), _order(model, config or _infer_config(model, shapes)))]
     except (KeyError, TypeError, IndexError, ZeroDivisionError):
         lacks = f"config.json lacks layer sizes: {missing_size(config) or 'they are not numbers'}"
@@ -78,7 +78,7 @@ def numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def missing_size(config: Mapping[str, Any]) -> str | None:
-    """Return the key that a config of a known architecture lacks for the order of its layers; None if there is none."""
+    """Return the key that a config of a known architecture lacks for the order of its layers; None if complete."""
     model = model_type(config)
     try:
         for _ in _order(model, config) if model in MODELS else ():
@@ -145,7 +145,7 @@ def _mlp(prefix: str, hidden: int, inner: int) -> Iterator[Expected]:
 
 
 def _is_moe(model: str, config: Mapping[str, Any], layer: int) -> bool:
-    """Whether a layer has experts, by the keys of Qwen3-MoE's config."""
+    """Return whether a layer has experts, by the keys of Qwen3-MoE's config."""
     if model not in MOE or layer in (config.get("mlp_only_layers") or ()):
         return False
     return (layer + 1) % _number(config, "decoder_sparse_step", 1) == 0 and _number(config, "num_experts") > 0

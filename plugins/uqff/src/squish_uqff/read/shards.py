@@ -34,7 +34,7 @@ ASSETS = (
 NUMBERED = re.compile(r"(.*)-(0|[1-9]\d{0,5})\.uqff", re.DOTALL)
 MAX_JSON = 16 << 20
 FIRST_SHARDS = 8
-"""Numbered shards that are looked for at once, where nothing lists them; twice as many while all are there."""
+"""Number of shards looked up at once if the folder cannot be listed; doubled while all of them exist."""
 
 
 @frozen
@@ -100,7 +100,7 @@ def merge(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) ->
 
 
 def members_beside(source: Source, name: str, limits: Limits) -> tuple[str, ...]:
-    """Names of the files that may belong to a model; where nothing lists them, those asked for by their usual names."""
+    """Return the names of files that may belong to a model; if the folder cannot be listed, look up the usual names."""
     members = source.members(likely=(*ASSETS, RESIDUAL, name))
     if source.lists_members:
         return members

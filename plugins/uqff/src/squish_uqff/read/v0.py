@@ -39,7 +39,7 @@ def check_one_generation(files: ShardSet) -> None:
 
 
 def declares_itself(blobs: Blobs, source: Source, limits: Limits) -> bool:
-    """Whether a blob starts with a 0.x version and a type."""
+    """Return whether a blob starts with a 0.x version and a type."""
     return any(_begins(spec, source, limits) for spec in blobs.values())
 
 

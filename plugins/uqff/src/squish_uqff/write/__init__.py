@@ -1,1 +1,1 @@
-"""What a layer becomes in a file."""
+"""How a layer is stored in a file."""

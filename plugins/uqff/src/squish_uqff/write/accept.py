@@ -50,7 +50,7 @@ def key_of(name: str) -> str | None:
 
 
 def is_promoted(name: str) -> bool:
-    """Whether a tensor or layer gets a higher-precision type."""
+    """Return whether a tensor or layer gets a higher-precision type."""
     return kind_of(name) in ("head", "embedding")
 
 

@@ -12,7 +12,7 @@ from squish_core.api import Codec, CodecError, CodeLayout, Codes, ErrorCode, Par
 class AxisMx(Codec):
     """`2^(e-127) * element` in float32; e = 255 is NaN. Source: zTensor v2 `zt.mx/1`; OCP MX 1.0.
 
-    Unlike `mx` of squish-codecs, which zTensor is read without: blocks of any size along any axis, int8 elements, and
+    Unlike `mx` of squish-codecs, which is not needed to read zTensor: blocks of any size along any axis, int8 elements,
     no encoder. Where both can store a tensor, they declare the same code layout.
 
     Parameters: `block_size` elements along `axis` share an exponent; `dtype` f4_e2m1 (two per byte, low nibble first),

@@ -12,10 +12,10 @@ import cbor2
 from squish_core.api import FormatError, LimitError, Limits
 
 _BASE_MEMORY, _MEMORY_PER_BYTE = 4 << 20, 32
-"""Estimated memory that items may take: a base, and more for each byte of the manifest. The densest valid manifests are
-estimated at 28 (and take 21) bytes per byte, typical ones take 11."""
+"""Limit on the estimated memory of the items: a base, and more for each byte of the manifest. The densest valid
+manifests are estimated at 28 (and take 21) bytes per byte, typical ones take 11."""
 _SMALL = 1 << 18
-"""Manifest size in bytes that is never checked."""
+"""Size in bytes of manifests that are never checked."""
 _MIN_OBJECTS, _BYTES_PER_OBJECT = 1 << 16, 4
 """The check starts at this number of Python objects, plus one per so many bytes; typical manifests have one in 5."""
 
@@ -50,7 +50,7 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
 
 
 class _LimitedStream(BytesIO):
-    """Estimates the memory of all items as soon as the decoder creates unusually many objects."""
+    """A stream that checks the memory of all items as soon as the decoder creates unusually many objects."""
 
     def __init__(self, data: bytes, offset: int) -> None:
         super().__init__(data)

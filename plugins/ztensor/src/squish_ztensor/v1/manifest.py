@@ -82,7 +82,7 @@ def _check_keys(root: Record, start: int) -> None:
 
 
 def _check_objects(root: Record, limits: Limits, start: int, problems: list[Problem]) -> list[Extent]:
-    """Check all objects; returns the extents of their components in order."""
+    """Check all objects, and return the extents of their components in order."""
     objects = _field(root, "objects", dict, start)
     extents: list[Extent] = []
     if len(objects) > limits.tensors:

@@ -1,6 +1,6 @@
 """Writing zTensor 1.1 in one pass: blobs in tensor order at multiples of 64, the manifest at the end.
 
-Key order, spacing and defaults match the reference writer, so that the same arrays give the same bytes.
+Key order, spacing and defaults match the reference writer, so that the same arrays produce the same bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPOOLED = 32 << 20
 
 @frozen
 class Placement:
-    """Places of the tensors so far, as objects of the manifest. `compatible`: in the form of 1.2."""
+    """The tensors placed so far, as objects of the manifest. `compatible`: in the form of 1.2."""
 
     compatible: bool = False
     objects: dict[str, dict[str, Any]] = field(factory=dict)
@@ -178,7 +178,7 @@ def _copy(sink: Sink, spool: Any, digest: Digest | None) -> None:
 
 
 def storable(values: Mapping[str, Any]) -> bool:
-    """Whether CBOR can store attributes."""
+    """Return whether CBOR can store attributes."""
     try:
         cbor2.dumps(dict(values))
     except (cbor2.CBORError, RecursionError):

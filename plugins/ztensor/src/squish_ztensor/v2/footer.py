@@ -9,7 +9,7 @@ from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedEr
 MAGIC = b"\x89ZT2\r\n\x1a\n"
 SIZE = 40
 ALIGNMENT, CANONICAL = 4096, 65536
-"""What every blob starts at a multiple of, and those of canonical files."""
+"""Alignment of every blob, and of those in canonical files."""
 CAP = 1 << 30
 _LAYOUT = struct.Struct("<QQQII8s")
 

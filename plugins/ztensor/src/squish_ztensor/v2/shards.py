@@ -1,4 +1,4 @@
-"""Shards: files `<stem>-<shard>.zt` beside `<stem>.zt` with parts of a v2 file's objects (Draft 4; wires 6.8)."""
+"""Shards: files `<stem>-<shard>.zt` next to `<stem>.zt` with parts of a v2 file's objects (Draft 4; wires 6.8)."""
 
 from __future__ import annotations
 

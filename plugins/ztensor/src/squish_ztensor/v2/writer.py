@@ -34,7 +34,7 @@ _PREFIX, _PIECE = 1 << 16, 1 << 20
 
 @frozen
 class Manifest:
-    """The manifest so far."""
+    """The objects written so far, as a manifest."""
 
     alignment: int
     objects: dict[str, Any] = field(factory=dict)
@@ -109,7 +109,7 @@ def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], 
 
 
 def storable(values: Mapping[str, Any]) -> bool:
-    """Whether attributes can be stored unchanged: text keys, and only types of v2."""
+    """Return whether attributes can be stored unchanged: text keys, and only types of v2."""
     pending: list[tuple[Any, int]] = [(dict(values), 3)]
     while pending:
         value, depth = pending.pop()

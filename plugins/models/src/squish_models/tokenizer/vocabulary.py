@@ -1,4 +1,4 @@
-"""A tokenizer as both layouts have it: tokens by id with their kinds, merges or scores, and special ids."""
+"""A tokenizer independent of its files: tokens by id with their kinds, merges or scores, and special ids."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from attrs import field, frozen
 
 from squish_core.api import FormatError, LimitError
 
-MOST_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
-MOST_MERGES = 8 << 20
+MAX_MERGES = 8 << 20
 """Sixteen times the merges of the largest vocabulary in use."""
-MOST_TEMPLATE = 4 << 20
+MAX_TEMPLATE = 4 << 20
 """Characters of a chat template, a hundred times the largest in use."""
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
 TOKENS, MERGES, KINDS, SCORES, TEMPLATE = PARTS = ("tokens", "merges", "token_type", "scores", "chat_template")
-"""Parts of a tokenizer in errors, which readers replace by the place of the part in their files."""
+"""Parts of a tokenizer in errors; readers replace them with the place of the part in their files."""
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
     "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
@@ -47,12 +47,12 @@ class Kind(IntEnum):
 
 @frozen
 class SpecialTokens:
-    """Ids by role ("bos", "eos" ...), all ids that end generation, "eos" first, and defaults of sampling."""
+    """Ids by role ("bos", "eos" ...), all ids that end generation, "eos" first, and sampling defaults."""
 
     special: Mapping[str, int]
     end_ids: tuple[int, ...]
     sampling: Mapping[str, Any] = field(factory=dict)
-    """Defaults of sampling that the model recommends, under the names of generation_config.json."""
+    """Sampling defaults that the model recommends, under the names of generation_config.json."""
 
     def check(self, count: int) -> None:
         """Raise FormatError for an id outside a vocabulary of `count` tokens."""
@@ -69,12 +69,12 @@ class SpecialTokens:
 
 @frozen(kw_only=True, eq=False)
 class Vocabulary:
-    """Tokens by id, and the merges that make them; checked once, and shared by tokenizers with other settings.
+    """Tokens by id and the merges that produce them; checked once, and shared by tokenizers with different settings.
 
     Parameters
     ----------
     tokens
-        Text by id, as the vocabulary has it (byte-level or with U+2581).
+        Text by id, as in the vocabulary (byte-level or with U+2581).
     kinds
         Kind by id, i32.
     scores
@@ -107,7 +107,7 @@ class Vocabulary:
 
 @frozen(kw_only=True, eq=False)
 class Tokenizer:
-    """A tokenizer without its file format.
+    """A tokenizer independent of its file format.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ class Tokenizer:
     special
         Role ("bos", "eos" ...) to id.
     add
-        Whether "bos" and "eos" are added to a text, and "sep" between two; absent where the source does not say.
+        Whether "bos" and "eos" are added to a text, and "sep" between two; absent if the source does not state it.
     space_prefix
-        Whether a space is put before the text ("spm").
+        Whether a space is added before the text ("spm").
     end_ids
         All ids that end generation, the first of them "eos".
     chat_templates
@@ -132,7 +132,7 @@ class Tokenizer:
     lost
         Tokens that the source adds to a text beyond bos and eos.
     sampling
-        Defaults of sampling that the model recommends, under the names of generation_config.json.
+        Sampling defaults that the model recommends, under the names of generation_config.json.
     """
 
     model: str
@@ -170,8 +170,8 @@ class Tokenizer:
 
 def _check(vocabulary: Vocabulary) -> None:
     """Check for wrong lengths, duplicate tokens, and merges that are not tokens."""
-    check_count("tokens", vocabulary.tokens, MOST_TOKENS)
-    check_count("merges", vocabulary.merges, MOST_MERGES)
+    check_count("tokens", vocabulary.tokens, MAX_TOKENS)
+    check_count("merges", vocabulary.merges, MAX_MERGES)
     count = len(vocabulary.tokens)
     for name, part, values in (("kinds", KINDS, vocabulary.kinds), ("scores", SCORES, vocabulary.scores)):
         if values is not None and len(values) != count:
@@ -199,7 +199,7 @@ def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> 
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
             raise tokenizer_error(
-                f"merge {rank} joins or makes a text that is not a token",
+                f"merge {rank} joins or produces a text that is not a token",
                 "tokens of the vocabulary",
                 f"{left!r:.40} {right!r:.40}",
                 MERGES,
@@ -221,12 +221,12 @@ def _check_templates(templates: Mapping[str, str]) -> None:
     for name, text in templates.items():
         if not isinstance(text, str):
             raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__, TEMPLATE)
-        if len(text) > MOST_TEMPLATE:
+        if len(text) > MAX_TEMPLATE:
             raise LimitError(
                 "a chat template is too long",
                 part=TEMPLATE,
                 code="size",
-                expected=f"at most {MOST_TEMPLATE} characters",
+                expected=f"at most {MAX_TEMPLATE} characters",
                 found=len(text),
             )
     _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
@@ -247,18 +247,18 @@ def _check_text(what: str, encode: Callable[[], object], part: str) -> None:
 
 
 def check_count(what: str, values: Sized, limit: int) -> None:
-    """LimitError for more values than any vocabulary has."""
+    """Raise LimitError for more values than any vocabulary has."""
     if len(values) > limit:
         raise LimitError(f"too many {what}", part=what, expected=f"at most {limit}", found=len(values), code="count")
 
 
 def tokenizer_error(message: str, expected: object, found: object, part: str | None = None) -> FormatError:
-    """The error for a tokenizer that contradicts itself; `part` is one of PARTS or a role."""
+    """Return the error for a tokenizer that contradicts itself; `part` is one of PARTS or a role."""
     return FormatError(message, part=part, expected=str(expected), found=str(found), code="tokenizer")
 
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:
-    """Text by id as in SentencePiece: a token of spaces becomes a run of U+2581."""
+    """Return text by id as in SentencePiece: a token of spaces becomes a run of U+2581."""
     texts = list(tokenizer.tokens)
     for number in np.flatnonzero(tokenizer.kinds == Kind.USER_DEFINED).tolist():
         if texts[number] and not texts[number].strip(" "):
@@ -267,7 +267,7 @@ def piece_texts(tokenizer: Tokenizer) -> list[str]:
 
 
 def looks_special(token: str) -> bool:
-    """Whether a token looks special although it is not declared so, by the rule of llama.cpp's converter."""
+    """Return whether a token looks special although it is not declared so, by the rule of llama.cpp's converter."""
     return (
         token in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (token.startswith(("<|", "<\uff5c")) and token.endswith(("|>", "\uff5c>")))
@@ -276,7 +276,7 @@ def looks_special(token: str) -> bool:
 
 
 def scores_of_merges(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> np.ndarray:
-    """Scores with which merging by score equals merging by rank.
+    """Return scores with which merging by score equals merging by rank.
 
     A token's score is minus the rank of the first merge that produces it; single characters have 0.
     """
@@ -287,7 +287,7 @@ def scores_of_merges(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> 
 
 
 def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> Sequence[Sequence[str]]:
-    """Every split of a token into two tokens, the token of the highest rank first, then in order of the parts' ids."""
+    """Return every split of a token into two, the token of the highest rank first, then in order of the halves' ids."""
     numbers = np.flatnonzero(np.isin(kinds, (Kind.NORMAL, Kind.USER_DEFINED)))
     ids = {tokens[number]: number for number in numbers.tolist()}
     wholes, order = list(ids), np.argsort(-np.asarray(ranks)[list(ids.values())], kind="stable")

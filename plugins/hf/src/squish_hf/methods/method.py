@@ -10,7 +10,7 @@ from squish_safetensors.api import LayerReader
 from squish_core.api import Problem
 
 CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
-"""Scales of a quantized key-value cache, stored beside the layers; no weight needs them."""
+"""Scales of a quantized key-value cache, stored next to the layers; no weight needs them."""
 
 
 @frozen(kw_only=True)
