@@ -120,7 +120,7 @@ class Encoder:
 
 
 class Codec(Encoder):
-    """A tensor codec with its parameters. `parts` declares the shapes of the stored parts, for the core to check.
+    """A tensor codec with its parameters. `parts` declares the dtypes and shapes of the stored parts.
 
     A codec overrides `parts`, `grain` and `decode`, and `bind` to check its parameters. One that encodes or has stored
     integers overrides `encode` or `codes` and what belongs to them; by default it has neither. One that wraps

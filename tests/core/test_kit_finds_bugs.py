@@ -44,6 +44,7 @@ BUGS = {
     "FalseAlarm": ("acme.foo", "test_the_sample_is_clean_and_verifies"),
     "Reordered": ("acme.foo", "test_converting_to_itself_keeps_everything"),
     "RandomBytes": ("acme.foo", "test_writing_is_deterministic"),
+    "PlainMetadataOnly": ("acme.foo", "test_metadata_of_another_format_is_written_or_dropped"),
     "WrongSize": ("acme.foo", "test_the_image_of_the_plan_is_what_is_written"),
     "ZeroChecksums": ("acme.foo", "test_the_copy_verifies_and_opens_again"),
     "SwallowedError": ("acme.foo", "test_an_interrupted_write_leaves_the_old_file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -122,6 +123,15 @@ class RandomBytes(Foo):
     def write(self, sink: api.Sink, *rest: Any) -> None:
         super().write(sink, *rest)
         sink.write(random.randbytes(4))
+
+
+class PlainMetadataOnly(Foo):
+    def plan_file(self, *args: Any) -> api.WritePlan:
+        return api.WritePlan()
+
+    def write(self, sink: api.Sink, tensors: Any, meta: Any, assets: Any, options: api.Options) -> None:
+        json.dumps(dict(meta))
+        super().write(sink, tensors, meta, assets, options)
 
 
 class WrongSize(Foo):

@@ -22,7 +22,7 @@ MARK = ("acme.pairs", 6, np.zeros(0, np.uint8))
 
 
 def packed(*tensors: tuple[str, int, np.ndarray]) -> bytes:
-    """An ACME file from (name, dtype code, array)."""
+    """A file of ACME from (name, dtype code, array)."""
     offset = 8 + sum(12 + len(name) + 8 * values.ndim for name, _, values in tensors)
     header, data, checksums = b"ACME" + struct.pack("<I", len(tensors)), b"", b""
     for name, code, values in tensors:

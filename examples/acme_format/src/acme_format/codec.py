@@ -10,6 +10,10 @@ from squish_core import api
 class Rows(api.Codec):
     """A value is code * scale; matrices only."""
 
+    def bind(self) -> None:
+        if self.params:
+            raise api.CodecError("acme.rows has no parameters", found=", ".join(self.params), code="params")
+
     def parts(self, spec: api.TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
         if len(spec.shape) != 2:
             raise api.CodecError("rows need a matrix", found=f"shape {list(spec.shape)}", code="rank")

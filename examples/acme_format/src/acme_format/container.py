@@ -22,7 +22,7 @@ class Foo(api.WritableContainer):
     def read_index(self, source: api.Source, limits: api.Limits) -> api.Index:
         position, tensors = 8, {}
         if (magic := source.read(0, 4, "the magic")) != MAGIC:
-            raise api.FormatError("is not an ACME file", offset=0, expected=MAGIC, found=magic, code="magic")
+            raise api.FormatError("is not a file of ACME", offset=0, expected=MAGIC, found=magic, code="magic")
         (count,) = struct.unpack("<I", source.read(4, 4, "the tensor count"))
         checksums = source.read(max(8, source.size - 4 * count), 4 * count, "the checksums")
         for (checksum,) in struct.iter_unpack("<I", checksums):

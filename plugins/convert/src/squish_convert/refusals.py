@@ -132,7 +132,7 @@ def described(file: File, spec: TensorSpec) -> str:
     if layout is None or not (codec.params or codec.inner):
         return spec.dtype if codec.id == "dense" else codec.id
     method = index.version if index.version[:1].isalpha() else codec.id
-    group = max(layout.group, default=0)
+    group = 0 if layout.group[-1:] == (0,) else max(layout.group, default=0)  # 0: the whole row
     facts = [
         method.upper() if len(method) <= ACRONYM else method,
         counted(layout.bits, "bit"),

@@ -25,7 +25,7 @@ from squish_core.file import File
 from squish_core.formats.validate import check_extents, spec_extents
 from squish_core.io.source import SNIFFED, BytesSource
 from squish_core.limits import DEFAULT
-from squish_core.model import Index, Part
+from squish_core.model import Index, Part, Typed
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
 
@@ -37,6 +37,15 @@ from .sources import CountingSource, as_bytes, source_of, touched_part
 from .suite import assert_regions_equal, parametrize, typed_errors_only
 from .truth import GroundTruth, Sample, assert_values
 from .writeback import check_conversion
+
+TYPED_META = {
+    "acme.count": Typed("u32", 7),
+    "acme.rate": Typed("f32", 0.5),
+    "acme.sizes": Typed("array:i32", [1, 2]),
+    "acme.words": Typed("array:str", ["a", "b"]),
+    "acme.author": "me",
+}
+"""Metadata as files of other formats have it."""
 
 
 class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
@@ -233,6 +242,19 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
             assert keys == expected, f"{sample}: metadata keys are {keys}, expected {expected}"
             changes = changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
             assert not changes, f"{sample}: assets changed: {changes}"
+
+    def test_metadata_of_another_format_is_written_or_dropped(self, tmp_path: Path) -> None:
+        """Values with stored types (`Typed`), such as those of GGUF files, are written, or listed as dropped."""
+        if not (names := [name for name in self.samples() if name not in self.not_rewritten]):
+            pytest.skip("no sample is written")
+        file, target = self._rewritable(names[0]), tmp_path / "copy"
+        index = evolve(file.index, meta={**file.index.meta, **TYPED_META})
+        with typed_errors_only(f"{names[0]}: writing metadata with stored types"):
+            result = convert(File(file.source, index, self.registry), target, self.container)
+        dropped = {item.name for item in result.dropped if item.kind == "metadata"}
+        with self.open(target) as copy:
+            lost = sorted(TYPED_META.keys() - copy.index.meta.keys() - dropped)
+        assert not lost, f"{names[0]}: metadata is neither written nor in `WritePlan.dropped`: {', '.join(lost)}"
 
     def test_the_image_of_the_plan_is_what_is_written(self, sample: str, tmp_path: Path) -> None:
         """Files, sizes, and all bytes outside the tensors are where `write` puts them on a sink that records."""

@@ -61,7 +61,10 @@ class Suite:
         """The declaration under test."""
         table: dict[str, Entry[Any]] = getattr(self.registry, PLURALS.get(self.kind, f"{self.kind}s"))
         if self.plugin_id() not in table:
-            pytest.fail(f"{self.kind} {self.plugin_id()!r} is not registered; broken plugins: {self.registry.broken}")
+            hint = "install the plugin (pip install -e .), or name its module in `plugin` of the suite"
+            pytest.fail(
+                f"{self.kind} {self.plugin_id()!r} is not registered; {hint}; broken plugins: {self.registry.broken}"
+            )
         return table[self.plugin_id()]
 
     def test_registering_imports_no_implementation(self) -> None:
