@@ -211,7 +211,7 @@ def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, mon
     ("options", "why"),
     [
         (["--to", "nosuch"], "no format 'nosuch'"), ([], "'--to'"),
-        (["--to", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"),
+        (["--to", "ztensor:encoding=zstd"], "its bytes depend on those of the tensors"),
         (["--to", "gguf", "--port", "{used}"], "in use"), (["--to", "gguf", "--port", "65536"], "'--port'"),
         (["--to", "gguf", "--host", "host.invalid"], "cannot listen"),
     ],
