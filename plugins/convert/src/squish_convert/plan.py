@@ -358,12 +358,17 @@ class _Planner:
             recorded=self.recorded,
         )
 
+    @property
+    def _mapped(self) -> MappedFile | None:
+        """The file, if it is mapped."""
+        return self.file if isinstance(self.file, MappedFile) else None
+
     def _map(self, rename: str | None) -> tuple[str, ...]:
         """Map the file to the names, rows and settings that the target's engine expects; returns notes."""
         self._model_map, notes = choose_map(self.file, self.container, self.options, rename)
         self.file = apply_map(self.file, self._model_map, self.options)
-        if rename is None and isinstance(self.file, MappedFile):
-            check_complete(self.file)
+        if rename is None and self._mapped is not None:
+            check_complete(self._mapped)
         return (*map_notes(self.file), *notes)
 
     def _expanded_rules(self, rules: tuple[EncodeRule, ...], only: tuple[str, ...]) -> tuple[EncodeRule, ...]:
@@ -384,7 +389,7 @@ class _Planner:
         )
         with computing(FormatError, "deciding", file=str(self.target)):
             steps = [
-                mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
+                note_origin(self.source, step) if self._mapped is None else mapped_step(self._mapped, step)
                 for step in decision.decide(specs)
             ]
         check_dense(self.file, steps)
