@@ -36,7 +36,7 @@ def cores() -> int:
 
 
 def thread_limit() -> int | None:
-    """The value of SQUISH_THREADS, None if it is not set; UsageError if it is invalid."""
+    """Return the value of SQUISH_THREADS, None if it is not set; UsageError if it is invalid."""
     value = os.environ.get(VARIABLE)
     if not value:
         return None

@@ -77,7 +77,7 @@ def detect(source: Source, registry: Registry) -> str:
 
 
 def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
-    """The byte codec that compressed the file; None if it is not compressed."""
+    """Return the byte codec that compressed the file; None if it is not compressed."""
     for entry in registry.find("codec", kind="bytes") if source.size else ():
         info = entry.info
         if info.signature and _first_frame(source, info).startswith(info.signature):
@@ -86,7 +86,7 @@ def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
 
 
 def _first_frame(source: Source, info: CodecInfo) -> bytes:
-    """The first bytes after the skippable frames of a codec."""
+    """Return the first bytes after the skippable frames of a codec."""
     offset, length = 0, max(8, len(info.signature))
     for _ in range(MAX_SKIPPED):
         head = source.read(offset, min(length, source.size - offset))
@@ -105,7 +105,7 @@ def score(info: ContainerInfo, probe: Probe) -> int:
 
 
 def matches(signature: Signature, probe: Probe) -> bool:
-    """Whether a signature matches."""
+    """Return whether a signature matches."""
     if signature.where == "member":
         return any(name.endswith(signature.bytes.decode()) for name in probe.members)
     data = probe.head if signature.where == "head" else probe.tail
@@ -146,7 +146,7 @@ class SniffedSource(Source):
 
 
 def _rejects(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
-    """Whether a format with a matching signature rejects the file in `sniff`."""
+    """Return whether a format with a matching signature rejects the file in `sniff`."""
     if not info.sniffs or source.is_dir or not score(info, probe):
         return False
     try:
@@ -208,7 +208,7 @@ def absent_refinements(index: Index, source: Source, registry: Registry) -> dict
 
 
 def _refinement(base: str, probe: Probe, source: Source) -> str | None:
-    """The refinement of a format that is not installed, by the file's suffix or what the folder declares."""
+    """Return the refinement of a format that is not installed, by the file's suffix or what the folder declares."""
     for name, (outer, suffix, _, _) in catalog.NAMES.items():
         if outer == base and probe.name.lower().endswith(suffix):
             return name

@@ -161,7 +161,7 @@ def _wrap_cells(column: Iterable[str], width: int) -> list[list[str]]:
 
 
 def _side_by_side(lines: Sequence[list[str]]) -> Iterable[tuple[str, ...]]:
-    """The lines of one row's cells as rows, padded with empty cells."""
+    """Return the lines of one row's cells as rows, padded with empty cells."""
     height = max(map(len, lines))
     return zip(*([*cell, *[""] * (height - len(cell))] for cell in lines))
 
@@ -179,7 +179,7 @@ def page(lines: Iterable[str]) -> str:
 
 
 def file_lines(file: Any) -> list[str]:
-    """A `File`: a title and its first tensors."""
+    """Return a `File`: a title and its first tensors."""
     title = f"{file.name}: {file.format} {file.version}".rstrip()
     lines = [f"{title}, {counted(len(file), 'tensor')}, {counted(file.size, 'byte')}"]
     lines += tensor_lines(file[name] for name in islice(file, MOST_TENSORS))
@@ -187,7 +187,7 @@ def file_lines(file: Any) -> list[str]:
 
 
 def tensor_lines(tensors: Iterable[Any]) -> list[str]:
-    """A table with one row per `Tensor`."""
+    """Return a table with one row per `Tensor`."""
     rows = []
     for tensor in tensors:
         sizes = f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}"

@@ -102,12 +102,12 @@ def bits(dtype: str) -> int:
 
 
 def is_dtype(dtype: str) -> bool:
-    """Whether a name is a dtype."""
+    """Return whether a name is a dtype."""
     return dtype in _TABLE
 
 
 def named(dtype: str | DType | DTypeLike | None) -> str | None:
-    """The name of a dtype given as a name, NumPy's full name, or a NumPy dtype or type; None for None.
+    """Return the name of a dtype given as a name, NumPy's full name, or a NumPy dtype or type; None for None.
 
     NumPy's abbreviations are not accepted: its "i8" has 8 bytes, ours 8 bits.
     """
@@ -138,7 +138,7 @@ def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 @cache
 def to_numpy(dtype: str) -> np.dtype:
-    """The little-endian NumPy dtype of a name, from ml_dtypes if NumPy lacks it."""
+    """Return the little-endian NumPy dtype of a name, from ml_dtypes if NumPy lacks it."""
     import numpy as np
 
     bits(dtype)
@@ -152,7 +152,7 @@ def to_numpy(dtype: str) -> np.dtype:
 
 @cache
 def from_numpy(dtype: np.dtype) -> str:
-    """The name of a NumPy dtype; TensorError if there is none."""
+    """Return the name of a NumPy dtype; TensorError if there is none."""
     if dtype.name in _OF_NUMPY:
         return _OF_NUMPY[dtype.name]
     raise TensorError("this NumPy dtype has no stored form", found=repr(dtype.name), code="dtype")
@@ -170,7 +170,7 @@ def cast(values: np.ndarray, dtype: str) -> np.ndarray:
 
 @cache
 def holds(target: str, source: str) -> bool:
-    """Whether one dtype represents every value of another exactly.
+    """Return whether one dtype represents every value of another exactly.
 
     Up to 16 bits every value is checked, since NumPy calls lossy casts between small floats safe.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 @cache
 def installer() -> str:
-    """The start of a shell command that installs packages into this environment; the packages follow it.
+    """Return the start of a shell command that installs packages into this environment; the packages follow it.
 
     That of the tool that manages the environment, because what another one installs is lost at the next upgrade, or
     goes to another environment.
@@ -44,12 +44,12 @@ def _python() -> str:
 
 
 def _is_own(command: str | None) -> bool:
-    """Whether a command on the path is that of this environment."""
+    """Return whether a command on the path is that of this environment."""
     return command is not None and Path(command).parent == Path(sys.executable).parent
 
 
 def _flags() -> str:
-    """The option that pip requires in an environment that the operating system manages."""
+    """Return the option that pip requires in an environment that the operating system manages."""
     is_marked = os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
     return " --break-system-packages" if is_marked and sys.prefix == sys.base_prefix else ""
 

@@ -72,7 +72,7 @@ class SquishError(Exception):
         return self
 
     def about_argument(self) -> SquishError:
-        """The error as one that an argument caused, without file and tensor; a UsageError if it is a codec's."""
+        """Return the error as one that an argument caused, without file and tensor; a UsageError if it is a codec's."""
         error: SquishError = self
         if isinstance(self, CodecError):
             error = UsageError(self.message)
@@ -86,7 +86,7 @@ class SquishError(Exception):
         return escape(shorten("/".join(part for part in (self.tensor, self.part) if part), MAX_PLACE))
 
     def reason(self) -> str:
-        """The text without file and tensor: fault, numbers and next step."""
+        """Return the text without file and tensor: fault, numbers and next step."""
         numbers = [f"at byte {self.offset}"] if self.offset is not None else []
         numbers += [f"expected {_value(self.expected)}"] if self.expected is not None else []
         numbers += [f"found {_value(self.found)}"] if self.found is not None else []

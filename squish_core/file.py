@@ -96,7 +96,7 @@ class File(Mapping[str, "Tensor"]):
         return source
 
     def array(self, part: Part) -> StoredArray:
-        """A part as a lazy array."""
+        """Return a part as a lazy array."""
         return StoredArray(part, self.values_source, self.registry.byte_codec, self.limits)
 
     @property
@@ -174,7 +174,7 @@ class File(Mapping[str, "Tensor"]):
         return self
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """Names of the original tensors that a tensor is built from."""
+        """Return names of the original tensors that a tensor is built from."""
         return (name,)
 
     @property
@@ -285,7 +285,7 @@ class File(Mapping[str, "Tensor"]):
             return WholeModel(self.name, chain, chosen_backend(chain, self.registry).load_whole(chain, self))
 
     def draft(self) -> File:
-        """The file's draft head (EAGLE-3), as a file of its own.
+        """Return the file's draft head (EAGLE-3), as a file of its own.
 
         Returns
         -------
@@ -310,7 +310,7 @@ class File(Mapping[str, "Tensor"]):
         return self.children[drafts[0]]
 
     def without_caches(self) -> File:
-        """The same file without its cache tiers, as conversions use it.
+        """Return the same file without its cache tiers, as conversions use it.
 
         Returns
         -------
@@ -379,7 +379,7 @@ class File(Mapping[str, "Tensor"]):
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """The decoded array of one tensor, under the name of the safetensors API.
+        """Return the decoded array of one tensor, under the name of the safetensors API.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ DEFAULT = Limits()
 
 
 def default() -> Limits:
-    """The default limits, changed by the variable SQUISH_LIMITS (`tensors=2000000,header=...`).
+    """Return the default limits, changed by the variable SQUISH_LIMITS (`tensors=2000000,header=...`).
 
     UsageError if the variable is invalid.
     """

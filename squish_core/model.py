@@ -174,14 +174,14 @@ class TensorSpec:
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
     def stored_values(self, encoding: Encoding) -> Part | None:
-        """The part that contains an encoding's values uncoded; None if they must be decoded."""
+        """Return the part that contains an encoding's values uncoded; None if they must be decoded."""
         part = encoding.parts.get("data") if encoding.codec.id == "dense" else None
         if part is None or (part.dtype, part.shape, part.byteorder) != (self.dtype, self.shape, "<"):
             return None
         return part if part.dtype in VIEWABLE else None
 
     def dense_record(self) -> DenseRecord | None:
-        """The record of a dense tensor in a single byte range; None for others."""
+        """Return the record of a dense tensor in a single byte range; None for others."""
         if self.undeclared is not None:
             return None
         part = self.stored_values(self.encodings[0]) if self.encodings else None
@@ -209,7 +209,7 @@ class DenseRecord(NamedTuple):
     digest: str | None = None
 
     def spec(self, name: str) -> TensorSpec:
-        """The tensor's spec, with the dense codec."""
+        """Return the tensor's spec, with the dense codec."""
         size = dtypes.nbytes(self.dtype, self.shape)
         dtype, shape = (self.dtype, self.shape) if dtypes.bits(self.dtype) >= 8 else ("u8", (size,))
         segments = (Segment(self.file, self.offset, size),)

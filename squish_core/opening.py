@@ -124,7 +124,7 @@ def fail_on_warnings(file: File) -> None:
 
 
 def _main_file(source: Source, registry: Registry, format_spec: str | None) -> Source:
-    """The file that a folder stands for, if no format reads the folder; else the source itself."""
+    """Return the file that a folder stands for, if no format reads the folder; else the source itself."""
     if not source.is_dir or not source.lists_members:
         return source
     infos = [entry.info for entry in registry.find("container")]
@@ -269,6 +269,6 @@ def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tupl
 
 
 def _info(registry: Registry, name: str) -> ContainerInfo | None:
-    """The declaration of a format; None if it is not installed."""
+    """Return the declaration of a format; None if it is not installed."""
     entry = registry.containers.get(name)
     return entry.info if entry is not None else None

@@ -103,7 +103,7 @@ BAR = 40
 
 
 def statistics_row(statistics: Statistics) -> tuple[str, ...]:
-    """The cells for `COLUMNS`."""
+    """Return the cells for `COLUMNS`."""
     extremes = ("none" if value is None else f"{value:.6g}" for value in (statistics.min, statistics.max))
     counts = (statistics.values, statistics.zeros, statistics.infinite, statistics.nan)
     return *extremes, *(f"{count:,}" for count in counts)

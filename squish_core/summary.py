@@ -101,7 +101,7 @@ class Summary:
         return {**data, "meta": {key: _brief(value) for key, value in self.metadata.items()}}
 
     def lines(self) -> Iterator[str]:
-        """The summary as text."""
+        """Yield the summary as text."""
         yield from table(("file", escape(with_link(self.file, self.link))), "<<", self._facts())
         if len(self.files) > 1:
             head = self.files[:MOST_FILES]
@@ -153,7 +153,7 @@ class Summary:
 
 
 def summarize(file: OpenFile) -> Summary:
-    """The summary of an open file."""
+    """Return the summary of an open file."""
     index, kinds = file.index, tuple(_stored_kinds(file))
     parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.nbytes for kind in kinds)
     return Summary(
@@ -185,7 +185,7 @@ def summarize(file: OpenFile) -> Summary:
 
 
 def stored_as(spec: TensorSpec, long: bool = False) -> str:
-    """The dtype of a dense tensor, else the codec with its bits, or with all parameters if `long`."""
+    """Return the dtype of a dense tensor, else the codec with its bits, or with all parameters if `long`."""
     codec = spec.encodings[0].codec if spec.encodings else None
     if codec is None:
         return "unknown"
@@ -221,17 +221,17 @@ def shown_as(spec: TensorSpec, zeros: float | None) -> str:
 
 
 def link_of(path: Path | None) -> str | None:
-    """The target of a path that is a symbolic link, else None."""
+    """Return the target of a path that is a symbolic link, else None."""
     return str(path.resolve()) if path is not None and path.is_symlink() else None
 
 
 def with_link(name: str, target: str | None) -> str:
-    """A name, with the target if it is a symbolic link."""
+    """Return a name, with the target if it is a symbolic link."""
     return f"{name} (a link to {target})" if target else name
 
 
 def _stored_kinds(file: OpenFile) -> list[StoredKind]:
-    """The kinds of storage, largest first."""
+    """Return the kinds of storage, largest first."""
     groups: dict[str, list[TensorSpec]] = {}
     shares: dict[str, float] = {}
     for spec in file.index.tensors.values():
@@ -273,14 +273,14 @@ def _lacks(file: OpenFile, spec: TensorSpec) -> str | None:
 
 
 def _paths(file: OpenFile) -> list[Path | None]:
-    """The path of each file of the Index; None for bytes in memory."""
+    """Return the path of each file of the Index; None for bytes in memory."""
     source = file.source
     folder = source.path if source.is_dir or source.path is None else source.path.parent
     return [folder / ref.name if folder is not None else None for ref in file.index.files]
 
 
 def _packing(file: OpenFile) -> dict[str, Any] | None:
-    """The codec of compressed files, and their size on disk; None if they are not compressed."""
+    """Return the codec of compressed files, and their size on disk; None if they are not compressed."""
     if file.source.packed is None:
         return None
     sources = [file.source_for(number) for number in range(len(file.index.files))]
@@ -298,13 +298,13 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _brief(value: Any) -> Any:
-    """A metadata value for JSON; a long array is replaced by its length (`--meta` prints it)."""
+    """Return a metadata value for JSON; a long array is replaced by its length (`--meta` prints it)."""
     size = len(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) else 0
     return {"length": size} if size > LONG else value
 
 
 def _fewest_digits(stored: str | None, value: Any) -> Any:
-    """A metadata value; an f32 as text with the fewest digits that round-trip."""
+    """Return a metadata value; an f32 as text with the fewest digits that round-trip."""
     if stored != "f32":
         return value
     import numpy as np
@@ -313,7 +313,7 @@ def _fewest_digits(stored: str | None, value: Any) -> Any:
 
 
 def abbreviate(value: Any) -> str:
-    """A metadata value on one line; only the first items of a long list are read."""
+    """Return a metadata value on one line; only the first items of a long list are read."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):

@@ -95,7 +95,7 @@ class Tensor:
         return 8 * self.nbytes / self.spec.elements if self.spec.elements else 0.0
 
     def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
-        """The files that views of an encoding's parts depend on."""
+        """Return the files that views of an encoding's parts depend on."""
         parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
         numbers = {segment.file for part in parts for segment in part.segments if segment.length}
         files = (self.file.source_for(number).backing() for number in sorted(numbers))
@@ -107,7 +107,7 @@ class Tensor:
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The values, read-only unless `copy=True`.
+        """Return the values, read-only unless `copy=True`.
 
         Dense tensors keep their dtype (and are views of the file if possible), others become float32.
 
@@ -218,7 +218,7 @@ class Tensor:
         return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
-        """The stored parts of an encoding and the extras, as zero-copy buffers.
+        """Return the stored parts of an encoding and the extras, as zero-copy buffers.
 
         Parameters
         ----------

@@ -109,7 +109,7 @@ def close_matches(name: object, candidates: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: object, candidates: Iterable[str]) -> str:
-    """A sentence with up to three similar candidates; "" if there is none.
+    """Return a sentence with up to three similar candidates; "" if there is none.
 
     >>> did_you_mean("q4k", ["q4_k", "q8_0"])
     'Close matches: q4_k.'

@@ -29,7 +29,7 @@ class Answers:
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
     def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], tuple[Refusal, ...]]:
-        """The same offers and refusals for the encodings of another tensor of this kind."""
+        """Return the same offers and refusals for the encodings of another tensor of this kind."""
         ranks, refusal_ranks = self.ranks
         offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
         if refusal_ranks.count(None) == len(refusal_ranks):
@@ -41,7 +41,7 @@ class Answers:
         return offers, tuple(refusals)
 
     def apply_to_all(self, spec: TensorSpec) -> bool:
-        """Whether the answers apply to every tensor of this kind.
+        """Return whether the answers apply to every tensor of this kind.
 
         They do not if one is a failure, mentions this tensor, or has an encoding that is not the tensor's.
         """
@@ -64,7 +64,7 @@ the same question. The registry starts a new table with each registration.
 
 
 def answers_for(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
-    """The cached answers for a tensor of this kind, or None."""
+    """Return the cached answers for a tensor of this kind, or None."""
     try:
         return table.get((question, kind_of(spec)))
     except TypeError:  # parameters that are not plain data

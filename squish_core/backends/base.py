@@ -47,7 +47,7 @@ class Backend:
     """Whether its options make a plan read values, which `examine` does."""
 
     def probe(self) -> Availability:
-        """Whether this backend can run on this machine.
+        """Return whether this backend can run on this machine.
 
         Returns
         -------
@@ -57,7 +57,7 @@ class Backend:
         raise NotImplementedError
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """A new backend like this one, with the user's options.
+        """Return a new backend like this one, with the user's options.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Backend:
         raise self.lacks("load")
 
     def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
-        """The model of an open file, ready to run.
+        """Return the model of an open file, ready to run.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Backend:
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The decoded array, or a region of it.
+        """Return the decoded array, or a region of it.
 
         Parameters
         ----------
@@ -305,6 +305,6 @@ class Backend:
 
 
 def chosen_backend(chain: Chain, registry: Any) -> Backend:
-    """The backend that a chain chose, with its options."""
+    """Return the backend that a chain chose, with its options."""
     backend: Backend = registry.backend(chain.chosen.backend)
     return backend.configured(chain.options) if chain.options else backend

@@ -153,7 +153,7 @@ class Chain:
         return page(self.explain().split("\n"))
 
     def without_chosen(self, why: str) -> Chain:
-        """The chain with the next offer, after the chosen backend has rejected the data on loading."""
+        """Return the chain with the next offer, after the chosen backend has rejected the data on loading."""
         lost, (first, *rest) = self.chosen, self.others
         refusal = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
         reason = Reason(partial(str, f"{lost.backend}, which was preferred, does not support these data"))

@@ -65,7 +65,7 @@ class Matrix:
         return page(self.lines())
 
     def lines(self) -> list[str]:
-        """A row for each combination: the encoding that is chosen, and what runs it on each backend."""
+        """Return a row for each combination: the encoding that is chosen, and what runs it on each backend."""
         names = max((list(row.features) for row in self.rows), key=len, default=[])
         rows = [(*_feature_cells(row, names), *_answer_cells(row, self.backends)) for row in self.rows]
         header = (*names, "encoding", *self.backends)
@@ -126,7 +126,7 @@ def _combinations(
 
 
 def _words(bits: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """The sets of flags, in the order of the words that store them."""
+    """Return the sets of flags, in the order of the words that store them."""
     sets = (names for count in range(len(bits) + 1) for names in combinations(bits, count))
     return sorted(sets, key=lambda names: sum(bits[name] for name in names))
 
@@ -137,7 +137,7 @@ def _feature_cells(row: MatrixRow, names: Sequence[str]) -> list[str]:
 
 
 def _answer_cells(row: MatrixRow, backends: Sequence[str]) -> Iterator[str]:
-    """The encoding of the first answer, then the mode on each backend; "-" where there is none."""
+    """Yield the encoding of the first answer, then the mode on each backend; "-" where there is none."""
     labels = [answer.chosen.encoding.label for answer in row.answers.values() if isinstance(answer, Chain)]
     first = labels[0] if labels else "-"
     yield first
@@ -215,7 +215,7 @@ def resolve_features(
 
 
 def _split(value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -> Any:
-    """A value in the words of an answer, `INT4+SPARSE` or `none`, as a set of values."""
+    """Return a value in the words of an answer, `INT4+SPARSE` or `none`, as a set of values."""
     if not isinstance(value, str) or _word(value) is not None or _declared_spelling(value, legal) in legal:
         return value
     if value.casefold() == "none" and bits:
@@ -224,7 +224,7 @@ def _split(value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -
 
 
 def _values(info: Any, name: str, value: Any) -> set[str]:
-    """The values of a feature of a declaration, by name; a stored word stands for the set of its bits."""
+    """Return the values of a feature of a declaration, by name; a stored word stands for the set of its bits."""
     legal: tuple[str, ...] = info.features[name]
     bits: Mapping[str, int] | None = info.bits.get(name)
     synonyms = info.synonyms.get(name, {})
@@ -261,7 +261,7 @@ def _is_collection(value: Any) -> bool:
 
 
 def _word(value: Any) -> int | None:
-    """An integer, possibly as text (`0x24`); None for a name."""
+    """Return an integer, possibly as text (`0x24`); None for a name."""
     try:
         return int(value, 0) if isinstance(value, str) else int(value)
     except (TypeError, ValueError):

@@ -82,11 +82,11 @@ class Offer:
     facts: Mapping[str, Any] = field(factory=dict, hash=False)
 
     def about(self, encoding: Encoding) -> Offer:
-        """The same offer for an equivalent encoding."""
+        """Return the same offer for an equivalent encoding."""
         return self._with(encoding, self.cost, self.facts)
 
     def without_cost(self) -> Offer:
-        """The same offer without its cost and facts, which are specific to the example tensor.
+        """Return the same offer without its cost and facts, which are specific to the example tensor.
 
         Returns
         -------

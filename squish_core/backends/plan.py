@@ -166,7 +166,7 @@ class FilePlan:
 
 
 def _reason(error: SquishError) -> str:
-    """Why nothing here can run it, and what to do."""
+    """Return why nothing here can run it, and what to do."""
     return escape(f"{error.message}. {error.hint}" if error.hint else error.message)
 
 
@@ -217,7 +217,7 @@ def plan_tensors(
 
 
 def with_value_facts(chain: Chain, registry: Lookup, file: str, bind: Bind) -> Chain:
-    """The chain of a tensor, with facts from its values if options of the backend ask for them."""
+    """Return the chain of a tensor, with facts from its values if options of the backend ask for them."""
     spec, offer = chain.spec, chain.chosen
     backend = chosen_backend(chain, registry) if chain.options else None
     if spec is None or backend is None or not backend.reads_values:

@@ -64,7 +64,7 @@ def _example(registry: Lookup, encoding: Encoding, op: str, shape: tuple[int, in
 
 
 def _fitted(registry: Lookup, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
-    """A codec and the codecs it wraps, with the parameters that depend on values."""
+    """Return a codec and the codecs it wraps, with the parameters that depend on values."""
 
     def panels() -> Iterator[np.ndarray]:
         import numpy as np
@@ -82,7 +82,7 @@ def _part(dtype: str, shape: tuple[int, ...], filters: tuple[Filter, ...]) -> Pa
 
 
 def because(offers: Sequence[Ranked], policy: str, key: OfferOrder, *, alone: bool, use: str = "use") -> str:
-    """Why the first offer precedes those of other encodings, and the next one.
+    """Return why the first offer precedes those of other encodings, and the next one.
 
     `alone`: the caller named a backend. `use`: the unit of moved bytes.
     """
@@ -94,7 +94,7 @@ def because(offers: Sequence[Ranked], policy: str, key: OfferOrder, *, alone: bo
 
 
 def _reason(first: Ranked, second: Ranked, policy: str, key: OfferOrder, use: str) -> str:
-    """Why an offer precedes another, as a sentence."""
+    """Return why an offer precedes another, as a sentence."""
     mine, other = first.offer.backend, second.offer.backend
     if first.outside != second.outside:
         return f"{other} is a third-party backend, which is preferred only if named"
@@ -121,7 +121,7 @@ def _reason(first: Ranked, second: Ranked, policy: str, key: OfferOrder, use: st
 
 
 def _mode_reason(offer: Offer, other: str) -> str:
-    """The advantage of an offer's mode over that of another backend."""
+    """Return the advantage of an offer's mode over that of another backend."""
     if offer.encoding.codec.id == "dense":
         return f"works on the stored values directly; {other} would make an f32 copy first"
     return f"works on the compressed blocks directly; {other} would decode them to f32 first"
@@ -269,7 +269,7 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
+    """Return the chain of one tensor, as `Resolver` has it, with backends as they are now."""
     resolvers = registry.resolvers
     resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None
     if resolver is not None:
@@ -338,7 +338,7 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
 
 
 def _backends(registry: Lookup, named: CodecSpec | None) -> list[Candidate]:
-    """All backends, or the named one with its options."""
+    """Return all backends, or the named one with its options."""
     if named is not None and named.id not in registry.backends:
         try:
             registry.backend(named.id)  # which says what to install
@@ -360,7 +360,7 @@ def _backends(registry: Lookup, named: CodecSpec | None) -> list[Candidate]:
 
 
 def _candidate(backend: Candidate, available: Availability | None) -> Candidate:
-    """The backend, if its probe says that it can run here."""
+    """Return the backend, if its probe says that it can run here."""
     if available is None:
         return backend
     if available.ok:
@@ -376,7 +376,7 @@ def _probe(backend: Backend) -> Availability:
 
 
 def _question(registry: Lookup, spec: TensorSpec | None, encoding: Encoding, op: str) -> Request | Refusal:
-    """The request for an encoding, of an example tensor if `spec` is None; a refusal if its codec is missing."""
+    """Return the request for an encoding, of an example tensor if `spec` is None; a refusal if its codec is missing."""
     missing = registry.missing(encoding)
     if missing is not None and missing.code == ErrorCode.WHOLE:
         return Request(spec=spec, encoding=encoding, codec=None, op=op)

@@ -87,7 +87,7 @@ class Weight:
     def dense(
         self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The decoded array, or a region of it.
+        """Return the decoded array, or a region of it.
 
         Parameters
         ----------

@@ -98,12 +98,12 @@ def check_values(panels: Iterable[np.ndarray]) -> ValueCheck:
 
 
 def is_matrix(shape: tuple[int, ...]) -> bool:
-    """Whether at least two axes are longer than 1: biases and tokens of zeros are usual, matrices are not."""
+    """Return whether at least two axes are longer than 1: biases and tokens of zeros are usual, matrices are not."""
     return sum(size > 1 for size in shape) > 1
 
 
 def name_problem(path: Path) -> Problem | None:
-    """The problem of a file whose name is a digest, but not its own; None for any other file.
+    """Return the problem of a file whose name is a digest, but not its own; None for any other file.
 
     `sha256-<64 digits>` anywhere; in a store, 64 digits of SHA-256, or 40 of the SHA-1 of a Git blob.
     """
@@ -181,7 +181,7 @@ def check_part(file: OpenFile, name: str, role: str, part: Part) -> bool:
 
 
 def digest_error(part: Part, verdict: Verdict) -> FormatError:
-    """The error for a part whose digest differs."""
+    """Return the error for a part whose digest differs."""
     return FormatError(
         "the digest does not match",
         offset=part.segments[0].offset if part.segments else None,
@@ -374,7 +374,7 @@ class Check:
 
 
 def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
-    """All stored parts of a tensor, with their roles."""
+    """Yield all stored parts of a tensor, with their roles."""
     for parts in (*(encoding.parts for encoding in tensor.spec.encodings), tensor.spec.extras):
         yield from parts.items()
 

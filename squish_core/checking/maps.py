@@ -51,7 +51,7 @@ class Span:
 
 
 def path_of(file: File) -> str:
-    """The path or URL by which another process opens a file; UsageError if there is none."""
+    """Return the path or URL by which another process opens a file; UsageError if there is none."""
     if file.path is not None:
         return str(file.path.absolute())
     if "://" in file.name:
@@ -96,7 +96,7 @@ def address_of(file: File) -> Address:
 
 @lru_cache(maxsize=2)
 def file_at(address: Address, mmap: bool = False) -> File:
-    """The file at an address, opened once per process; FormatError if its size or number of tensors differs."""
+    """Return the file at an address, opened once per process; FormatError if its size or number of tensors differs."""
     file = opening.open(address.path, mmap=mmap, limits=address.limits)
     if file.format_spec != address.format:
         file.close()
@@ -120,7 +120,7 @@ def map_spans(
     options: tuple[tuple[str, Any], ...] = (),
     done: Callable[[int, int], object] = lambda tensor, nbytes: None,
 ) -> list[Result]:
-    """The results of a function for spans of tensors, in the order of the spans.
+    """Return the results of a function for spans of tensors, in the order of the spans.
 
     `sizes`: bytes of each tensor. `done` is called with the number of a span's last tensor and the bytes done so far.
     """

@@ -163,7 +163,7 @@ def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
 
 
 def report_lines(report: Report, strict: bool = False) -> Iterator[str]:
-    """The findings, equal ones merged, then the verdict and what was not checked."""
+    """Yield the findings, equal ones merged, then the verdict and what was not checked."""
     places: dict[tuple[str, str, str], list[str]] = {}
     for problem in report.problems:
         places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)

@@ -87,7 +87,7 @@ class Encoder:
 
     @classmethod
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
-        """A user's parameters, completed and checked for a tensor; CodecError if the codec only decodes."""
+        """Return a user's parameters, completed and checked for a tensor; CodecError if the codec only decodes."""
         if cls.encode is Encoder.encode:
             raise cls._decoded_only()
         return options
@@ -230,7 +230,7 @@ class Codec(Encoder):
         return self.specification
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
-        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
+        """Return the stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
         return None
 
     def from_codes(self, codes: Codes, spec: TensorSpec) -> tuple[dict[str, np.ndarray], Exactness] | None:
@@ -238,7 +238,7 @@ class Codec(Encoder):
         return None
 
     def holds(self, codes: Codes, spec: TensorSpec) -> Exactness | None:
-        """The exactness that `from_codes` would return; called for every panel before anything is written."""
+        """Return the exactness that `from_codes` would return; called for every panel before anything is written."""
         result = self.from_codes(codes, spec)
         return None if result is None else result[1]
 
@@ -266,7 +266,7 @@ class Wrapper(Codec):
     inner: Codec
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
-        """The tensor of `inner`; CodecError if the parameters do not fit the shape."""
+        """Return the tensor of `inner`; CodecError if the parameters do not fit the shape."""
         return spec
 
     def parts(self, spec: TensorSpec) -> dict[str, tuple[str, tuple[int, ...]]]:

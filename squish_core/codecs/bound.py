@@ -109,7 +109,7 @@ class BoundEncoding:
         return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
 
     def in_memory(self, budget: int = MEMORY_LIMIT) -> BoundEncoding:
-        """The same encoding with up to `budget` bytes of its parts in memory, smallest parts first.
+        """Return the same encoding with up to `budget` bytes of its parts in memory, smallest parts first.
 
         It saves repeated reads: a codec may read a table for every panel. Unchanged if reading again costs nothing.
         """

@@ -57,7 +57,7 @@ class PermutedRows(Segments):
     __hash__ = None  # type: ignore[assignment]
 
     def read(self, source: Source, start: int, length: int) -> memoryview:
-        """A range of the permuted bytes."""
+        """Return a range of the permuted bytes."""
         first, stop = start // self.row_bytes, -(-(start + length) // self.row_bytes)
         data = memoryview(bytearray((stop - first) * self.row_bytes))
         self.read_into(source, first * self.row_bytes, data)

@@ -115,7 +115,7 @@ def stored_panels(
 
 
 def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ...]) -> Region:
-    """The smallest region on the grain that contains `region`."""
+    """Return the smallest region on the grain that contains `region`."""
     wide = []
     for part, size, step in zip(region, shape, grain):
         if step is None:

@@ -23,7 +23,7 @@ Blocks = tuple[int, int]
 
 
 def picked_rows(key: Any, bound: BoundEncoding) -> tuple[list[int], Any] | None:
-    """The rows that an index selects one by one, and the index of the other axes; None if it is one region.
+    """Return the rows that an index selects one by one, and the index of the other axes; None if it is one region.
 
     A list or array of integers selects rows. A slice with a step does if the rows between would be fetched, too.
     """
@@ -48,7 +48,7 @@ def picked_rows(key: Any, bound: BoundEncoding) -> tuple[list[int], Any] | None:
 
 
 def read_rows(bound: BoundEncoding, rows: Sequence[int], rest: Any) -> np.ndarray:
-    """The rows, in this order, with `rest` as the index of the other axes."""
+    """Return the rows, in this order, with `rest` as the index of the other axes."""
     import numpy as np
 
     shape = bound.spec.shape
@@ -82,7 +82,7 @@ def _consecutive(blocks: Sequence[int]) -> list[Blocks]:
 
 
 def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> BoundEncoding:
-    """The encoding with these blocks in memory, for parts stored row by row."""
+    """Return the encoding with these blocks in memory, for parts stored row by row."""
     sources: dict[int, tuple[Source, list[tuple[str, int, tuple[int, int]]]]] = {}
     rows = bound.spec.shape[0]
     for role, array in bound.arrays.items():

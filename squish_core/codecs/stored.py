@@ -80,7 +80,7 @@ class StoredArray:
         return array if _selects_all(rest, shape[len(lead) :]) else array[(*lead, *rest)]
 
     def buffer(self) -> Buffer:
-        """The part as a Buffer."""
+        """Return the part as a Buffer."""
         part = self.part
         raw = self.bytes(0, part.nbytes)
         if not part.in_place or part.data is not None:
@@ -90,7 +90,7 @@ class StoredArray:
         return Buffer(raw, part.dtype, part.shape, view)
 
     def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
-        """The unfiltered bytes in order."""
+        """Yield the unfiltered bytes in order."""
         total = self.part.nbytes
         if self.part.filters:
             size = max(size, 16 * MIB)  # several frames per chunk decode in parallel
@@ -98,7 +98,7 @@ class StoredArray:
             yield self.bytes(start, min(size, total - start))
 
     def stored_chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
-        """The stored bytes in order."""
+        """Yield the stored bytes in order."""
         if self.part.data is not None:
             yield memoryview(self.part.data)
             return
@@ -128,13 +128,13 @@ class StoredArray:
             source.check_size()
 
     def in_memory(self) -> StoredArray:
-        """The same part with its stored bytes in memory."""
+        """Return the same part with its stored bytes in memory."""
         pieces = list(self.stored_chunks(1 << 62))
         data: Any = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
         return StoredArray(evolve(self.part, segments=(), data=data), self._source_for, self._byte_codec, self._limits)
 
     def with_ranges(self, ranges: Mapping[int, memoryview]) -> StoredArray:
-        """The same part with ranges of its unfiltered bytes in memory, by their starts."""
+        """Return the same part with ranges of its unfiltered bytes in memory, by their starts."""
         array = copy(self)
         array._ranges = ranges
         return array
@@ -144,7 +144,7 @@ class StoredArray:
         return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
 
     def _sources(self) -> list[Source]:
-        """The files with its bytes."""
+        """Return the files with its bytes."""
         segments = self.part.segments
         files = [segments.file] if isinstance(segments, PermutedRows) else [segment.file for segment in segments]
         return [self._source_for(file) for file in dict.fromkeys(files)]
@@ -176,7 +176,7 @@ class StoredArray:
                 sink.copy(source, offset, length)
 
     def bytes(self, start: int, length: int) -> memoryview:
-        """A range of the unfiltered bytes."""
+        """Return a range of the unfiltered bytes."""
         part, ranges = self.part, self._ranges
         for low, view in ((start, ranges[start]),) if start in ranges else ranges.items():
             if low <= start and start + length <= low + len(view):
@@ -252,7 +252,7 @@ class StoredArray:
 
 
 def _selects_all(keys: Sequence[Any], shape: Sequence[int]) -> bool:
-    """Whether an index selects everything along these axes."""
+    """Return whether an index selects everything along these axes."""
     if len(keys) > len(shape):
         return False
     for item, size in zip(keys, shape):

@@ -364,7 +364,7 @@ class WritableContainer(Container):
         return None
 
     def writes_folder(self, options: Options) -> bool:
-        """Whether the output is a folder rather than one file.
+        """Return whether the output is a folder rather than one file.
 
         Parameters
         ----------
@@ -379,7 +379,7 @@ class WritableContainer(Container):
         return False
 
     def writes_beside(self, options: Options) -> bool:
-        """Whether the output is one file with others beside it, which `sink.member` writes.
+        """Return whether the output is one file with others beside it, which `sink.member` writes.
 
         Parameters
         ----------
@@ -394,7 +394,7 @@ class WritableContainer(Container):
         return False
 
     def options_for(self, source: Source, index: Index, options: Options) -> Options:
-        """The write options of a conversion, completed from its source.
+        """Return the write options of a conversion, completed from its source.
 
         Parameters
         ----------

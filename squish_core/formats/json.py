@@ -228,7 +228,7 @@ def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, l
 
 
 def has_keys(value: Any, keys: Sequence[str]) -> bool:
-    """Whether a path of keys exists in nested mappings."""
+    """Return whether a path of keys exists in nested mappings."""
     for key in keys:
         if not isinstance(value, Mapping) or key not in value:
             return False
@@ -310,7 +310,7 @@ def _nesting(piece: bytes) -> int:
 
 
 def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of an object; FormatError for a key that appears twice."""
+    """Return the members of an object; FormatError for a key that appears twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise duplicate_key_error(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))

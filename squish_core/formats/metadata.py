@@ -14,7 +14,7 @@ NAME = "squish.meta"
 
 
 def untyped(value: Any) -> Any:
-    """A metadata value without its stored type."""
+    """Return a metadata value without its stored type."""
     return value.value if isinstance(value, Typed) else value
 
 

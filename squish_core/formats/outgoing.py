@@ -32,13 +32,13 @@ class Stream:
         self.part, self._chunks, self._array, self._before = part, chunks, array, before
 
     def chunks(self) -> Iterator[Any]:
-        """The part as consecutive buffers."""
+        """Yield the part as consecutive buffers."""
         if self._before:
             self._before()
         yield from self._chunks()
 
     def read(self) -> bytes:
-        """The whole part; zeros while a target is laid out (`Sink.records`), so sizes must not depend on it."""
+        """Return the whole part; zeros while a target is laid out (`Sink.records`), so sizes must not depend on it."""
         return b"".join(bytes(chunk) for chunk in self.chunks())
 
     def write_to(self, sink: Sink, digest: Digest | None = None) -> None:

@@ -23,7 +23,7 @@ class _Window:
             self._data = source.view(0, source.size)
 
     def byte(self, offset: int) -> int:
-        """The byte at an offset inside the source."""
+        """Return the byte at an offset inside the source."""
         at = offset - self._start
         if not 0 <= at < len(self._data):
             self._start, at = offset, 0
@@ -31,14 +31,14 @@ class _Window:
         return self._data[at]
 
     def view(self, offset: int, length: int) -> memoryview:
-        """A range of the source, from the buffer if it contains the range."""
+        """Return a range of the source, from the buffer if it contains the range."""
         at = offset - self._start
         if length <= _WINDOW and 0 <= at <= len(self._data) - length:
             return self._data[at : at + length]
         return self.source.view(offset, length)
 
     def varint(self, offset: int, end: int) -> tuple[int, int]:
-        """A number and the offset after it."""
+        """Return a number and the offset after it."""
         at = offset - self._start
         if offset < end and 0 <= at < len(self._data) and (byte := self._data[at]) < 128:
             return byte, offset + 1
@@ -73,7 +73,7 @@ class Message:
 
     @classmethod
     def of(cls, data: Source | bytes | memoryview) -> Message:
-        """The message that a whole file consists of.
+        """Return the message that a whole file consists of.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Message:
             at = field.end
 
     def field(self, offset: int) -> Field:
-        """The field whose key is at an offset of the file, inside the message."""
+        """Return the field whose key is at an offset of the file, inside the message."""
         window, end = self._window, self.offset + self.length
         key, at = window.varint(offset, end)
         number, wire = key >> 3, key & 7

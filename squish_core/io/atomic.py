@@ -111,7 +111,7 @@ def new_temporary(target: Path, create: Callable[[Path], int]) -> Iterator[NewTe
 
 
 def temporaries(folder: Path) -> Iterator[Temporary]:
-    """All temporaries below a folder; links are not followed. Raises OSError if the folder cannot be listed."""
+    """Yield all temporaries below a folder; links are not followed. Raises OSError if the folder cannot be listed."""
     for path in _entries(folder):
         if temporary := _temporary(path):
             yield temporary

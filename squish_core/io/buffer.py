@@ -75,7 +75,7 @@ class Buffer:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """The bytes, from Python 3.12 on; on 3.11 use `raw`, the same view."""
+        """Return the bytes, from Python 3.12 on; on 3.11 use `raw`, the same view."""
         return self.raw
 
     def __len__(self) -> int:
@@ -172,7 +172,7 @@ def _capsule(data: np.ndarray, code: tuple[int, int], max_version: Any, flags: i
 
 
 def _tensor_of(capsule: Any) -> tuple[_DLTensor, _Versioned | None]:
-    """The description of an unconsumed capsule's array, and what a capsule with a version holds besides."""
+    """Return the description of an unconsumed capsule's array, and what a capsule with a version holds besides."""
     if _is_valid(capsule, _NAMES[1]):
         versioned = _Versioned.from_address(_pointer(capsule, _NAMES[1]))
         return versioned.tensor, versioned

@@ -110,7 +110,7 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
 
 
 def entries() -> list[CacheEntry]:
-    """All folders of the cache, least recently used first."""
+    """Return all folders of the cache, least recently used first."""
     found = list[CacheEntry]()
     for path in cache_folder().glob("*/[!.]*"):
         with suppress(OSError):  # removed meanwhile

@@ -25,7 +25,7 @@ _WIDTHS = (1 << 14, 1 << 10, 1 << 7)
 
 
 def crc32c() -> Any:
-    """A hasher with hashlib's interface; google-crc32c's compiled code is about ten times as fast as NumPy."""
+    """Return a hasher with hashlib's interface; google-crc32c's compiled code is about ten times as fast as NumPy."""
     try:
         import google_crc32c
     except ImportError:
@@ -46,7 +46,7 @@ class CompiledCrc32c:
         self._checksum = self._extend(self._checksum, np.frombuffer(data, np.uint8))
 
     def hexdigest(self) -> str:
-        """The checksum so far."""
+        """Return the checksum so far."""
         return f"{self._checksum:08x}"
 
 
@@ -80,7 +80,7 @@ class Crc32c:
         self._state = state
 
     def hexdigest(self) -> str:
-        """The checksum so far."""
+        """Return the checksum so far."""
         return f"{self._state ^ 0xFFFFFFFF:08x}"
 
 
@@ -99,7 +99,7 @@ def _fold(words: np.ndarray, width: int, state: int) -> np.ndarray:
 
 
 def _advance(state: int) -> int:
-    """The state after four zero bytes."""
+    """Return the state after four zero bytes."""
     for _ in range(4):
         state = _BYTES[state & 0xFF] ^ state >> 8
     return state
@@ -229,7 +229,7 @@ def compare_digests(text: str, digest: Digest) -> Verdict:
 
 
 def is_supported(text: str) -> bool:
-    """Whether the algorithm of a digest string is supported."""
+    """Return whether the algorithm of a digest string is supported."""
     return text.partition(":")[0].lower() in ALGORITHMS
 
 

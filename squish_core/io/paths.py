@@ -20,22 +20,22 @@ NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def regular_files(folder: Path) -> tuple[str, ...]:
-    """Names of the regular files (or links to them) in a folder; empty if the folder does not exist."""
+    """Return names of the regular files (or links to them) in a folder; empty if the folder does not exist."""
     return _entries(folder, _may_be_file)
 
 
 def subfolders(folder: Path) -> tuple[str, ...]:
-    """Names of the folders in a folder, without links to folders; empty if the folder does not exist."""
+    """Return names of the folders in a folder, without links to folders; empty if the folder does not exist."""
     return _entries(folder, lambda entry: entry.is_dir(follow_symlinks=False))
 
 
 def broken_links(folder: Path) -> tuple[str, ...]:
-    """Names of the links in a folder to files that do not exist; empty if the folder does not exist."""
+    """Return names of the links in a folder to files that do not exist; empty if the folder does not exist."""
     return tuple(sorted(_entries(folder, lambda entry: entry.is_symlink() and not os.path.exists(entry.path))))
 
 
 def _entries(folder: Path, matches: Callable[[os.DirEntry[str]], bool]) -> tuple[str, ...]:
-    """Names of the entries of a folder that match; empty if the folder does not exist."""
+    """Return names of the entries of a folder that match; empty if the folder does not exist."""
     try:
         with os.scandir(folder) as entries:
             return tuple(entry.name for entry in entries if matches(entry))
@@ -55,7 +55,7 @@ def common_mode(paths: Iterable[Path]) -> int | None:
 
 
 def _may_be_file(entry: os.DirEntry[str]) -> bool:
-    """Whether to list an entry: dangling links are left out, unreadable entries stay and fail when opened."""
+    """Return whether to list an entry: dangling links are left out, unreadable entries stay and fail when opened."""
     try:
         return entry.is_file()
     except OSError as error:
@@ -87,7 +87,7 @@ def missing(path: Path, error: Exception) -> FileAccessError:
 
 
 def nearest_folder(target: Path) -> Path:
-    """The nearest existing path above a target: a folder, unless a file is in its place."""
+    """Return the nearest existing path above a target: a folder, unless a file is in its place."""
     return next((parent for parent in target.parents if os.path.lexists(parent)), Path())
 
 

@@ -37,12 +37,12 @@ class Rollback:
 
     @classmethod
     def of(cls, fd: int) -> Rollback:
-        """The state of an open file."""
+        """Return the state of an open file."""
         info = os.fstat(fd)
         return cls(info.st_size, info.st_ino, _tail(fd, info.st_size))
 
     def describes(self, fd: int) -> bool:
-        """Whether an open file is this one, at its old size or longer."""
+        """Return whether an open file is this one, at its old size or longer."""
         info = os.fstat(fd)
         return info.st_ino == self.inode and info.st_size >= self.size and _tail(fd, self.size) == self.tail
 
@@ -54,7 +54,7 @@ def rollback_path(target: Path | str) -> str:
 
 
 def rollback_target(path: Path) -> Path | None:
-    """The target of a rollback file, from its name; None for any other file name."""
+    """Return the target of a rollback file, from its name; None for any other file name."""
     match = _NAME.fullmatch(path.name)
     return path.with_name(match[1]) if match else None
 
@@ -128,7 +128,7 @@ def torn_bytes(target: Path) -> int:
 
 
 def _rollback_of(path: Path) -> Rollback | None:
-    """The rollback file of the file that `path` leads to."""
+    """Return the rollback file of the file that `path` leads to."""
     return read_rollback(os.path.realpath(path) if os.path.islink(path) else path)
 
 

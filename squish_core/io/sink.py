@@ -75,7 +75,7 @@ class Syncer:
         self._pool.close()
 
     def _submitted(self, function: Callable[..., None], file: BinaryIO, *arguments: Any) -> Future[None]:
-        """A call with a descriptor of its own: the file may be closed meanwhile."""
+        """Return a call with a descriptor of its own: the file may be closed meanwhile."""
         fd = os.dup(file.fileno())
         future = self._pool.submit(function, fd, *arguments)
         future.add_done_callback(lambda _: os.close(fd))
@@ -117,7 +117,7 @@ COPIERS = 3
 
 
 def align_up(offset: int, alignment: int) -> int:
-    """The next multiple of `alignment`, or the offset itself if it is one.
+    """Return the next multiple of `alignment`, or the offset itself if it is one.
 
     Parameters
     ----------

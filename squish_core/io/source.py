@@ -170,7 +170,7 @@ class Source:
             return self._members[path]
 
     def unmapped(self) -> Source:
-        """A second source of the same open file whose `view` copies: truncating a mapped file kills the process.
+        """Return a second source of the same open file whose `view` copies: truncating a mapped file kills the process.
 
         Subclasses that wrap another source or keep a cache override this.
         """
@@ -180,7 +180,7 @@ class Source:
         return twin
 
     def backing(self) -> Backing | None:
-        """The file that views are mapped from; None if they are private memory."""
+        """Return the file that views are mapped from; None if they are private memory."""
         return None
 
     def __reduce__(self) -> Any:
@@ -199,7 +199,7 @@ class Source:
         return tuple(sorted(self._folder_names(folder)))
 
     def has(self, name: str, folder: str = "") -> bool:
-        """Whether a file exists in the folder or a subfolder; also works if nothing lists the folder."""
+        """Return whether a file exists in the folder or a subfolder; also works if nothing lists the folder."""
         if not self.lists_members and not (name in self._overlay and not folder):
             return name in self._present(folder, (name,))
         return name in self.members(folder)
@@ -257,15 +257,15 @@ class Source:
             )
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        """Names of the regular files in the folder, or in its subfolder `folder`."""
+        """Return names of the regular files in the folder, or in its subfolder `folder`."""
         return ()
 
     def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        """Names of the folders in the folder, or in its subfolder `folder`."""
+        """Return names of the folders in the folder, or in its subfolder `folder`."""
         return ()
 
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
-        """The names that are files of the folder; for sources that list no members."""
+        """Return the names that are files of the folder; for sources that list no members."""
         raise NotImplementedError
 
     def _refuse_links(self, path: str, member: Source) -> None:
@@ -326,7 +326,7 @@ def check_file_name(name: str, file: str) -> None:
 
 
 def _encodes(name: str) -> bool:
-    """Whether the file system can store the name: JSON may contain lone surrogates."""
+    """Return whether the file system can store the name: JSON may contain lone surrogates."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:

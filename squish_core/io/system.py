@@ -20,7 +20,7 @@ from squish_core.errors import WriteError
 
 
 def _module(name: str) -> Any:
-    """A module of the standard library, or None where the system lacks it."""
+    """Return a module of the standard library, or None where the system lacks it."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -75,7 +75,7 @@ def _locking(fd: int, mode: int) -> None:
 
 
 def lockable(path: Path) -> Path:
-    """The file whose lock stands for a file or folder."""
+    """Return the file whose lock stands for a file or folder."""
     return path / LOCK_FILE if not IS_POSIX and path.is_dir() else path
 
 
@@ -256,7 +256,7 @@ def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
 
 
 def is_locked(fd: int) -> bool | None:
-    """Whether another descriptor has locked the open file; None if the file system has no locks."""
+    """Return whether another descriptor has locked the open file; None if the file system has no locks."""
     free = try_lock(fd, shared=True)
     if free:
         unlock(fd)
@@ -264,7 +264,7 @@ def is_locked(fd: int) -> bool | None:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether `path` still names the open file."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except OSError:

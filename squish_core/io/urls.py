@@ -41,7 +41,7 @@ class RemoteTarget:
     def new_file(
         self, path: str, *, size: int | None, overwrite: bool
     ) -> AbstractContextManager[Callable[[memoryview], object]]:
-        """A function that appends bytes to a file, which appears when the block succeeds.
+        """Return a function that appends bytes to a file, which appears when the block succeeds.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class SourceOpener:
     id = ""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
-        """The source of a URL.
+        """Return the source of a URL.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ class SourceOpener:
         raise NotImplementedError
 
     def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
-        """The source of a pin, by default that of its URL; the core compares the pins.
+        """Return the source of a pin, by default that of its URL; the core compares the pins.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class SourceOpener:
         return self.open(pin.url, options)
 
     def create(self, url: str, options: Mapping[str, Any]) -> RemoteTarget:
-        """A file or folder to write at a URL.
+        """Return a file or folder to write at a URL.
 
         Parameters
         ----------

@@ -10,7 +10,7 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo,
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec, with its short names for `--encode`."""
+    """Return the dense codec, with its short names for `--encode`."""
     return [
         CodecInfo(
             id="dense",
@@ -24,13 +24,13 @@ def squish_codecs() -> list[CodecInfo]:
 
 @hookimpl
 def squish_backends() -> list[BackendInfo]:
-    """The NumPy backend."""
+    """Return the NumPy backend."""
     return [BackendInfo(id="numpy", title="NumPy on the CPU", factory="squish_core.backends.numpy:NumpyBackend")]
 
 
 @hookimpl
 def squish_schedulers() -> list[SchedulerInfo]:
-    """The process pool."""
+    """Return the process pool."""
     return [
         SchedulerInfo(
             id="local", title="processes on this machine", factory="squish_core.schedulers.local:LocalScheduler"

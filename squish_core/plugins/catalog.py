@@ -149,7 +149,7 @@ def packages(kind: str) -> dict[str, str]:
 
 
 def package_for(kind: str, name: str) -> str | None:
-    """The package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
+    """Return the package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
     providers = packages(kind) if kind in KINDS else {}
     return providers.get(name) or providers.get(name.split(".")[0])
 
@@ -204,14 +204,14 @@ def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str
 
 
 def requirement_lines(*packages: str) -> list[str]:
-    """The packages, and in a checkout those that they require, as lines of a requirements file for pip."""
+    """Return the packages, and in a checkout those that they require, as lines of a requirements file for pip."""
     return _targets(packages, _dependencies, Path.as_uri, named=True)
 
 
 def _targets(
     packages: Iterable[str], dependencies: Callable[[str], list[str]], place: Callable[[Path], str], named: bool = False
 ) -> list[str]:
-    """The argument of an installer for each package: its folder in the checkout, its URL, or its name.
+    """Return the argument of an installer for each package: its folder in the checkout, its URL, or its name.
 
     `named`: with the package's name before its folder.
     """
@@ -238,7 +238,7 @@ def _target(
 
 @cache
 def checkout() -> Path | None:
-    """The checkout of this repository that squish-core was installed from, if it still exists."""
+    """Return the checkout of this repository that squish-core was installed from, if it still exists."""
     root = _local(_origin()) or Path(__file__).resolve().parent.parent
     return root if (root / "squish_core").is_dir() and (root / "plugins").is_dir() else None
 
@@ -253,7 +253,7 @@ def repository() -> str | None:
 
 @cache
 def wheels() -> str | None:
-    """The folder with the wheel or archive that squish-core was installed from."""
+    """Return the folder with the wheel or archive that squish-core was installed from."""
     origin = _origin()
     path = _local(origin) if "archive_info" in origin else None
     return str(path.parent) if path else None
@@ -273,7 +273,7 @@ def _origin() -> dict[str, Any]:
 
 
 def _local(origin: Mapping[str, Any]) -> Path | None:
-    """The folder or archive on this machine that an installation came from."""
+    """Return the folder or archive on this machine that an installation came from."""
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
@@ -292,7 +292,7 @@ def plugin_folders() -> dict[str, Path]:
 
 @cache
 def project(file: Path) -> dict[str, Any]:
-    """The table `project` of a `pyproject.toml`."""
+    """Return the table `project` of a `pyproject.toml`."""
     import tomllib
 
     facts: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))["project"]
@@ -330,7 +330,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _path(folder: Path) -> str:
-    """A folder for a shell command: relative if it is below the current one."""
+    """Return a folder for a shell command: relative if it is below the current one."""
     here = Path.cwd()
     if folder == here:
         return "."
@@ -338,7 +338,7 @@ def _path(folder: Path) -> str:
 
 
 def absent(kind: str, name: str) -> Refusal:
-    """The refusal for an id that no installed plugin provides."""
+    """Return the refusal for an id that no installed plugin provides."""
     package, noun = package_for(kind, name), {"container": "format"}.get(kind, kind)
     why = f"the {noun} {name!r} is not installed"
     if package is None:

@@ -91,11 +91,11 @@ class Settings:
         )
 
     def allows(self, *names: str) -> bool:
-        """Whether a plugin with any of these names may be used."""
+        """Return whether a plugin with any of these names may be used."""
         return not self.blocks(*names) and (not self.allow or bool(self.allow.intersection(names)))
 
     def blocks(self, *names: str) -> bool:
-        """Whether a plugin with any of these names must not be used."""
+        """Return whether a plugin with any of these names must not be used."""
         return bool(self.block.intersection(names))
 
     def check(self, dists: set[str], names: set[str]) -> None:
@@ -158,7 +158,7 @@ class Claims:
         self.winners.update(winners)
 
     def of(self, kind: str) -> list[Entry[Any]]:
-        """All entries of a kind by id, including every entry of ids in conflict."""
+        """Return all entries of a kind by id, including every entry of ids in conflict."""
         winners, conflicts = self.winners[kind], self.conflicts
         return [
             entry
@@ -194,7 +194,7 @@ def check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None
 
 
 def has_fact(value: Any, expected: Any) -> bool:
-    """Whether a field has a value, or contains it, or all of several."""
+    """Return whether a field has a value, or contains it, or all of several."""
     if value == expected:
         return True
     if isinstance(value, Mapping) and isinstance(expected, Mapping):

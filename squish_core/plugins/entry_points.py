@@ -134,7 +134,7 @@ def _text(path: str) -> str:
 
 
 def distribution(point: Any) -> str:
-    """The distribution of an entry point."""
+    """Return the distribution of an entry point."""
     return str(point.dist.name if point.dist else point.value)
 
 
@@ -159,7 +159,7 @@ def import_implementation(entry: Entry[Any]) -> Any:
 
 
 def declarations(manager: Any, plugin: Any) -> Iterator[tuple[str, Info]]:
-    """The kind and data of all that a plugin declares.
+    """Yield the kind and data of all that a plugin declares.
 
     Refuses a plugin for another version of the plugin interface, and one that implements a hook that does not exist.
     """

@@ -111,7 +111,7 @@ def _of_ollama(folder: Source, names: Sequence[str], subfolders: Sequence[str]) 
 
 
 def _ollama_models(folder: Source) -> Iterator[str]:
-    """Names of the models, from the manifests `HOST/NAMESPACE/NAME/TAG`."""
+    """Yield names of the models, from the manifests `HOST/NAMESPACE/NAME/TAG`."""
     for host in folder.subfolders("manifests"):
         for namespace in folder.subfolders(f"manifests/{host}"):
             for name in folder.subfolders(f"manifests/{host}/{namespace}"):
@@ -132,7 +132,7 @@ def _of_the_hub(folder: Source, subfolders: Sequence[str]) -> tuple[str, str, st
 
 
 def _with_weights_below(folder: Source, names: Sequence[str], subfolders: Sequence[str]) -> tuple[str, str, str] | None:
-    """A folder whose subfolders hold models, such as a pipeline of diffusers."""
+    """Return a folder whose subfolders hold models, such as a pipeline of diffusers."""
     below = [name for name in subfolders[:SEARCHED] if _has_weights(folder, name)]
     if not below:
         pairs = ((name, inner) for name in subfolders[:SEARCHED] for inner in folder.subfolders(name)[:SEARCHED])
@@ -152,7 +152,7 @@ def _has_weights(folder: Source, path: str) -> bool:
 
 
 def _without_weights(folder: Source, names: Sequence[str]) -> tuple[str, str, str] | None:
-    """A model whose weights are missing, or still on their way."""
+    """Return a model whose weights are missing, or still on their way."""
     links = broken_links(folder.path) if folder.path is not None else ()
     unfinished = list(_unfinished(folder.path)) if folder.path is not None else []
     if not links and not unfinished and not any(name in names for name in _DESCRIBING):
@@ -164,13 +164,13 @@ def _without_weights(folder: Source, names: Sequence[str]) -> tuple[str, str, st
 
 
 def _unfinished(path: Path) -> Iterator[str]:
-    """Names of files that the Hub's client has not downloaded completely."""
+    """Yield names of files that the Hub's client has not downloaded completely."""
     blobs = path.parent.parent / "blobs" if path.parent.name == SNAPSHOTS else path / ".cache/huggingface/download"
     yield from (file.name for file in sorted(blobs.glob("*.incomplete")))
 
 
 def _download_command(path: Path | None) -> str:
-    """The command that completes a folder of the Hub's cache; empty for another folder."""
+    """Return the command that completes a folder of the Hub's cache; empty for another folder."""
     model = path.parent.parent.name if path is not None and path.parent.name == SNAPSHOTS else ""
     return f": `hf download {model.removeprefix(PREFIX).replace('--', '/')}`" if model.startswith(PREFIX) else ""
 
@@ -181,5 +181,5 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def _below(folder: Source, name: str) -> str:
-    """A path for a hint, of a file or folder in a folder."""
+    """Return a path for a hint, of a file or folder in a folder."""
     return f"{folder.name.rstrip('/')}/{name}" if folder.path is None else str(PurePath(folder.name, name))

@@ -189,11 +189,11 @@ class Registry:
         return codec
 
     def codec_type(self, name: str) -> type[Codec]:
-        """The class of a tensor codec: what does not depend on its parameters."""
+        """Return the class of a tensor codec: what does not depend on its parameters."""
         return type(self.implementation("codec", name))
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
-        """Whether two specifications are equivalent (`Codec.canonical`)."""
+        """Return whether two specifications are equivalent (`Codec.canonical`)."""
         if one == other or one is None or other is None:
             return one == other
         if one.id != other.id or one.id not in self.codecs or not self.same_codec(one.inner, other.inner):
@@ -201,12 +201,12 @@ class Registry:
         return self.codec(one).canonical == self.codec(other).canonical
 
     def encoder(self, spec: CodecSpec) -> Encoder:
-        """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
+        """Return the encoder for a codec: an alternative encoder that can run here, or the codec itself."""
         codec, encoder_type = self.codec(spec), self.encoder_type(spec)
         return codec if isinstance(codec, encoder_type) else encoder_type.from_params(spec.params)
 
     def encoder_type(self, spec: CodecSpec) -> type[Encoder]:
-        """The class of `encoder`, which completes a user's parameters."""
+        """Return the class of `encoder`, which completes a user's parameters."""
         if spec.inner is None and spec.id in self._tables["encoder"]:
             with suppress(MissingPluginError):  # it cannot run here, but the codec may
                 return type(self.implementation("encoder", spec.id))
@@ -391,7 +391,7 @@ class Registry:
         return evolve(first, why="; ".join(dict.fromkeys(item.why for item in refusals.values())), install=install)
 
     def _unusable(self, codec: str) -> Refusal | None:
-        """Why a codec cannot be used here."""
+        """Return why a codec cannot be used here."""
         if codec not in self.codecs:
             return self._absent("codec", codec)
         try:
@@ -581,7 +581,7 @@ _default_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of all installed plugins, created on first use.
+    """Return the registry of all installed plugins, created on first use.
 
     Returns
     -------

@@ -35,7 +35,7 @@ class Providers:
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Entry[Any]]]) -> Providers:
-        """The providers of the registry's tables."""
+        """Return the providers of the registry's tables."""
         return cls(
             {
                 (kind, name): Provider(entry.dist, entry.version, *_needs(entry.info))
@@ -45,12 +45,12 @@ class Providers:
         )
 
     def used(self, container: str, encoding: Encoding, backend: str | None = None) -> tuple[ChainPlugin, ...]:
-        """The plugins for an encoding, each once: its formats, codecs, byte codecs, and the backend."""
+        """Return the plugins for an encoding, each once: its formats, codecs, byte codecs, and the backend."""
         rows = [*self.container(container), *self._codecs(encoding)]
         return tuple(dict.fromkeys([*rows, *([self.plugin("backend", "backend", backend)] if backend else [])]))
 
     def container(self, name: str) -> Iterator[ChainPlugin]:
-        """A format, and those that it refines."""
+        """Yield a format, and those that it refines."""
         yield self.plugin("container", "container", name)
         provider = self.table.get(("container", name))
         for base in provider.needs if provider else ():
@@ -67,7 +67,7 @@ class Providers:
                 yield from self._codec("byte codec", item.codec)
 
     def _codec(self, role: str, name: str) -> Iterator[ChainPlugin]:
-        """A codec, and those that it needs."""
+        """Yield a codec, and those that it needs."""
         yield self.plugin(role, "codec", name)
         provider = self.table.get(("codec", name))
         for other in provider.needs if provider else ():
@@ -76,14 +76,14 @@ class Providers:
             yield from self._codec("byte codec" if is_bytes else "inner codec", other)
 
     def plugin(self, role: str, kind: str, name: str) -> ChainPlugin:
-        """The plugin that provides an id, installed or not."""
+        """Return the plugin that provides an id, installed or not."""
         provider = self.table.get((kind, name))
         if provider is None:
             return ChainPlugin(role, name, catalog.package_for(kind, name), None)
         return ChainPlugin(role, name, provider.distribution, provider.version)
 
     def install(self, plugins: Iterable[ChainPlugin]) -> str:
-        """The command that installs the core and the distributions of these plugins."""
+        """Return the command that installs the core and the distributions of these plugins."""
         names = tuple(dict.fromkeys(["squish-core", *distributions(plugins)]))
         if names not in self._commands:  # asked for each tensor of a plan
             self._commands[names] = catalog.install_command(*names, fresh=True)
@@ -91,13 +91,13 @@ class Providers:
 
 
 def distributions(plugins: Iterable[ChainPlugin]) -> list[str]:
-    """The distributions of plugins, each once, the core first."""
+    """Return the distributions of plugins, each once, the core first."""
     names = dict.fromkeys(plugin.distribution for plugin in plugins if plugin.distribution)
     return sorted(names, key=lambda name: name != "squish-core")
 
 
 def _needs(info: Info) -> tuple[tuple[str, ...], str]:
-    """The ids of its kind that a plugin needs, and the kind of a codec."""
+    """Return the ids of its kind that a plugin needs, and the kind of a codec."""
     if isinstance(info, ContainerInfo):
         return (info.refines,) if info.refines else (), ""
     return (tuple(info.needs), info.kind) if isinstance(info, CodecInfo) else ((), "")
@@ -212,7 +212,7 @@ def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
 
 
 def _uncompressed(name: str, codecs: Mapping[str, Entry[CodecInfo]]) -> tuple[str, str | None]:
-    """A file name without the suffix of a compressed file, and the byte codec that compressed it, if any."""
+    """Return a file name without the suffix of a compressed file, and the byte codec that compressed it, if any."""
     suffixes = {entry.info.suffix: entry.id for entry in codecs.values()}
     for suffix, codec in {**catalog.byte_suffixes(), **suffixes}.items():
         if suffix and name.lower().endswith(suffix):
@@ -241,7 +241,7 @@ def _format_of(name: str, containers: Mapping[str, Entry[ContainerInfo]]) -> str
 
 
 def _by_signature(where: str, texts: Iterable[Any], containers: Mapping[str, Entry[ContainerInfo]]) -> str | None:
-    """The installed format with the longest matching signature."""
+    """Return the installed format with the longest matching signature."""
     matches = [
         (len(signature.bytes), entry.id)
         for entry in containers.values()

@@ -67,7 +67,7 @@ def _open_pinned(pin: Pin, registry: Registry, options: Mapping[str, Any]) -> So
 
 
 def remote_target(url: str, registry: Registry) -> RemoteTarget:
-    """A target at a URL, through the plugin for its scheme; nothing is written yet."""
+    """Return a target at a URL, through the plugin for its scheme; nothing is written yet."""
     entry = source_entry(scheme_of(url) or "", registry, url)
     options = _options(entry, {})
     with guarded(FormatError, f"opening a target of {entry.info.id}", file=redact(url)):
@@ -90,19 +90,19 @@ def _options(entry: Entry[SourceInfo], options: Mapping[str, Any]) -> dict[str, 
 
 
 def scheme_of(target: Any) -> str | None:
-    """The scheme of a URL in lower case; None for text without `://` or an existing path."""
+    """Return the scheme of a URL in lower case; None for text without `://` or an existing path."""
     match = _SCHEME.match(target) if isinstance(target, str) else None
     return match[1].lower() if match and not os.path.lexists(target) else None
 
 
 def _normalized(url: str) -> str:
-    """A URL with its scheme in lower case, as plugins declare it."""
+    """Return a URL with its scheme in lower case, as plugins declare it."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme.lower()}{separator}{rest}"
 
 
 def source_entry(scheme: str, registry: Registry, url: str) -> Entry[SourceInfo]:
-    """The source for a scheme; an error lists those in conflict, or names the package to install."""
+    """Return the source for a scheme; an error lists those in conflict, or names the package to install."""
     entries = _declaring(scheme, registry) or _declaring(ANY, registry)
     preferences = registry.prefer
     preferred = [entry for entry in entries if entry.dist in (preferences.get(scheme), preferences.get(entry.id))]
@@ -117,7 +117,7 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry[SourceInfo]
 
 
 def source_package(scheme: str) -> str:
-    """The package that reads a scheme, with the extra for its library."""
+    """Return the package that reads a scheme, with the extra for its library."""
     extra = {"hf": "[hf]"}.get(scheme, "" if scheme in catalog.packages("source") else "[fsspec]")
     return f"squish-remote{extra}"
 
@@ -127,7 +127,7 @@ def _declaring(scheme: str, registry: Registry) -> list[Entry[SourceInfo]]:
 
 
 def options_from_environment() -> dict[str, str]:
-    """The options in `SQUISH_SOURCE`; UsageError if it is invalid."""
+    """Return the options in `SQUISH_SOURCE`; UsageError if it is invalid."""
     items = [item.partition("=") for item in os.environ.get(VARIABLE, "").split(",") if item.strip()]
     if wrong := [name for name, equals, _ in items if not name.strip() or not equals]:
         raise UsageError(

@@ -68,7 +68,7 @@ class LocalScheduler(Scheduler):
 
 
 def process_count(address: str) -> int:
-    """The N of `local:N`; UsageError if it is not a number."""
+    """Return the N of `local:N`; UsageError if it is not a number."""
     if not address:
         return workers()
     if not (address.isascii() and address.isdigit() and len(address) <= 4 and 0 < int(address) <= MOST):

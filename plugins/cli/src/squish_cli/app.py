@@ -135,14 +135,14 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def with_advice(error: Exception, argv: Sequence[str]) -> Exception:
-    """The error, with a hint that names the command that was probably meant."""
+    """Return the error, with a hint that names the command that was probably meant."""
     if isinstance(error, SquishError) and (hint := spellings.advise(error, argv)):
         error.hint = redact(hint)
     return error
 
 
 def usage(error: Any) -> SquishError:
-    """The UsageError for a command line that typer cannot parse."""
+    """Return the UsageError for a command line that typer cannot parse."""
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "squish")
     message, expected = error.format_message().rstrip("."), None
@@ -208,7 +208,7 @@ def squish(
 
 
 def command_names(app: typer.Typer) -> set[str]:
-    """Names of all commands, those of groups as `cache list`."""
+    """Return names of all commands, those of groups as `cache list`."""
     groups = {group.name or "": group.typer_instance for group in app.registered_groups}
     names = {entry.name or "" for entry in app.registered_commands} | groups.keys()
     for name, group in groups.items():

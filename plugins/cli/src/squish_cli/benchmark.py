@@ -76,7 +76,7 @@ def last_level() -> int:
 
 
 def filling(size: int) -> Callable[[], object]:
-    """A call that fills memory on all cores; NumPy releases the GIL."""
+    """Return a call that fills memory on all cores; NumPy releases the GIL."""
     import numpy as np
 
     threads = workers()
@@ -87,7 +87,7 @@ def filling(size: int) -> Callable[[], object]:
 
 
 def reading(size: int) -> Callable[[], object]:
-    """A call that reads memory on all cores, through BLAS."""
+    """Return a call that reads memory on all cores, through BLAS."""
     memory = aligned_memory(size)
     return lambda: memory @ memory
 
@@ -176,7 +176,7 @@ class Benchmark:
         return {"units": dict(UNITS), **asdict(self)}
 
     def lines(self) -> Iterator[str]:
-        """The measurements as text."""
+        """Yield the measurements as text."""
         rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
         rates_text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
         yield from (f"limits: {rates_text} (last-level cache {format_bytes(self.limits.cache)})", "")
@@ -246,7 +246,7 @@ def _short(milliseconds: float) -> str:
 
 
 def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
-    """An in-memory file per short name of each codec that encodes: one matrix larger than the last-level cache.
+    """Yield an in-memory file per short name of each codec that encodes: one matrix larger than the last-level cache.
 
     The matrix repeats a seeded panel until it is large enough or has `most` elements.
     """
@@ -264,7 +264,7 @@ def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -
 
 
 def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec_type: type[Codec], most: int) -> TensorSpec:
-    """A matrix of equal panels; encodes one panel and repeats its parts if the codec permits."""
+    """Return a matrix of equal panels; encodes one panel and repeats its parts if the codec permits."""
     import numpy as np
 
     def layout(times: int) -> tuple[TensorSpec, Codec, dict[str, tuple[str, tuple[int, ...]]]]:
@@ -345,7 +345,7 @@ def _linear(tensor: Tensor, backend: str) -> Prepared:
 
 
 def _largest_matrices(file: File) -> Iterable[Tensor]:
-    """The largest matrix of each codec with at most `LARGEST` elements."""
+    """Return the largest matrix of each codec with at most `LARGEST` elements."""
     largest: dict[str, Tensor] = {}
     for name in file:
         tensor = file[name]

@@ -17,7 +17,7 @@ from .output import Answer
 
 
 def cache_group() -> App:
-    """The group `squish cache`, to which plugins add commands."""
+    """Return the group `squish cache`, to which plugins add commands."""
     app = App(help="List, clear and build caches.", invoke_without_command=True)
     app.callback()(group)
     app.command("list", examples=["squish cache list"])(list_entries)

@@ -101,7 +101,7 @@ def verify_file(
     quiet: bool,
     scheduler: str | None,
 ) -> Answer:
-    """The findings in one file; SquishError if it cannot be checked."""
+    """Return the findings in one file; SquishError if it cannot be checked."""
     import squish_core as squish
     from squish_core.checking.verify import report_lines
     from squish_core.opening import open as open_file
@@ -221,7 +221,7 @@ def convert(
 
 
 def read_recipe(path: str) -> list[str]:
-    """The rules of a recipe; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
+    """Return the rules of a recipe; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
     import tomllib
 
     try:

@@ -70,7 +70,7 @@ def leftovers(folder: str, clean: bool) -> Answer:
 
 
 def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The findings as text; for temporaries that may be in use, only their number."""
+    """Yield the findings as text; for temporaries that may be in use, only their number."""
     from squish_core.text import counted, format_bytes
 
     removable = [row for row in rows if row["state"] in ("dead", "removed")]
@@ -92,7 +92,7 @@ def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, 
 
 
 def age(seconds: float) -> str:
-    """A duration in its largest unit: `3 d`, `20 min`."""
+    """Return a duration in its largest unit: `3 d`, `20 min`."""
     size, unit = next(((size, unit) for size, unit in UNITS if seconds >= size), UNITS[-1])
     return f"{int(seconds // size)} {unit}"
 
@@ -187,7 +187,7 @@ class Diagnosis:
         return {"ok": self.ok, **asdict(self)}
 
     def lines(self) -> Iterator[str]:
-        """The diagnosis as text."""
+        """Yield the diagnosis as text."""
         for name, version in self.versions.items():
             yield f"{name:12} {version or 'not installed'}"
         machine, memory = self.machine, "unknown"
@@ -334,7 +334,7 @@ def _threads() -> Threads:
 
 
 def _plugins(registry: Registry) -> Iterator[PluginState]:
-    """The state of every plugin, including failing imports and commands."""
+    """Yield the state of every plugin, including failing imports and commands."""
     commands = _command_failures(registry)
     for plugin in registry.plugins:
         reasons = [*_import_failures(registry, plugin.dist)]
@@ -358,7 +358,7 @@ def _command_failures(registry: Registry) -> list[tuple[str, str]]:
 
 
 def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
-    """Why implementations of a distribution cannot be imported."""
+    """Yield why implementations of a distribution cannot be imported."""
     for kind in ("container", "codec", "allocator", "backend", "family", "source", "scheduler"):
         for entry in registry.find(kind):
             if entry.dist == dist:

@@ -168,7 +168,7 @@ def listing(
 
 
 def _matches(name: str, row: tuple[object, ...]) -> bool:
-    """Whether a row has this id, an id with this prefix, or this short name in its last column."""
+    """Return whether a row has this id, an id with this prefix, or this short name in its last column."""
     return name == row[0] or str(row[0]).startswith(f"{name}.") or name in str(row[-1]).split()
 
 
@@ -182,7 +182,7 @@ def _unknown(name: str, kind: str, names: Iterable[str]) -> UsageError:
 
 
 def one_format(data: dict[str, Any]) -> list[str]:
-    """A format's declaration as a table."""
+    """Return a format's declaration as a table."""
     return table(
         ("id", data["id"]),
         "<<",
@@ -202,19 +202,19 @@ def one_format(data: dict[str, Any]) -> list[str]:
 
 
 def _values(data: dict[str, Any], feature: str) -> str:
-    """The values of a feature, each with its bit in files if it has one."""
+    """Return the values of a feature, each with its bit in files if it has one."""
     values, bits = data["features"][feature], data["bits"].get(feature)
     names = [f"{value}={bits[value]:#x}" if bits else value for value in values]
     return (", " if any(" " in name for name in names) else " ").join(names)
 
 
 def origin(entry: Entry[Any]) -> str:
-    """The distribution that provides an entry, with its version."""
+    """Return the distribution that provides an entry, with its version."""
     return f"{entry.dist} {entry.version}".strip()
 
 
 def provided_ids(registry: Registry, dist: str) -> dict[str, list[str]]:
-    """The ids that a distribution provides, by kind."""
+    """Return the ids that a distribution provides, by kind."""
     ids = {kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.KINDS}
     return {kind: names for kind, names in ids.items() if names}
 
@@ -251,7 +251,7 @@ def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
 
 
 def kind_name(kind: str) -> str:
-    """A kind of plugin, in the plural."""
+    """Return a kind of plugin, in the plural."""
     return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
 
 

@@ -83,7 +83,7 @@ class Needs:
         return catalog.install_command(*names) if names else None
 
     def requirements(self) -> list[str]:
-        """The distributions, installed or not, as lines of a requirements file."""
+        """Return the distributions, installed or not, as lines of a requirements file."""
         return catalog.requirement_lines(*dict.fromkeys(["squish-core", *distributions(self.plugins)]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Needs:
         return {"file": self.file, "ok": self.ok, "plugins": rows, "install": self.install}
 
     def lines(self) -> Iterator[str]:
-        """A table, then what to do."""
+        """Yield a table, then what to do."""
         origins = [f"{plugin.distribution or '-'} {plugin.version or ''}".strip() for plugin in self.plugins]
         rows = [(self._state(plugin), plugin.role, plugin.id, origin) for plugin, origin in zip(self.plugins, origins)]
         yield from table(("state", "role", "id", "package"), "<<<<", rows)
@@ -133,7 +133,7 @@ def needs_of(
 
 
 def _of_target(target: str, registry: Registry, backend: str | None, format: str | None) -> list[ChainPlugin]:  # noqa: A002
-    """The plugins for a file or URL: from its header, or from its signature if its format is not installed."""
+    """Return the plugins for a file or URL: from its header, or from its signature if its format is not installed."""
     try:
         with open_file(target, format, registry=registry) as file:
             return list(_of_file(file, backend))
@@ -151,7 +151,7 @@ def _of_target(target: str, registry: Registry, backend: str | None, format: str
 
 
 def _source(target: str, registry: Registry) -> Iterator[ChainPlugin]:
-    """The plugin that reads a URL's scheme."""
+    """Yield the plugin that reads a URL's scheme."""
     scheme = scheme_of(target)
     if scheme is None:
         return
@@ -165,7 +165,7 @@ def _source(target: str, registry: Registry) -> Iterator[ChainPlugin]:
 
 
 def _plugin(need: Requirement, registry: Registry) -> ChainPlugin:
-    """A requirement of a name, as what a chain uses."""
+    """Return a requirement of a name, as what a chain uses."""
     kind = need.kind or ""
     infos = [table[need.id].info for table in (registry.codecs,) if need.id in table]
     is_bytes = need.id in catalog.byte_suffixes().values() or any(info.kind == "bytes" for info in infos)
@@ -173,7 +173,7 @@ def _plugin(need: Requirement, registry: Registry) -> ChainPlugin:
 
 
 def _of_file(file: File, backend: str | None) -> Iterator[ChainPlugin]:
-    """The plugins for the compression of an open file, its format, and one encoding of each tensor."""
+    """Yield the plugins for the compression of an open file, its format, and one encoding of each tensor."""
     providers, index = file.registry.providers, file.index
     if file.source.packed:
         yield providers.plugin("byte codec", "codec", file.source.packed[0])
@@ -195,7 +195,7 @@ def _of_file(file: File, backend: str | None) -> Iterator[ChainPlugin]:
 
 
 def _of_tensor(spec: TensorSpec, file: File, resolver: Resolver | None) -> tuple[ChainPlugin, ...]:
-    """The plugins of the encoding that a backend runs, or else of the first one that can be read here."""
+    """Return the plugins of the encoding that a backend runs, or else of the first one that can be read here."""
     if resolver is not None:
         try:
             return resolver.resolve(spec.name, file.format, spec.encodings, spec=spec).plugins[:-1]
@@ -205,14 +205,14 @@ def _of_tensor(spec: TensorSpec, file: File, resolver: Resolver | None) -> tuple
 
 
 def _of_encodings(encodings: Sequence[Encoding], container: str, registry: Registry) -> tuple[ChainPlugin, ...]:
-    """The plugins of the first encoding that needs nothing else, or else of the first one."""
+    """Return the plugins of the first encoding that needs nothing else, or else of the first one."""
     used = [registry.providers.used(container, encoding) for encoding in encodings]
     complete = (plugins for plugins in used if all(plugin.version is not None for plugin in plugins))
     return next(complete, used[0] if used else ())
 
 
 def _ids(encoding: Encoding) -> tuple[Any, ...]:
-    """The ids on which an encoding depends."""
+    """Return the ids on which an encoding depends."""
     filters = {item.codec for part in encoding.parts.values() for item in part.filters}
     codecs = list[str]()
     spec: CodecSpec | None = encoding.codec

@@ -172,7 +172,7 @@ class _LazyConverter:
 
 
 def _with_lazy_converters(parameters: Any) -> Any:
-    """The parameters of a command, with lazy converters."""
+    """Return the parameters of a command, with lazy converters."""
     for parameter in parameters:
         converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
         if converter is not None and "get_runtime_param" not in vars(parameter):
@@ -225,7 +225,7 @@ class App(typer.Typer):
 
 
 def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a command, with the option `--json`, which decides how its answer is printed."""
+    """Return the function of a command, with the option `--json`, which decides how its answer is printed."""
     declared = signature(function, eval_str=True)
     if "json" in declared.parameters or any(each.annotation == Json for each in declared.parameters.values()):
         return function

@@ -67,7 +67,7 @@ def show_error(error: Exception, as_json: bool) -> None:
 
 
 def error_data(error: Exception) -> dict[str, Any]:
-    """An error as data for JSON."""
+    """Return an error as data for JSON."""
     fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
     text = redact(str(error))
     suggestions = list(getattr(error, "suggestions", ()))
@@ -100,7 +100,7 @@ def option(name: str, value: str) -> str:
 
 
 def _word(value: str) -> str:
-    """A value as a shell word, quoted if the shell would expand it."""
+    """Return a value as a shell word, quoted if the shell would expand it."""
     return f"'{value}'" if any(mark in value for mark in "*?[") else value
 
 
@@ -170,14 +170,14 @@ class Progress:
         return f"{self._verb}: {self._amounts(done, total, now)}, {escape(name)}{self._workers()}"
 
     def _workers(self) -> str:
-        """The bytes that each worker has written."""
+        """Return the bytes that each worker has written."""
         from squish_core.text import format_bytes
 
         shares = (f"{escape(worker)} {format_bytes(written)}" for worker, written in sorted(self._written.items()))
         return f" ({', '.join(shares)})" if self._written else ""
 
     def _amounts(self, done: int, total: int | None, now: float) -> str:
-        """The amount done, the total and the rate."""
+        """Return the amount done, the total and the rate."""
         from squish_core.text import format_bytes
 
         rate = (done - (self._before or 0)) / max(now - self._started, 1e-9)

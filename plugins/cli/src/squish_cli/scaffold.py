@@ -60,7 +60,7 @@ def example_files() -> Iterator[tuple[str, str]]:
 
 
 def names_for(name: str) -> dict[str, str]:
-    """The new name for each name of the example; UsageError if the plugin's name cannot be used."""
+    """Return the new name for each name of the example; UsageError if the plugin's name cannot be used."""
     if not NAME.fullmatch(name):
         expected = "a lower-case letter, then lower-case letters, digits and single dashes"
         raise _name_error("is not a valid distribution name", name, expected)
@@ -86,7 +86,7 @@ def names_for(name: str) -> dict[str, str]:
 
 
 def substitute(text: str, names: dict[str, str]) -> str:
-    """A text of the example with all names replaced in one pass."""
+    """Return a text of the example with all names replaced in one pass."""
     return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
 
 

@@ -108,7 +108,7 @@ USUAL_TYPE = "q8_0"
 
 
 def normalize(argv: Sequence[str]) -> list[str]:
-    """The command line with current names of options, and a value for each option that may omit it."""
+    """Return the command line with current names of options, and a value for each option that may omit it."""
     command = first_word(argv)
     if command in ("help", "-V", "version"):
         return _about(argv)
@@ -136,12 +136,12 @@ def _about(argv: Sequence[str]) -> list[str]:
 
 
 def first_word(argv: Sequence[str]) -> str:
-    """The command: the first word that is not an option, or `-V`."""
+    """Return the command: the first word that is not an option, or `-V`."""
     return next((word for word in argv if word == "-V" or not word.startswith("-")), "")
 
 
 def is_target(word: str) -> bool:
-    """Whether a word names a file, a folder or a URL, or looks like one."""
+    """Return whether a word names a file, a folder or a URL, or looks like one."""
     return os.path.lexists(word) or "/" in word or bool(os.path.splitext(word)[1])
 
 
@@ -154,7 +154,7 @@ def with_command(argv: Sequence[str], commands: Container[str]) -> list[str]:
 def preset_rules(
     encode: Sequence[str], types: Sequence[str], output: str | None, embedding: str | None, pure: bool
 ) -> list[str]:
-    """The rules of `--encode`, with llama-quantize's options added to the preset as parameters."""
+    """Return the rules of `--encode`, with llama-quantize's options added to the preset as parameters."""
     pairs = [text.rpartition("=") for text in types]
     if invalid := [text for text, (pattern, _, kind) in zip(types, pairs) if not pattern or not kind]:
         raise _error("--tensor-type takes REGEX=TYPE", repr(invalid[0]))
@@ -178,7 +178,7 @@ def preset_rules(
 def mlx_rules(
     encode: Sequence[str], to: str | None, bits: int | None, group_size: int | None, mode: str | None
 ) -> list[str]:
-    """A rule from mlx_lm's options, then the rules of `--encode`, so that `--encode` wins."""
+    """Return a rule from mlx_lm's options, then the rules of `--encode`, so that `--encode` wins."""
     if bits is None and group_size is None and mode is None:
         return list(encode)
     if (to or "").partition(":")[0] != "mlx":
@@ -225,7 +225,7 @@ def graph_target(to: str | None, graph: str | None, names: str | None) -> tuple[
 
 
 def escape(pattern: str) -> str:
-    """A regular expression as a parameter name: characters of the grammar become %XX."""
+    """Return a regular expression as a parameter name: characters of the grammar become %XX."""
     return quote(pattern.lower(), safe="!#$&'*+/;<>?@[\\]^_`{|}~. ")
 
 
@@ -243,14 +243,14 @@ def _error(message: str, text: str | None) -> UsageError:
 
 
 def advise(error: SquishError, argv: Sequence[str]) -> str | None:
-    """The next step for an error of a command line; None if the error's own is the best."""
+    """Return the next step for an error of a command line; None if the error's own is the best."""
     if "-" in argv[1:]:
         return _streams(argv)
     return next(filter(None, (answer(error, argv) for answer in ADVICE)), None)
 
 
 def _streams(argv: Sequence[str]) -> str:
-    """The command with a file instead of a pipe, since Squish reads and writes at any offset."""
+    """Return the command with a file instead of a pipe, since Squish reads and writes at any offset."""
     command, *rest = argv
     if rest and rest[-1] == "-" and len([word for word in rest if not word.startswith("--")]) > 1:
         written = _line([command, *rest[:-1], "out.zt"])
@@ -293,7 +293,7 @@ def _conversion(word: str, rest: Sequence[str]) -> list[str]:
 
 
 def _encodings() -> set[str]:
-    """The names that `--encode` takes: ids of codecs and allocators, and short names."""
+    """Return the names that `--encode` takes: ids of codecs and allocators, and short names."""
     from squish_core.plugins.registry import registry as installed
 
     registry = installed()
@@ -304,7 +304,7 @@ def _encodings() -> set[str]:
 
 
 def _wrong_option(error: SquishError, argv: Sequence[str]) -> str | None:
-    """The command line with the option that was meant."""
+    """Return the command line with the option that was meant."""
     match = re.match(r"No such option:? '?(--?[\w-]+)", error.message)
     meant = OTHER_OPTIONS.get(first_word(argv), {}).get(match[1]) if match else None
     if meant is None or match is None:
@@ -328,7 +328,7 @@ def _extra_words(error: SquishError, argv: Sequence[str]) -> str | None:
 
 
 def _missing(error: SquishError, argv: Sequence[str]) -> str | None:
-    """A repository of the Hugging Face Hub instead of a path."""
+    """Return a repository of the Hugging Face Hub instead of a path."""
     return _repository(error.file or "", argv) if error.code == ErrorCode.MISSING else None
 
 
@@ -340,7 +340,7 @@ def _repository(name: str, argv: Sequence[str]) -> str | None:
 
 
 def _folder(error: SquishError, argv: Sequence[str]) -> str | None:
-    """The files of a folder that can be opened."""
+    """Return the files of a folder that can be opened."""
     folder = Path(error.file or "")
     if error.code not in (ErrorCode.UNKNOWN, ErrorCode.FOLDER) or not folder.is_dir():
         return None
@@ -366,7 +366,7 @@ def _readable(folder: Path) -> Iterator[Path]:
 
 
 def _target(error: SquishError, argv: Sequence[str]) -> str | None:
-    """A target that is the id of a format, or has an unknown suffix."""
+    """Return a target that is the id of a format, or has an unknown suffix."""
     if not error.message.startswith("the target format is not clear"):
         return None
     from squish_core.plugins.registry import registry
@@ -384,7 +384,7 @@ def _target(error: SquishError, argv: Sequence[str]) -> str | None:
 
 
 def _format_of(source: str) -> str:
-    """The format of a source, if it can be written; else zTensor, which stores everything."""
+    """Return the format of a source, if it can be written; else zTensor, which stores everything."""
     from squish_core.opening import open as open_file
 
     with suppress(SquishError, OSError), open_file(source) as file:
@@ -394,7 +394,7 @@ def _format_of(source: str) -> str:
 
 
 def _no_target(error: SquishError, argv: Sequence[str]) -> str | None:
-    """A target beside the source, in the format that stores everything."""
+    """Return a target beside the source, in the format that stores everything."""
     names = [word for word in argv[1:] if not word.startswith("-")]
     if not error.message.startswith("convert needs a source and a target") or len(names) != 1:
         return None
@@ -412,7 +412,7 @@ def _replaced(argv: Sequence[str], old: str, new: str) -> list[str]:
 
 
 def _line(words: Sequence[str]) -> str:
-    """A command line of `squish` for a shell."""
+    """Return a command line of `squish` for a shell."""
     return " ".join(["squish", *map(shlex.quote, words)])
 
 

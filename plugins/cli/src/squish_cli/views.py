@@ -72,7 +72,7 @@ def ls(
 
 
 def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
-    """A row for each tensor and, with `long`, for each of its parts."""
+    """Return a row for each tensor and, with `long`, for each of its parts."""
     from squish_core.text import format_bytes
 
     rows: list[tuple[object, ...]] = []
@@ -92,7 +92,7 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
 
 
 def parts(tensor: Tensor) -> list[dict[str, Any]]:
-    """The stored parts of a tensor's first encoding, with the offset of each."""
+    """Return the stored parts of a tensor's first encoding, with the offset of each."""
     files, encodings = tensor.file.index.files, tensor.spec.encodings[:1]
     stored = {role: part for encoding in encodings for role, part in encoding.parts.items()} | dict(tensor.spec.extras)
     return [
@@ -109,7 +109,7 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
 
 
 def total(file: File, tensors: Sequence[Tensor]) -> str:
-    """The totals of the listed tensors, tied tensors counted once."""
+    """Return the totals of the listed tensors, tied tensors counted once."""
     from squish_core.text import counted, format_bytes
 
     untied = [tensor for tensor in tensors if tensor.spec.tied_to is None]
@@ -229,7 +229,7 @@ def plan(
 def plan_features(
     format_id: str | None, features: Sequence[str], policy: str, op: str | None, backend: str | None = None
 ) -> Answer:
-    """The chain for a format's features, without a file."""
+    """Return the chain for a format's features, without a file."""
     from squish_core.plugins.registry import registry
 
     if format_id is None:
@@ -248,7 +248,7 @@ def plan_features(
 
 
 def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
-    """The tensors whose names match any pattern; all of them without patterns."""
+    """Return the tensors whose names match any pattern; all of them without patterns."""
     from fnmatch import fnmatchcase
 
     from squish_convert.rules import check_patterns
@@ -260,7 +260,7 @@ def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]
 
 
 def label(tensor: Tensor) -> str:
-    """A tensor's name, with a note if it is tied or unreadable."""
+    """Return a tensor's name, with a note if it is tied or unreadable."""
     notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
     notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
     return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name

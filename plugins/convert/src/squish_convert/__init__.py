@@ -7,7 +7,7 @@ from squish_core.api import CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs that permute, cut, stack, interleave and transpose another one's rows."""
+    """Return the codecs that permute, cut, stack, interleave and transpose another one's rows."""
     return [
         CodecInfo(
             id="deinterleave",

@@ -192,7 +192,7 @@ class ActivationStatistics:
         self._file, self._aliases = file, Aliases(model)
 
     def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
-        """Names of the tensors with statistics; TensorError as in `of`."""
+        """Return names of the tensors with statistics; TensorError as in `of`."""
         return frozenset(spec.name for spec in specs if self.of(spec) is not None)
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:
@@ -209,7 +209,7 @@ class ActivationStatistics:
         return np.where(array.any(axis=1, keepdims=True), array, 1) if array.ndim > 1 else array
 
     def are_zero(self, spec: TensorSpec) -> bool:
-        """Whether a tensor has statistics, and all are zero: it had no input."""
+        """Return whether a tensor has statistics, and all are zero: it had no input."""
         array = self._stored(spec)
         return array is not None and not array.any()
 
@@ -221,7 +221,7 @@ class ActivationStatistics:
         return [number for number, row in enumerate(array) if not row.any()]
 
     def _stored(self, spec: TensorSpec) -> np.ndarray | None:
-        """A tensor's stored statistics; zeros for tensors without input."""
+        """Return a tensor's stored statistics; zeros for tensors without input."""
         import numpy as np
 
         entries = self._entries(spec.name)
@@ -258,7 +258,7 @@ class ActivationStatistics:
         return {f"{prefix}.{key}": value for key, value in recorded.items()}
 
     def _entries(self, name: str) -> tuple[Alias, ...]:
-        """A tensor's entries in the file, each with its number in a stack."""
+        """Return a tensor's entries in the file, each with its number in a stack."""
         for aliases in (((name, None),), *self._aliases.of(name)):
             entries = tuple((entry, number) for alias, number in aliases if (entry := self._entry(alias)) is not None)
             if len(entries) == len(aliases):

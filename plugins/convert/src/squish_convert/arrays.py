@@ -30,7 +30,7 @@ def in_memory(
     registry: Registry | None = None,
     path: Path | None = None,
 ) -> File:
-    """An open file whose parts refer to the memory of arrays; `path` is where they were read from."""
+    """Return an open file whose parts refer to the memory of arrays; `path` is where they were read from."""
     source = _Arrays(path)
     specs = {}
     for name, value in tensors.items():

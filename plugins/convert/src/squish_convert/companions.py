@@ -39,7 +39,7 @@ _OF_THE_WHOLE = "of the whole model"
 def split_companions(
     file: File, container: WritableContainer, complete: bool
 ) -> tuple[Companions, tuple[Dropped, ...]]:
-    """The companions to offer to a format, and those that are dropped in any case.
+    """Return the companions to offer to a format, and those that are dropped in any case.
 
     `complete`: whether every tensor is written; otherwise companions are dropped.
     """
@@ -61,7 +61,7 @@ def split_companions(
 
 
 def _reason(container: WritableContainer, complete: bool) -> str | None:
-    """Why companions are dropped; "" if the format cannot store any, None if it may store them."""
+    """Return why companions are dropped; "" if the format cannot store any, None if it may store them."""
     if not isinstance(container, CompositeContainer):
         return ""
     return None if complete else "only a part of the model is written"
@@ -73,7 +73,7 @@ def _unreadable(child: Index) -> str | None:
 
 
 def _bare(spec: TensorSpec) -> TensorSpec:
-    """A tensor of a child to copy: its first encoding, without byte ranges."""
+    """Return a tensor of a child to copy: its first encoding, without byte ranges."""
     encoding = spec.encodings[0]
     parts = {role: _placeless(part) for role, part in encoding.parts.items()}
     return evolve(spec, encodings=(evolve(encoding, parts=parts),), extras={})
@@ -84,7 +84,7 @@ def _placeless(part: Part) -> Part:
 
 
 def written_companions(companions: Companions, dropped: Iterable[Dropped]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the children, and codecs of the encodings of the whole model, that a format did not drop."""
+    """Return names of the children, and codecs of the encodings of the whole model, that a format did not drop."""
     lost = {(item.kind, item.name) for item in dropped if not item.where}
     codecs = [str(encoding.codec) for encoding in companions.whole]
     return (
@@ -105,7 +105,7 @@ def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
 
 
 def outgoing_companions(file: File, children: Iterable[str], whole: Collection[str]) -> OutgoingCompanions:
-    """The named companions as streams, which check for damage that a copy would propagate."""
+    """Return the named companions as streams, which check for damage that a copy would propagate."""
     opened, encodings = file.children, {str(encoding.codec): encoding for encoding in file.index.whole}
     absent = [name for name in (*children, *whole) if name not in opened and name not in encodings]
     if absent:
@@ -154,7 +154,7 @@ def _check(file: File, name: str, role: str, part: Part) -> None:
 
 
 def differing_companion(source: File, written: File, children: Iterable[str], whole: Iterable[str]) -> str | None:
-    """The first of the named companions that differs between the source and the written file."""
+    """Return the first of the named companions that differs between the source and the written file."""
     for name in children:
         ours, theirs = source.children[name], written.children.get(name)
         if theirs is None or list(ours) != list(theirs):
@@ -183,7 +183,7 @@ def _equal(source: File, written: File, name: str) -> bool:
 
 
 def _digest(file: File, encoding: Encoding | None) -> dict[str, str]:
-    """A digest of each part's content."""
+    """Return a digest of each part's content."""
     from hashlib import blake2b
 
     digests = {}
@@ -199,7 +199,7 @@ _REASON = "describes the encoding of the source's tensors"
 
 
 def target_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
-    """The assets for a file in the format `target`, and what is dropped.
+    """Return the assets for a file in the format `target`, and what is dropped.
 
     Declarations about the encoding of the source's tensors are dropped, unless the target has the same format, whose
     writer replaces them. Small assets come with their bytes (`Part.data`).
@@ -228,7 +228,7 @@ def target_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dr
 
 
 def asset_bytes(file: File, assets: Mapping[str, Part]) -> Mapping[str, bytes]:
-    """The bytes of these assets, from the part itself or the source."""
+    """Return the bytes of these assets, from the part itself or the source."""
 
     def read(name: str) -> bytes:
         part = assets[name]

@@ -19,27 +19,27 @@ from .step import Step
 
 
 def needs_activations(codec: CodecSpec, registry: Registry) -> bool:
-    """Whether encoding with a codec, or a codec it wraps, needs activation statistics."""
+    """Return whether encoding with a codec, or a codec it wraps, needs activation statistics."""
     own = registry.codec_type(codec.id).needs_activations(codec.params)
     return own or (codec.inner is not None and needs_activations(codec.inner, registry))
 
 
 def without_statistics(codec: CodecSpec, registry: Registry) -> CodecSpec:
-    """The codec without the search by activation statistics."""
+    """Return the codec without the search by activation statistics."""
     hidden = registry.codec_type(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden or value != "activations"}
     return evolve(codec, params=params, inner=codec.inner and without_statistics(codec.inner, registry))
 
 
 def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
-    """The codec without the parameters that only its encoder needs."""
+    """Return the codec without the parameters that only its encoder needs."""
     hidden = registry.codec_type(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden}
     return evolve(codec, params=params, inner=codec.inner and without_encoder_params(codec.inner, registry))
 
 
 def free_to_encode(answer: Encoding, requested: CodecSpec, registry: Registry) -> Encoding:
-    """The target's encoding, without parameters that follow from codes, which the encoder has yet to compute."""
+    """Return the target's encoding, without parameters that follow from codes, which the encoder has yet to compute."""
     stated = set(registry.codec_type(answer.codec.id).data_params) - requested.params.keys()
     params = {key: value for key, value in answer.codec.params.items() if key not in stated}
     return evolve(answer, codec=evolve(answer.codec, params=params))
@@ -65,19 +65,19 @@ def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Regis
 
 
 def same_encoding(answer: Encoding, encoding: Encoding, registry: Registry) -> bool:
-    """Whether the target stores exactly the bytes of the source's parts."""
+    """Return whether the target stores exactly the bytes of the source's parts."""
     source_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
     target_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
     return source_parts == target_parts and registry.same_codec(answer.codec, encoding.codec)
 
 
 def keeps_values(target: CodecSpec, source: CodecSpec, dtype: str) -> bool:
-    """Whether both are dense, and the target's dtype represents every value of the source's."""
+    """Return whether both are dense, and the target's dtype represents every value of the source's."""
     return target.id == source.id == "dense" and (target == source or dtypes.holds(target.params["dtype"], dtype))
 
 
 def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, registry: Registry) -> bool:
-    """Whether another codec stores any codes of a requested encoding exactly.
+    """Return whether another codec stores any codes of a requested encoding exactly.
 
     The codes must be symmetric, with the same groups and scales; a constant may be added to each code.
     """
@@ -91,7 +91,7 @@ def keeps_codes(spec: TensorSpec, requested: CodecSpec, target: CodecSpec, regis
 
 
 def can_widen(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target stores the source's parts with wider integers (indices) or in another byte order.
+    """Return whether the target stores the source's parts with wider integers (indices) or in another byte order.
 
     A parameter with the role's name declares the dtype of such a part.
     """
@@ -119,7 +119,7 @@ def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> type[
 
 
 def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:
-    """Why a declared encoder cannot be used here; None if it can, or none is declared."""
+    """Return why a declared encoder cannot be used here; None if it can, or none is declared."""
     entry = registry.encoders.get(codec.id) if codec.inner is None else None
     try:
         if entry is not None:
@@ -130,7 +130,7 @@ def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:
 
 
 def _widths(source: Any, target: Any) -> bool:
-    """Whether integers can be widened to unsigned ones; a negative value is refused while writing."""
+    """Return whether integers can be widened to unsigned ones; a negative value is refused while writing."""
     if not (
         isinstance(source, str) and isinstance(target, str) and dtypes.is_dtype(source) and dtypes.is_dtype(target)
     ):
@@ -139,7 +139,7 @@ def _widths(source: Any, target: Any) -> bool:
 
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
-    """Whether a codec, or the one it wraps, loses values when it encodes."""
+    """Return whether a codec, or the one it wraps, loses values when it encodes."""
     lossless = registry.codecs[codec.id].info.lossless
     instance = registry.codec(codec)
     if codec.inner is None:
@@ -149,7 +149,7 @@ def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
 
 
 def requantizes(step: Step, registry: Registry) -> bool:
-    """Whether a step quantizes values that were quantized before.
+    """Return whether a step quantizes values that were quantized before.
 
     Copies and repacks keep the codes, and a dense target keeps the decoded values as floats.
     """

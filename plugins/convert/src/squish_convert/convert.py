@@ -303,7 +303,7 @@ def outgoing(file: File, to: str) -> list[OutgoingTensor]:
 
 
 def _workers(job: Job, registry: Registry) -> Workers:
-    """The scheduler of a job; only jobs import schedulers."""
+    """Return the scheduler of a job; only jobs import schedulers."""
     from squish_core.plugins.schedulers import scheduler_named
 
     return scheduler_named(job.scheduler, registry)
@@ -316,7 +316,7 @@ def _was_replanned(job: Job, target: Path | RemoteTarget) -> bool:
 
 
 def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path, ...]:
-    """The files with the source's tensors, to delete once the target is written."""
+    """Return the files with the source's tensors, to delete once the target is written."""
     if not isinstance(inputs.target, Path):
         raise UsageError(
             "the source is deleted only if the target is a local file",
@@ -328,7 +328,7 @@ def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path,
 
 
 def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> Conversion:
-    """The report of a dry run, with notes on the target's path and on the space that it needs."""
+    """Return the report of a dry run, with notes on the target's path and on the space that it needs."""
     report = plan.report()
     if isinstance(target, RemoteTarget):
         return report

@@ -134,12 +134,12 @@ class Decision:
         return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
 
     def _is_kept(self, spec: TensorSpec) -> bool:
-        """Whether a tensor has codes that no rule changes."""
+        """Return whether a tensor has codes that no rule changes."""
         rule = rule_for(self.rules, spec.name)
         return (rule is None or rule.spec == KEEP) and bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
 
     def _choose(self, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
-        """The encoding of each tensor whose rule leaves a choice, or the reason to keep it."""
+        """Return the encoding of each tensor whose rule leaves a choice, or the reason to keep it."""
         rule_of = {spec.name: rule_for(self.rules, spec.name) for spec in specs}
         encodings: dict[str, CodecSpec | str] = {}
         for rule in self.rules:
@@ -221,7 +221,7 @@ class Decision:
             return self._skip(spec, choice, error)
 
     def _may_skip(self, spec: TensorSpec, rule: EncodeRule, error: SquishError) -> bool:
-        """Whether a rule leaves a tensor that it cannot encode.
+        """Return whether a rule leaves a tensor that it cannot encode.
 
         A rule without a pattern skips what its codec cannot encode (norms, odd shapes), and `*` skips vectors. Any
         other rule must apply.
@@ -318,7 +318,7 @@ class Decision:
         raise AssertionError("the values are declared")
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """The target's answer for an encoding, or for its codes if it does not accept the encoding itself."""
+        """Return the target's answer for an encoding, or for its codes if it does not accept the encoding itself."""
         answer = self.container.accepts(spec, encoding, self.options)
         if not isinstance(answer, Refusal) or self.registry.missing(encoding):
             return answer
@@ -326,7 +326,7 @@ class Decision:
         return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
 
     def _answer_examined(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """The target's answer for stored codes; only the data show whether they are symmetric."""
+        """Return the target's answer for stored codes; only the data show whether they are symmetric."""
         answer = self._answer(spec, encoding)
         if not self.container.tells_symmetric(self.options) or self.registry.missing(encoding):
             return answer
@@ -364,7 +364,7 @@ class Decision:
     def _codec_for(
         self, spec: TensorSpec, requested: CodecSpec, origin: Encoding, value_dtype: str, overflow: str
     ) -> tuple[Codec, CodecSpec]:
-        """The requested codec and its specification, completed with parameters computed from the values."""
+        """Return the requested codec and its specification, completed with parameters computed from the values."""
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if requested.inner is not None:
@@ -391,7 +391,7 @@ class Decision:
         return codec.from_params(params, codec.inner), evolve(requested, params=params)
 
     def _answer_encoded(self, spec: TensorSpec, codec: Codec, full_codec: CodecSpec, requested: CodecSpec) -> Encoding:
-        """The encoding in which the target stores what a codec encodes; TensorError if it cannot."""
+        """Return the encoding in which the target stores what a codec encodes; TensorError if it cannot."""
         parts = {role: _part(*declaration) for role, declaration in codec.parts(spec).items()}
         answer = self._answer(spec, Encoding(codec=without_encoder_params(full_codec, self.registry), parts=parts))
         if isinstance(answer, Refusal):

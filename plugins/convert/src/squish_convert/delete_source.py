@@ -36,7 +36,7 @@ _DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
 
 
 def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
-    """The files with the source's tensors, without config, tokenizer and the like.
+    """Return the files with the source's tensors, without config, tokenizer and the like.
 
     FormatError if deleting them could lose data. Runs before anything is written.
     """
@@ -126,7 +126,7 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
-    """Whether a dropped item is in a file that is not deleted (files in `numbers` are)."""
+    """Return whether a dropped item is in a file that is not deleted (files in `numbers` are)."""
     index = file.original.index
     if item.kind == "asset" and item.name in index.ignored:
         return True
@@ -137,7 +137,7 @@ def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
 
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:
-    """The source's folder and the folders below it that lead to the file."""
+    """Yield the source's folder and the folders below it that lead to the file."""
     root = file.source.path
     yield from (folder for folder in path.parents if root is not None and folder.is_relative_to(root))
 
@@ -154,7 +154,7 @@ def _identity(file: File, path: Path) -> tuple[int, ...] | None:
 
 
 def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
-    """Whether a tensor's values equal the source's, or differ by the error measured while writing."""
+    """Return whether a tensor's values equal the source's, or differ by the error measured while writing."""
     distance = Distance()
     if source.shape != target.shape:
         return False

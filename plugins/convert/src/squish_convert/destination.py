@@ -225,7 +225,7 @@ def free_bytes(target: Path) -> int | None:
 
 
 def space_notes(target: Path, size: int | None, estimate: int) -> tuple[str, ...]:
-    """A note if a file does not fit on the disk of `target`, or may not.
+    """Return a note if a file does not fit on the disk of `target`, or may not.
 
     Parameters
     ----------

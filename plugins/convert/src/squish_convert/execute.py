@@ -118,7 +118,7 @@ def outgoing_tensors(
     observer: ConversionObserver | None = None,
     activations: File | None = None,
 ) -> list[OutgoingTensor]:
-    """The tensors for the target, their parts as streams.
+    """Return the tensors for the target, their parts as streams.
 
     The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
     corruption is never re-signed.
@@ -170,7 +170,7 @@ class _Measurements(ConversionObserver):
         self._observer.quality(name, distance, clipped)
 
     def completed(self, step: Step) -> Step:
-        """The step with its measurements."""
+        """Return the step with its measurements."""
         quality, clipped = self._qualities.get(step.name, (None, 0))
         return evolve(step, quality=quality, clipped=clipped)
 
@@ -203,7 +203,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 
 
 def _has_several_parts(step: Step) -> bool:
-    """Whether a step computes several parts together."""
+    """Return whether a step computes several parts together."""
     return step.is_computed and len(step.spec.encodings[0].parts) > 1
 
 
@@ -244,7 +244,7 @@ def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
 
 
 def paths_of(file: File) -> list[Path]:
-    """The model's files and their folder; empty for bytes in memory."""
+    """Return the model's files and their folder; empty for bytes in memory."""
     path, source = file.path, file.source
     if path is None or source.packed:
         return [path] if path else []

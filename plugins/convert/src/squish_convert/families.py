@@ -41,7 +41,7 @@ class Model:
     limits: Limits | None = None
 
     def value(self, key: str, default: Any = None) -> Any:
-        """A metadata value without its stored type."""
+        """Return a metadata value without its stored type."""
         return untyped(self.meta[key]) if key in self.meta else default
 
     def config(self, name: str = CONFIG_FILE) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class Family:
         raise NotImplementedError
 
     def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
-        """The sizes of a model by name.
+        """Return the sizes of a model by name.
 
         Parameters
         ----------
@@ -309,7 +309,7 @@ class Family:
         return None
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
-        """Whether the settings say that another tensor replaces this one.
+        """Return whether the settings say that another tensor replaces this one.
 
         Parameters
         ----------
@@ -385,7 +385,7 @@ class Family:
 def fitting_families(
     infos: Iterable[FamilyInfo], architecture: str, meta: Mapping[str, Any], tensors: Collection[str]
 ) -> list[FamilyInfo]:
-    """The families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
+    """Return the families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
 
     def is_there(name: str) -> bool:
         value = untyped(meta.get(f"{architecture}.{name}", meta.get(name, 0)))
@@ -403,7 +403,7 @@ def fitting_families(
 
 
 def conflict(name: str, infos: Iterable[FamilyInfo]) -> ConflictError:
-    """The error for a model that several families claim."""
+    """Return the error for a model that several families claim."""
     ids = sorted(info.id for info in infos)
     return ConflictError(
         f"several families are those of {name!r}",
@@ -414,7 +414,7 @@ def conflict(name: str, infos: Iterable[FamilyInfo]) -> ConflictError:
 
 
 def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
-    """The families that nothing tells apart: of one model type, or of one architecture.
+    """Return the families that nothing tells apart: of one model type, or of one architecture.
 
     Parameters
     ----------

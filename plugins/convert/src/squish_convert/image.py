@@ -77,7 +77,7 @@ class OutputFile:
         return self.starts[-1]
 
     def between(self, start: int, stop: int) -> Iterator[tuple[bytes | PartExtent, int, int]]:
-        """The extents that cover a byte range of a final image, each with the range within it."""
+        """Yield the extents that cover a byte range of a final image, each with the range within it."""
         first = max(bisect_right(self.starts, start) - 1, 0)
         for extent, low in zip(self.extents[first:], self.starts[first:]):
             if low >= stop:
@@ -217,7 +217,7 @@ class _Recording:
     revises: bool = False
 
     def watched(self, assets: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The assets; the image is not final if one was not read."""
+        """Return the assets; the image is not final if one was not read."""
 
         def read(name: str) -> bytes:
             data = assets[name]
@@ -304,7 +304,7 @@ class ImageSink(Sink):
         return self._member(f"{folder}/{name}")
 
     def files(self, *, is_folder: bool) -> Iterator[OutputFile]:
-        """The recorded files."""
+        """Yield the recorded files."""
         if not is_folder:
             literal = bytes if self._recording.is_final else lambda data: OpenExtent(len(data))
             extents = tuple(literal(extent) if isinstance(extent, bytearray) else extent for extent in self._extents)

@@ -132,5 +132,5 @@ def differences(stored: Any, now: Any, where: str = "") -> Iterator[tuple[str, A
 
 
 def excerpt(value: Any) -> str:
-    """The beginning of a value as JSON, for errors."""
+    """Return the beginning of a value as JSON, for errors."""
     return json.dumps(to_json(value), ensure_ascii=False)[:120]

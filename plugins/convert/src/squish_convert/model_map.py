@@ -49,7 +49,7 @@ _STACKED = re.compile(r"\.switch_mlp\.")
 def choose_map(
     file: File, container: WritableContainer, options: Options, rename: str | None
 ) -> tuple[ModelMap | None, tuple[str, ...]]:
-    """The map to the layout that the target's engine expects, or notes on why names stay the same.
+    """Return the map to the layout that the target's engine expects, or notes on why names stay the same.
 
     `rename`: "keep" changes nothing, "hf" and "gguf" select a layout, and `:FAMILY` after it names the family of a file
     that does not declare one.
@@ -91,7 +91,7 @@ def choose_map(
 
 
 def _passed_through(file: File, naming: Naming, layout: str) -> ModelMap:
-    """The map of an unknown model to an engine's folder; UsageError if no family passes it through."""
+    """Return the map of an unknown model to an engine's folder; UsageError if no family passes it through."""
     crosses = GGUF in (layout, naming.layout)
     family = None if crosses or naming.adapter else pass_through_family(file, naming, layout)
     if family is None:
@@ -122,7 +122,7 @@ def check_complete(file: MappedFile) -> None:
 
 
 def with_names(file: File, layout: str = HF) -> File:
-    """A file under the names, rows and settings of a layout.
+    """Return a file under the names, rows and settings of a layout.
 
     Parameters
     ----------
@@ -214,14 +214,14 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
 
 
 def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bool:
-    """Whether a file has the names and rows of a layout; those of MLX and UQFF are always written anew."""
+    """Return whether a file has the names and rows of a layout; those of MLX and UQFF are always written anew."""
     if naming.crosses(layout) or layout not in (HF, GGUF):
         return False
     return layout == GGUF or (_has_hf_names(file, naming) and not _turns(file, naming, options))
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
+    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
     if naming.family is None:
         return True
     return not has_engine_names(family_of(file, naming), file)
@@ -254,14 +254,14 @@ def _copy_notes(file: File, naming: Naming) -> tuple[str, ...]:
 
 
 def _has_engine_format(file: File) -> bool:
-    """Whether a file's format belongs to one engine, such as MLX or UQFF."""
+    """Return whether a file's format belongs to one engine, such as MLX or UQFF."""
     registry = file.registry
     container = registry.container(file.format) if file.format in registry.containers else None
     return isinstance(container, WritableContainer) and container.naming({}) not in (None, HF, GGUF)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:
-    """Whether the file or the target stores codes of a tensor that Hugging Face transposes if dense."""
+    """Return whether the file or the target stores codes of a tensor that Hugging Face transposes if dense."""
     if naming.family is None or not turning_rules(family := family_of(file, naming)):
         return False
     return stores_codes(file, family) or (bool(options) and map_file(file, HF, options, naming).carried.coded)
@@ -293,7 +293,7 @@ def _unmapped_note(layout: str, reason: str) -> str:
 
 
 def _with_family(naming: Naming, family: str, file: File) -> Naming:
-    """The naming with the family that the user names; FormatError if the file declares another one."""
+    """Return the naming with the family that the user names; FormatError if the file declares another one."""
     if not family:
         return naming
     info = family_info(file.registry, family)
@@ -310,20 +310,20 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
 
 
 def family_info(registry: Registry, family: str) -> FamilyInfo:
-    """The declaration of a family; MissingPluginError names the package to install."""
+    """Return the declaration of a family; MissingPluginError names the package to install."""
     registry.implementation("family", family)
     return registry.families[family].info
 
 
 def with_sources(rules: tuple[EncodeRule, ...], file: File) -> tuple[EncodeRule, ...]:
-    """The rules; their patterns also match names of the source."""
+    """Return the rules; their patterns also match names of the source."""
     if file.original is file:
         return rules
     return tuple(rule if rule.pattern is None else evolve(rule, names=_matching_names(rule, file)) for rule in rules)
 
 
 def _matching_names(rule: EncodeRule, file: File) -> frozenset[str]:
-    """The mapped tensors that a rule applies to."""
+    """Return the mapped tensors that a rule applies to."""
     if rule.names is None:
         assert rule.pattern is not None
         return frozenset(_names_like(rule.pattern, file))
@@ -331,12 +331,12 @@ def _matching_names(rule: EncodeRule, file: File) -> frozenset[str]:
 
 
 def all_names(file: File) -> list[str]:
-    """Names that a pattern may match, including those of the original of a mapped file."""
+    """Return names that a pattern may match, including those of the original of a mapped file."""
     return list(dict.fromkeys((*file, *file.original)))
 
 
 def select(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
-    """The tensors that a pattern matches by their own name or a source's; all of them without patterns."""
+    """Return the tensors that a pattern matches by their own name or a source's; all of them without patterns."""
     names = {name for pattern in patterns for name in _names_like(pattern, file)}
     return [file.index.tensors[name] for name in file if name in names or not patterns]
 
@@ -391,7 +391,7 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
 
 
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
-    """A note for the report if an engine needs all tensors and only `selected` ones are written.
+    """Return a note for the report if an engine needs all tensors and only `selected` ones are written.
 
     Hugging Face's names get none: transformers loads a part and warns, and the graph of an ONNX file keeps the rest.
     """

@@ -69,7 +69,7 @@ def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...]
 def error_at(
     values: np.ndarray, start: tuple[int, ...], mask: np.ndarray | None = None, cause: CodecError | None = None
 ) -> CodecError:
-    """The error for the first non-finite value (within `mask`), or else for the largest one.
+    """Return the error for the first non-finite value (within `mask`), or else for the largest one.
 
     `cause`: the encoder's own error, if it refused the values.
     """
@@ -116,7 +116,7 @@ class Saturation:
     def encode(
         self, values: np.ndarray, start: tuple[int, ...], encode: Encode, changed_by: Changed
     ) -> tuple[EncodedParts, np.ndarray]:
-        """The parts of a panel, and its values with infinities clipped."""
+        """Return the parts of a panel, and its values with infinities clipped."""
         import numpy as np
 
         attempt = partial(_attempt, encode, changed_by)
@@ -163,7 +163,7 @@ def _attempt(
 
 
 def _limit(attempt: Callable[[np.ndarray], tuple[Any, ...]], values: np.ndarray, mask: np.ndarray) -> float:
-    """The largest float32 limit that keeps everything finite; positive floats sort like their bits."""
+    """Return the largest float32 limit that keeps everything finite; positive floats sort like their bits."""
     import numpy as np
 
     def stays_finite(bits: int) -> bool:

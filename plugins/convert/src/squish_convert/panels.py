@@ -62,7 +62,7 @@ def reader_of(
 
 
 def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
-    """A codec with the tensor's dtype in a wrapped dense codec, since an inner codec does not see the tensor."""
+    """Return a codec with the tensor's dtype in a wrapped dense codec, since an inner codec does not see the tensor."""
     if codec.inner is None:
         return codec
     inner = evolve(codec.inner, params={"dtype": dtype}) if codec.inner == DENSE else _typed(codec.inner, dtype)
@@ -91,7 +91,7 @@ class PanelEncoder:
             self.blocks = (*self.grain[:-1], None)  # panels are whole rows, so a scale may cover a row
 
     def panel(self, values: np.ndarray) -> np.ndarray:
-        """The values in the encoder's dtype."""
+        """Return the values in the encoder's dtype."""
         import numpy as np
 
         return values if self._keeps_dtype else values.astype(np.float32, copy=False)
@@ -136,18 +136,18 @@ class PanelEncoder:
                 check(values[region], decoded, self.blocks, tuple(low + part.start for low, part in zip(start, region)))
 
     def _sums(self, bound: BoundEncoding, values: np.ndarray) -> tuple[float, float, float, float] | None:
-        """The encoder's own error sums; None if it has none, or one is not finite."""
+        """Return the encoder's own error sums; None if it has none, or one is not finite."""
         if self._metrics is None:
             return None
         sums = self._metrics.compare(bound.codec, values, bound.parts, bound.spec)  # type: ignore[arg-type]
         return sums if sums and all(map(isfinite, sums)) else None
 
     def codes(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> Codes | None:
-        """The codes of an encoded panel; None if the codec has none."""
+        """Return the codes of an encoded panel; None if the codec has none."""
         return self._bound(shape, encoded).codes(full(shape))
 
     def _bound(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> BoundEncoding:
-        """An encoded panel as an encoding, its parts in their declared shapes."""
+        """Return an encoded panel as an encoding, its parts in their declared shapes."""
         spec = evolve(self._target, shape=shape)
         codec = self._codec
         if (params := codec.params_of_panel(encoded)) is not codec.params:
@@ -169,15 +169,15 @@ class Panels(Protocol):
     """A tensor's panels in the target's storage order. They depend on the plan only, never on the machine."""
 
     def regions(self) -> Iterator[Region]:
-        """The regions, in the order of their bytes."""
+        """Return the regions, in the order of their bytes."""
         ...
 
     def parts(self, region: Region) -> EncodedParts:
-        """The parts of one panel."""
+        """Return the parts of one panel."""
         ...
 
     def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
-        """The parts of several panels, measured; the next panel is prepared in advance."""
+        """Return the parts of several panels, measured; the next panel is prepared in advance."""
         ...
 
 
@@ -200,13 +200,13 @@ class EncodedPanels:
         return stored_panels(self.target.shape, self.grain, 4)
 
     def saturation(self) -> Saturation | None:
-        """A new count of clipped values; None if the step refuses them."""
+        """Return a new count of clipped values; None if the step refuses them."""
         return Saturation(self.encoder.blocks) if self._saturates else None
 
     def encode(
         self, region: Region, read: RegionReader, saturation: Saturation | None
     ) -> tuple[EncodedParts, np.ndarray]:
-        """The parts of one panel, and its values; `read` comes from `encoder.reader`."""
+        """Return the parts of one panel, and its values; `read` comes from `encoder.reader`."""
         start, encode = tuple(part.start for part in region), partial(self.encoder.encode, region)
         with self.guard():
             values = read(region)
@@ -234,7 +234,7 @@ class EncodedPanels:
             yield self._stored(parts, values.shape), distance, clipped
 
     def _stored(self, parts: EncodedParts, shape: tuple[int, ...]) -> EncodedParts:
-        """An encoded panel as the target stores it."""
+        """Return an encoded panel as the target stores it."""
         if self._packing is None:
             return parts
         with self.guard():
@@ -284,7 +284,7 @@ class _Packing:
         self.grain = self._codec.encode_grain(step.spec)
 
     def parts(self, codes: Codes | None, panel: TensorSpec) -> EncodedParts:
-        """The parts of one panel; CodecError (code `replan`) if its codes do not fit as planned."""
+        """Return the parts of one panel; CodecError (code `replan`) if its codes do not fit as planned."""
         result = None if codes is None else self._codec.from_codes(codes, panel)
         planned = self._step.action == "encode" or (result and result[1] in (SAME_BYTES, self._step.exactness))
         if result is None or not planned:
@@ -314,7 +314,7 @@ class CodePanels:
         return stored_panels(self._spec.shape, self._grain, 4)
 
     def read(self, region: Region) -> tuple[Codes | None, TensorSpec]:
-        """The codes of one panel (None: the codec has none), and the panel's spec."""
+        """Return the codes of one panel (None: the codec has none), and the panel's spec."""
         return self._bound.codes(region), evolve(self._spec, shape=sizes(region))
 
 

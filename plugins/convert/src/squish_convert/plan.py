@@ -122,7 +122,7 @@ class ConversionPlan:
         return sum(step.size for step in self.steps)
 
     def report(self) -> Conversion:
-        """The plan as the report of a dry run."""
+        """Return the plan as the report of a dry run."""
         return Conversion(
             source=self.source,
             target=self.target,
@@ -204,7 +204,7 @@ def plan_mapped(
     requantize: bool = False,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings of the plan.
+    """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
 
     `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
@@ -259,7 +259,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
 
 
 def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image with all bytes outside the tensors; None if they depend on tensor data or on files beside it."""
+    """Return the image with all bytes outside the tensors; None if they depend on tensor data or on files beside it."""
     image = plan.image
     if image is not None and not image.is_final and not plan.children and not plan.whole:
         # Large assets are read now.
@@ -322,7 +322,7 @@ class _Planner:
     def plan(
         self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
     ) -> ConversionPlan:
-        """The plan under these rules."""
+        """Return the plan under these rules."""
         notes = self._map(rename)
         rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
@@ -372,7 +372,7 @@ class _Planner:
         return (*map_notes(self.file), *notes)
 
     def _expanded_rules(self, rules: tuple[EncodeRule, ...], only: tuple[str, ...]) -> tuple[EncodeRule, ...]:
-        """The rules for this model and format, with presets and short names expanded."""
+        """Return the rules for this model and format, with presets and short names expanded."""
         model = ModelFacts(tuple(self.file.index.tensors), self.file.metadata)
         rules = with_preset(rules, self.container, model)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
@@ -380,7 +380,7 @@ class _Planner:
         return with_sources(rules, self.file)
 
     def _decide(self, rules: tuple[EncodeRule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
-        """The step of each tensor."""
+        """Return the step of each tensor."""
         if self._activations is not None:
             self.statistics = ActivationStatistics(self._activations, self.file)
             self.recorded = recorded_metadata(self.statistics, self.container.statistics_prefix)
@@ -397,7 +397,7 @@ class _Planner:
         return steps
 
     def _contents(self, steps: Sequence[Step], omitted: Mapping[str, str], undeclared: Sequence[Dropped]) -> _Contents:
-        """The contents of the target, and what is dropped."""
+        """Return the contents of the target, and what is dropped."""
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         written = self._write_plan(steps, companions)
@@ -420,7 +420,7 @@ class _Planner:
         return _Contents(tuple(_with_rows(steps, written)), carried, dropped, written.notes)
 
     def _image(self, contents: _Contents) -> OutputImage | None:
-        """The layout of the target's bytes; None if it depends on tensor data."""
+        """Return the layout of the target's bytes; None if it depends on tensor data."""
 
         def read(name: str) -> bytes:
             part = self.assets[name]
@@ -500,7 +500,7 @@ class _Planner:
 
 
 def uses_activations(step: Step, registry: Registry) -> bool:
-    """Whether a step encodes with activation statistics."""
+    """Return whether a step encodes with activation statistics."""
     return step.action == "encode" and needs_activations(step.encoding_codec, registry)
 
 
@@ -521,7 +521,7 @@ def _written_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) 
 
 
 def _with_rows(steps: Sequence[Step], write_plan: WritePlan) -> list[Step]:
-    """The steps, each with its row if the target stacks tensors."""
+    """Return the steps, each with its row if the target stacks tensors."""
     rows = {name: (stack, row) for stack, names in write_plan.stacks.items() for row, name in enumerate(names)}
     return [
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
@@ -530,7 +530,7 @@ def _with_rows(steps: Sequence[Step], write_plan: WritePlan) -> list[Step]:
 
 
 def writable(format_id: str, registry: Registry) -> WritableContainer:
-    """The format; UsageError if it cannot be written."""
+    """Return the format; UsageError if it cannot be written."""
     container = registry.container(format_id)
     if not registry.containers[format_id].info.can_write:
         ids = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
@@ -555,7 +555,7 @@ def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
 
 
 def format_for(target: Path, registry: Registry) -> str:
-    """The writable format with the suffix of a file name."""
+    """Return the writable format with the suffix of a file name."""
     writable = registry.find("container", can_write=True)
     for entry in writable:
         if any(target.name.lower().endswith(suffix) for suffix in entry.info.suffixes):

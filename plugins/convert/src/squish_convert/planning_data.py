@@ -47,7 +47,7 @@ _AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >
 
 
 def undecided_notes(steps: Iterable[Step]) -> tuple[str, ...]:
-    """A note on the tensors of a remote file that a dry run judges by their first panel."""
+    """Return a note on the tensors of a remote file that a dry run judges by their first panel."""
     sizes = [step.stored for step in steps if step.action == "repack"]
     if not sizes:
         return ()
@@ -75,7 +75,7 @@ def repack_exactness(
 
 
 def complete_params(codec: Codec, file: File, spec: TensorSpec, origin: Encoding, overflow: str) -> Params:
-    """The parameters, completed from the values (`Codec.fit_params`).
+    """Return the parameters, completed from the values (`Codec.fit_params`).
 
     If the codec refuses the values, the error names the first bad one.
     """
@@ -112,12 +112,12 @@ def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]
 
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
-    """A tensor's values in row panels: unchanged if they have this dtype, else as f32 or in their own dtype."""
+    """Yield a tensor's values in row panels: unchanged if they have this dtype, else as f32 or in their own dtype."""
     read = reader_of(file, spec.name, origin, dtype)
     for region in _value_regions(spec):
         yield read(region)
 
 
 def _value_regions(spec: TensorSpec) -> Iterator[Region]:
-    """The regions of `values_of`."""
+    """Return the regions of `values_of`."""
     return stored_panels(spec.shape, (1,) * len(spec.shape), 4)

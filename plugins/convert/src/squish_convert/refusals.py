@@ -39,7 +39,7 @@ def refused_codes(
     aliases: Collection[str],
     attempt: Attempt,
 ) -> TensorError:
-    """The error for tensors whose stored codes the target cannot store.
+    """Return the error for tensors whose stored codes the target cannot store.
 
     `aliases` are short names of the target's encodings; `attempt` plans a tensor as one of them.
     """
@@ -73,7 +73,7 @@ def refused_codes(
 
 
 def _is_exact(specs: Sequence[TensorSpec], attempt: Attempt) -> bool:
-    """Whether f32 represents all values of these tensors."""
+    """Return whether f32 represents all values of these tensors."""
     try:
         return not any(attempt(spec, CodecSpec("f32")).is_lossy for spec in specs)
     except SquishError:
@@ -149,7 +149,7 @@ def _group_text(file: File, group: Sequence[tuple[TensorSpec, SquishError]]) -> 
 
 
 def _stored_as(spec: TensorSpec) -> str:
-    """The codec in the file, without codecs that map its rows; or the dtype."""
+    """Return the codec in the file, without codecs that map its rows; or the dtype."""
     codec = spec.encodings[0].codec
     while codec.id in MAPPING and codec.inner is not None:
         codec = codec.inner
@@ -174,7 +174,7 @@ def _patterns(names: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, bo
 
 
 def _others(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[str]:
-    """The other matrices."""
+    """Return the other matrices."""
     refused = set(names)
     return [spec.name for spec in specs if len(spec.shape) > 1 and spec.name not in refused]
 
@@ -188,7 +188,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def templates_of(names: Iterable[str]) -> list[str]:
-    """The names with `*` for their numbers, each once.
+    """Return the names with `*` for their numbers, each once.
 
     >>> templates_of(["blk.0.up.weight", "blk.1.up.weight", "output.weight"])
     ['blk.*.up.weight', 'output.weight']
@@ -304,7 +304,7 @@ def _decibels(file: File, step: Step) -> float | None:
 
 
 def _table_bits(spec: TensorSpec, codec: CodecSpec, registry: Registry) -> int:
-    """The bits of codes that stand for floats of a table; 0 if they are integers, or the codec does not say."""
+    """Return the bits of codes that stand for floats of a table; 0 if they are integers, or the codec does not say."""
     if codec.id not in registry.codecs:
         return 0
     layout = registry.codec(codec).code_layout(spec)

@@ -102,7 +102,7 @@ class Conversion:
 
 
 def conversion_lines(report: Conversion) -> Iterator[str]:
-    """The report as text: actions and numbers of tensors, exactness, and dropped items."""
+    """Yield the report as text: actions and numbers of tensors, exactness, and dropped items."""
     size = format_bytes(report.size) if report.size is not None else "size unknown until written"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
@@ -123,7 +123,7 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
 
 
 def _step_table(steps: Iterable[Step]) -> list[str]:
-    """A row for each combination of action, encodings and exactness."""
+    """Return a row for each combination of action, encodings and exactness."""
     kinds: dict[tuple[str, str, str, str], list[Step]] = {}
     labels = _short_labels(name for step in steps for name in (step.source, step.target))
     for step in steps:
@@ -143,7 +143,7 @@ def _step_table(steps: Iterable[Step]) -> list[str]:
 
 
 def _quality_table(report: Conversion) -> list[str]:
-    """The errors of encoded tensors, the worst first, and the total; tensors without an error have no row."""
+    """Return the errors of encoded tensors, the worst first, and the total; tensors without an error have no row."""
     by_snr = sorted(
         ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
     )
@@ -199,7 +199,7 @@ def _bits(steps: Iterable[Step]) -> float:
 
 
 def _short_labels(names: Iterable[str]) -> dict[str, str]:
-    """A short label for each encoding: without parameters that vary by tensor, and at most two of them."""
+    """Return a short label for each encoding: without parameters that vary by tensor, and at most two of them."""
     kinds = {name: name.partition(":")[0] for name in names}
     variants = Counter(kinds.values())
     brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}
@@ -226,7 +226,7 @@ def error_notes(file: File) -> tuple[str, ...]:
 
 
 def code_notes(file: File) -> tuple[str, ...]:
-    """A note about quantized codes that the source declares, and the target stores, as plain numbers."""
+    """Return a note about quantized codes that the source declares, and the target stores, as plain numbers."""
     apart = [problem for problem in file.problems if problem.code == ErrorCode.CODES]
     if not apart:
         return ()
@@ -235,7 +235,7 @@ def code_notes(file: File) -> tuple[str, ...]:
 
 
 def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
-    """A note about assets that are links to files outside their folder."""
+    """Return a note about assets that are links to files outside their folder."""
     absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
     for name, part in file.original.index.assets.items():
@@ -252,7 +252,7 @@ def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
 
 
 def outside_link(path: Path | None) -> Path | None:
-    """The target of a link that leaves its folder; else None."""
+    """Return the target of a link that leaves its folder; else None."""
     if path is None or not path.is_symlink():
         return None
     target = path.resolve()

@@ -48,7 +48,7 @@ class EncodeRule:
     """The tensors that a function chose; `pattern` is then the function's name."""
 
     def matches(self, name: str) -> bool:
-        """Whether the rule applies to a tensor of this name."""
+        """Return whether the rule applies to a tensor of this name."""
         if self.names is not None:
             return name in self.names
         return self.pattern is None or fnmatchcase(name, self.pattern)
@@ -117,7 +117,7 @@ def _rule(pattern: str | None, text: str) -> EncodeRule:
 def with_preset(
     rules: tuple[EncodeRule, ...], container: WritableContainer, model: ModelFacts
 ) -> tuple[EncodeRule, ...]:
-    """The rules; the only one without a pattern may name a preset of the format, unless it has parameters."""
+    """Return the rules; the only one without a pattern may name a preset of the format, unless it has parameters."""
     bare = [rule for rule in rules if rule.pattern is None]
     if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
         return rules
@@ -126,7 +126,7 @@ def with_preset(
 
 
 def rule_for(rules: Iterable[EncodeRule], name: str) -> EncodeRule | None:
-    """The last rule that matches a tensor's name."""
+    """Return the last rule that matches a tensor's name."""
     match = None
     for rule in rules:
         if rule.matches(name):
@@ -135,7 +135,7 @@ def rule_for(rules: Iterable[EncodeRule], name: str) -> EncodeRule | None:
 
 
 def required_patterns(rules: Iterable[EncodeRule]) -> list[str]:
-    """The name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
+    """Return the name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
     return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
 
 
@@ -245,14 +245,14 @@ def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
 
 
 def kind_of(spec: CodecSpec, registry: Registry) -> str:
-    """The kind of a codec: "tensor", "bytes" or "whole"; or "allocator"."""
+    """Return the kind of a codec: "tensor", "bytes" or "whole"; or "allocator"."""
     if spec.id in registry.allocators:
         return "allocator"
     return registry.codecs[spec.id].info.kind if spec.id in registry.codecs else ""
 
 
 def short_names(container: str, registry: Registry) -> list[str]:
-    """The short names of a container's encodings; those of all codecs if it has none of its own."""
+    """Return the short names of a container's encodings; those of all codecs if it has none of its own."""
     own, *others = _alias_tables(container, registry)
     return list(own) or [name for table in others for name in table]
 
@@ -264,7 +264,7 @@ def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]
 
 
 def ineffective_rules(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
-    """The rules that leave more than half of the bytes they apply to unchanged."""
+    """Return the rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
     steps_by_rule: dict[int, list[Step]] = {}
     for step in steps:

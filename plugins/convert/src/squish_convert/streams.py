@@ -40,7 +40,7 @@ def streams_of(
     magnitudes: np.ndarray | None = None,
     places: Places | None = None,
 ) -> dict[str, Stream]:
-    """The parts of a tensor as its step computes them; `before` is called when a part starts.
+    """Return the parts of a tensor as its step computes them; `before` is called when a part starts.
 
     `observer` is notified of the error of a lossy encoding; `magnitudes` are the tensor's activation
     statistics. `places`: offsets of the parts in the target, so that parts encoded together need no temporary file.
@@ -52,7 +52,7 @@ def streams_of(
 
 
 def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
-    """The source's bytes without filters, as wider integers or in another byte order if the target needs that.
+    """Return the source's bytes without filters, as wider integers or in another byte order if the target needs that.
 
     The kernel copies bytes that are stored raw in a file.
     """
@@ -79,7 +79,7 @@ def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
 
 
 def _encode(file: File, step: Step, observer: ConversionObserver, magnitudes: np.ndarray | None) -> Pieces:
-    """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
+    """Return the source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
     panels = EncodedPanels(file, step, magnitudes)
 
     def pieces() -> Iterator[EncodedParts]:
@@ -96,7 +96,7 @@ def _encode(file: File, step: Step, observer: ConversionObserver, magnitudes: np
 
 
 def _repack(file: File, step: Step) -> Pieces:
-    """The source's codes in the target's packing."""
+    """Return the source's codes in the target's packing."""
 
     def pieces() -> Iterator[EncodedParts]:
         panels = RepackedPanels(file, step, memory=ALL_PANELS)
@@ -124,7 +124,7 @@ class PartStreams:
         self._placed = set[str]()
 
     def streams(self) -> dict[str, Stream]:
-        """A stream of each part."""
+        """Return a stream of each part."""
         # A writer may fail or skip a part, so the end of the streams closes the spools.
         weakref.finalize(self, _close, self._spools)
         return {role: _PanelStream(self, role) for role in self._parts}
@@ -157,7 +157,7 @@ class PartStreams:
         return True
 
     def chunks(self, role: str) -> Iterator[Any]:
-        """A part as consecutive buffers; the others wait in temporary files."""
+        """Yield a part as consecutive buffers; the others wait in temporary files."""
         spools = self._spools
         if role in spools:
             spools[role].seek(0)
@@ -196,14 +196,14 @@ class _PanelStream(Stream):
 
 
 def part_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an encoded part."""
+    """Return the bytes of an encoded part."""
     import numpy as np
 
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _prefetch(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:
-    """The panels; if there are several, the next one is prepared while one is in use."""
+    """Return the panels; if there are several, the next one is prepared while one is in use."""
     return prefetch(panels) if target.elements * 4 > PANEL_BYTES else panels
 
 

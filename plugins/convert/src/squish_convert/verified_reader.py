@@ -163,6 +163,6 @@ def check_digests(file: File, step: Step, checked: set[tuple[str, str]]) -> None
 
 
 def _passes_whole(part: Part) -> bool:
-    """Whether a part has a supported digest of a single byte range."""
+    """Return whether a part has a supported digest of a single byte range."""
     of_stored_bytes = part.digest_of == "stored" or not part.filters
     return part.digest is not None and is_supported(part.digest) and of_stored_bytes and len(part.segments) == 1

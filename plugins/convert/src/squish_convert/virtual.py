@@ -68,7 +68,7 @@ class ImageReader:
         return b"".join(self.chunks(file, start, stop))
 
     def chunks(self, file: OutputFile, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        """The same bytes in pieces, each of one extent and at most one panel or 4 MiB."""
+        """Yield the same bytes in pieces, each of one extent and at most one panel or 4 MiB."""
         self.file.source.check_open()
         for extent, low, high in file.between(start, stop):
             if isinstance(extent, PartExtent):
@@ -77,7 +77,7 @@ class ImageReader:
                 yield memoryview(extent)[low:high]
 
     def copied_part(self, extent: PartExtent) -> Part | None:
-        """The source's part with the same bytes; None if the target's bytes are computed."""
+        """Return the source's part with the same bytes; None if the target's bytes are computed."""
         step = self._steps[extent.tensor]
         if step.is_computed:
             return None
@@ -108,7 +108,7 @@ class ImageReader:
                 yield memoryview(self._panel(step, table, number)[role])[max(start - low, 0) : stop - low]
 
     def _panel(self, step: Step, table: PanelTable, number: int) -> dict[str, bytes]:
-        """The parts of one panel. Only one thread encodes at a time; others then use the cached panel."""
+        """Return the parts of one panel. Only one thread encodes at a time; others then use the cached panel."""
         key = step.name, number
         with self._lock:
             if key in self._cache:
@@ -143,7 +143,7 @@ def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> It
 
 
 def panels_of(file: File, step: Step, statistics: ActivationStatistics | None, *, memory: int = 0) -> Panels:
-    """The panels of a tensor that is encoded or repacked; `memory`: bytes of its parts to keep in memory."""
+    """Return the panels of a tensor that is encoded or repacked; `memory`: bytes of its parts to keep in memory."""
     if step.action == "repack":
         return RepackedPanels(file, step, memory=memory)
     magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
@@ -216,7 +216,7 @@ class VirtualSource(Source):
         return self.reader.file
 
     def copied_part(self, offset: int, length: int) -> Part | None:
-        """The part of `origin` with these bytes; None if they are computed.
+        """Return the part of `origin` with these bytes; None if they are computed.
 
         Parameters
         ----------
@@ -297,7 +297,7 @@ def as_format(
 
 
 def _name(file: File, format_id: str) -> str:
-    """The source's name under the suffix of the format."""
+    """Return the source's name under the suffix of the format."""
     name, formats = Path(file.name).name, file.registry.containers
     file.registry.container(format_id)  # refused if it is not installed
     suffixes = [suffix for entry in formats.values() for suffix in entry.info.suffixes]

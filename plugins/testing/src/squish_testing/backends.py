@@ -64,7 +64,7 @@ class BackendSuite(Suite):
         parametrize(metafunc, "case", cases_of(type(self)))
 
     def implementation(self) -> Backend:
-        """The backend."""
+        """Return the backend."""
         return self.registry.backend(self.backend)
 
     def test_probe_answers_and_never_raises(self) -> None:
@@ -211,7 +211,7 @@ class BackendSuite(Suite):
         return tensor.load(self.backend, op=self._offer(tensor).ops[0]), source
 
     def _offer(self, tensor: Tensor) -> Offer:
-        """The offer for a tensor; skips the test if the backend is not available or refuses."""
+        """Return the offer for a tensor; skips the test if the backend is not available or refuses."""
         available = self.implementation().probe()
         if not available.ok:
             pytest.skip(f"not available here: {available.reason}")

@@ -44,7 +44,7 @@ class ByteCodecSuite(Suite):
         raise NotImplementedError
 
     def stored(self, case: str) -> bytes:
-        """The stored bytes of a case."""
+        """Return the stored bytes of a case."""
         content, params = cases_of(type(self))[case]
         return self._encode([content], params)
 

@@ -340,7 +340,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
         return str((*self.entry().info.suffixes, "")[0])
 
     def _base(self) -> str:
-        """The result of detection: this format, or the one that it refines."""
+        """Return the result of detection: this format, or the one that it refines."""
         return str(self.entry().info.refines or self.container)
 
     def _rewritable(self, sample: str) -> File:
@@ -352,14 +352,14 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
 
 
 def _unsliced_parts(codec: Codec | None) -> Iterator[str]:
-    """The parts that a codec, or one that it wraps, may read as a whole."""
+    """Yield the parts that a codec, or one that it wraps, may read as a whole."""
     while codec is not None:
         yield from codec.unsliced_parts
         codec = codec.inner
 
 
 def _parts(index: Index, name: str) -> list[Part]:
-    """All stored parts of a tensor."""
+    """Return all stored parts of a tensor."""
     spec = index.tensors[name]
     return [
         part for parts in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in parts.values()

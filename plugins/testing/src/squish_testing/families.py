@@ -157,7 +157,7 @@ class FamilySuite(Suite):
         parametrize(metafunc, "layout", self.layouts)
 
     def implementation(self) -> Family:
-        """The family under test."""
+        """Return the family under test."""
         return self.registry.implementation("family", self.family)
 
     def test_there_is_a_config(self) -> None:

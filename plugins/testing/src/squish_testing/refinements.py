@@ -100,7 +100,7 @@ class RefinementSuite(ContainerSuite):
 
 
 def _everything(index: Index) -> tuple[Any, ...]:
-    """An Index as plain values, lazy tensors included."""
+    """Return an Index as plain values, lazy tensors included."""
     return (index.format, index.version, dict(index.tensors), list(index.assets), list(index.meta), index.problems)
 
 

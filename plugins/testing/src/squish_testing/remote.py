@@ -128,7 +128,7 @@ class RemoteReads(Suite):
 
 
 def readable(file: File) -> Iterator[Tensor]:
-    """The tensors whose codecs are installed."""
+    """Yield the tensors whose codecs are installed."""
     for name in file:
         tensor = file[name]
         if tensor.spec.problem is None:

@@ -34,7 +34,7 @@ class SourceSuite(Suite):
         raise NotImplementedError
 
     def url(self, name: str) -> str:
-        """The URL of a file in the folder, which may not exist."""
+        """Return the URL of a file in the folder, which may not exist."""
         raise NotImplementedError
 
     def options(self) -> Mapping[str, Any]:
@@ -46,7 +46,7 @@ class SourceSuite(Suite):
         return open_target(self.url(name or next(iter(self.files()))), self.registry, self.options())
 
     def content(self) -> bytes:
-        """The content of the first file."""
+        """Return the content of the first file."""
         return next(iter(self.files().values()))
 
     def test_the_declaration_is_plain_data(self) -> None:

@@ -172,5 +172,5 @@ def memory_file(
 
 
 def as_bytes(buffer: Any) -> bytes:
-    """The bytes of a Buffer."""
+    """Return the bytes of a Buffer."""
     return bytes(buffer.raw)

@@ -54,11 +54,11 @@ class Suite:
         return _with(self.plugin) if self.plugin else installed()
 
     def plugin_id(self) -> str:
-        """The id under test."""
+        """Return the id under test."""
         return str(getattr(self, self.kind))
 
     def entry(self) -> Entry[Any]:
-        """The declaration under test."""
+        """Return the declaration under test."""
         table: dict[str, Entry[Any]] = getattr(self.registry, PLURALS.get(self.kind, f"{self.kind}s"))
         if self.plugin_id() not in table:
             hint = "install the plugin (pip install -e .), or name its module in `plugin` of the suite"
@@ -103,7 +103,7 @@ def typed_errors_only(what: str) -> Iterator[None]:
 
 
 def cases_of(suite: type[Any]) -> Mapping[str, Any]:
-    """The cases of a suite, made once for all its tests: some take long."""
+    """Return the cases of a suite, made once for all its tests: some take long."""
     if suite not in _CASES:
         _CASES[suite] = suite().cases()
     return _CASES[suite]

@@ -128,7 +128,7 @@ def _check_values(source: File, output: File, step: Step) -> None:
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    """Whether values are equal, all NaNs being equal and both zeros."""
+    """Return whether values are equal, all NaNs being equal and both zeros."""
     import numpy as np
 
     with np.errstate(all="ignore"):

@@ -105,7 +105,7 @@ class Difference:
 
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
-    """The verdict, then up to `most` differing tensors, the largest errors first."""
+    """Yield the verdict, then up to `most` differing tensors, the largest errors first."""
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
@@ -126,7 +126,7 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
 
 
 def _table(items: Sequence[TensorDifference]) -> list[str]:
-    """A row for each tensor; columns that are empty for all tensors are left out."""
+    """Return a row for each tensor; columns that are empty for all tensors are left out."""
     columns = zip(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", *map(_row, items))
     header, align, *rows = zip(*(column for column in columns if any(cell != "-" for cell in column[2:])))
     return table(header, "".join(align), rows)
@@ -139,7 +139,7 @@ def _row(item: TensorDifference) -> tuple[str, ...]:
 
 
 def _stored_as(a: str, b: str) -> str:
-    """The storage of a tensor in both files, with shapes only if they differ or a file lacks the tensor."""
+    """Return the storage of a tensor in both files, with shapes only if they differ or a file lacks the tensor."""
     if not a or not b:
         return a or b
     codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b)))
@@ -234,7 +234,7 @@ def diff(
 
 
 def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
-    """The tensors of both files by name; a tensor is paired with a row if the other file stacks it.
+    """Return the tensors of both files by name; a tensor is paired with a row if the other file stacks it.
 
     UsageError if neither file has one of the names in `only`.
     """
@@ -287,7 +287,7 @@ def describe(tensor: Tensor | None) -> str:
 
 
 def equal_codes(one: Tensor, other: Tensor) -> bool:
-    """Whether codecs, parameters and the unfiltered bytes of all parts are equal."""
+    """Return whether codecs, parameters and the unfiltered bytes of all parts are equal."""
     if not one.spec.encodings or not other.spec.encodings:
         return False
     a, b = one.spec.encodings[0], other.spec.encodings[0]
@@ -306,7 +306,7 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
 
 
 def equal_bytes(x: memoryview, y: memoryview) -> bool:
-    """Whether two buffers are equal; comparing memoryviews would be many times slower."""
+    """Return whether two buffers are equal; comparing memoryviews would be many times slower."""
     import numpy as np
 
     a, b = np.asarray(x), np.asarray(y)
@@ -372,7 +372,7 @@ def declarations(first: File, second: File) -> dict[str, list[Sequence[str]]]:
 
 
 def same_asset(first: File, second: File, name: str, paths: Paths, mapped: MappedFile | None) -> bool:
-    """Whether an asset is the same in both files, apart from declarations of encodings.
+    """Return whether an asset is the same in both files, apart from declarations of encodings.
 
     `mapped` is the second file if it is mapped; its settings may then be spelled in another way.
     """
@@ -395,7 +395,7 @@ def same_asset(first: File, second: File, name: str, paths: Paths, mapped: Mappe
 
 
 def declared_keys(file: File, paths: Paths) -> Iterator[str]:
-    """The declarations in a file, as text."""
+    """Yield the declarations in a file, as text."""
     for name in paths.keys() & file.assets.keys():
         if () in paths[name]:
             yield name

@@ -30,7 +30,7 @@ class StackRow:
 
 
 def rows_of(file: File, names: Iterable[str]) -> dict[str, StackRow]:
-    """The named tensors that the file stores as rows of stacked tensors."""
+    """Return the named tensors that the file stores as rows of stacked tensors."""
     absent = [name for name in names if name not in file]
     if not absent:
         return {}
@@ -46,13 +46,13 @@ def rows_of(file: File, names: Iterable[str]) -> dict[str, StackRow]:
 
 
 def complete_stacks(file: File, rows: Iterable[StackRow]) -> set[str]:
-    """Names of stacked tensors with all rows among `rows`."""
+    """Return names of stacked tensors with all rows among `rows`."""
     counts = Counter(row.stack for row in rows)
     return {stack for stack, count in counts.items() if count == file[stack].shape[0]}
 
 
 def _row(file: File, stack: TensorSpec, number: int, name: str) -> StackRow | None:
-    """A row of a stacked tensor; None unless every part is stored row by row."""
+    """Return a row of a stacked tensor; None unless every part is stored row by row."""
     if not stack.shape or number >= stack.shape[0]:
         return None
     encoding = file[stack.name].bound.encoding
@@ -71,7 +71,7 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> StackRow | No
 
 
 def _row_of_part(part: Part, count: int, number: int) -> Part | None:
-    """A row of a part; None if the part is compressed or not stored row by row."""
+    """Return a row of a part; None if the part is compressed or not stored row by row."""
     shape = part.shape[1:]
     size = dtypes.nbytes(part.dtype, shape)
     if part.shape[:1] != (count,) or part.filters or size * count != part.nbytes:

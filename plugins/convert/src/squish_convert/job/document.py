@@ -61,7 +61,7 @@ class JobFile:
 
 @gc_paused()
 def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of a conversion as plain data.
+    """Return the plan of a conversion as plain data.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
 
 
 def dumps(document: Mapping[str, Any]) -> bytes:
-    """The document as canonical JSON."""
+    """Return the document as canonical JSON."""
     return (json.dumps(to_json(document), sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
 
 
@@ -126,7 +126,7 @@ def job_id(document: Mapping[str, Any]) -> str:
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
-    """The document in a file; None if there is no file. FormatError if it is not a plan."""
+    """Return the document in a file; None if there is no file. FormatError if it is not a plan."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -152,7 +152,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
 
 
 def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The arguments of a stored plan; UsageError if one of `arguments` differs."""
+    """Return the arguments of a stored plan; UsageError if one of `arguments` differs."""
     stored = document.get("arguments")
     if not isinstance(stored, dict) or not _are_arguments(stored):
         raise FormatError(
@@ -169,7 +169,7 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
 
 
 def _are_arguments(stored: Mapping[str, Any]) -> bool:
-    """Whether a stored plan has arguments as `document_argument` stores them."""
+    """Return whether a stored plan has arguments as `document_argument` stores them."""
     return {"src", "dst"} <= stored.keys() <= set(ARGUMENTS) and all(
         _are_rules(value) if key in ("encode", "only") else isinstance(value, bool if key == "requantize" else str)
         for key, value in stored.items()
@@ -177,7 +177,7 @@ def _are_arguments(stored: Mapping[str, Any]) -> bool:
 
 
 def _are_rules(value: Any) -> bool:
-    """Whether a value is one rule or pattern, a list of them, or the pairs of a mapping."""
+    """Return whether a value is one rule or pattern, a list of them, or the pairs of a mapping."""
     if not isinstance(value, list):
         return isinstance(value, str)
     are_pairs = all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in value)
@@ -190,12 +190,12 @@ def _as_list(value: Any) -> Any:
 
 
 def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `convert` that decide what is written, as data for a document."""
+    """Return the arguments of `convert` that decide what is written, as data for a document."""
     return {key: document_argument(key, arguments.get(key)) for key in ARGUMENTS}
 
 
 def document_argument(key: str, value: Any) -> Any:
-    """An argument of `convert` as data for a document; UsageError if it cannot be stored.
+    """Return an argument of `convert` as data for a document; UsageError if it cannot be stored.
 
     Secrets are removed from addresses: whoever executes the plan must provide them again.
     """
@@ -213,7 +213,7 @@ def document_argument(key: str, value: Any) -> Any:
 
 
 def _tensor(step: Step) -> dict[str, Any]:
-    """The decision about one tensor."""
+    """Return the decision about one tensor."""
     facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
     return {
         **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},

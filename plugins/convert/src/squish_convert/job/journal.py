@@ -28,7 +28,7 @@ _FIRST = f'{{"squish_journal": {VERSION}'.encode()
 
 
 def journal_path(target: Path, journal: Any = None) -> Path:
-    """The path of a target's journal."""
+    """Return the path of a target's journal."""
     return target.with_name(target.name + SUFFIX) if journal is None else Path(journal)
 
 
@@ -174,7 +174,7 @@ class Journal:
 
 
 def _is_error(error: Any) -> bool:
-    """Whether a value has the fields of a `PanelError`."""
+    """Return whether a value has the fields of a `PanelError`."""
     return isinstance(error, list) and len(error) == 7 and {*map(type, error)} <= {int, float}
 
 

@@ -57,13 +57,13 @@ from .worker import (
 
 
 def resumes_replanned(job: Job, target: Path | RemoteTarget) -> bool:
-    """Whether the unfinished job of a target was planned again by all codes of repacked tensors."""
+    """Return whether the unfinished job of a target was planned again by all codes of repacked tensors."""
     journal = Journal(journal_path(local_name(target), job.journal))
     return bool(job.resume) and journal.read() and "replanned" in journal.header["job"]
 
 
 def local_name(target: Path | RemoteTarget) -> Path:
-    """The target's path; its name in the current folder if it is at a URL."""
+    """Return the target's path; its name in the current folder if it is at a URL."""
     return target if isinstance(target, Path) else Path(target.filename)
 
 
@@ -148,7 +148,7 @@ def parts_image(plan: ConversionPlan) -> OutputImage:
 
 
 def staged_parts(plan: ConversionPlan, partition: JobPartition, path: str) -> dict[str, dict[str, Stream]]:
-    """The parts in the file of `parts_image`, by the tensor's name in the source and the role."""
+    """Return the parts in the file of `parts_image`, by the tensor's name in the source and the role."""
     streams: dict[str, dict[str, Stream]] = {}
     for number, step in enumerate(plan.steps):
         if step.is_computed:
@@ -180,7 +180,7 @@ def _remote_staging(target: RemoteTarget, image: OutputImage, registry: Registry
 
 
 def assets_of(document: Mapping[str, Any]) -> str | None:
-    """The folder of `assets=`, for another process."""
+    """Return the folder of `assets=`, for another process."""
     assets = document["arguments"].get("assets")
     return assets and str(Path(assets).absolute())
 
@@ -188,7 +188,7 @@ def assets_of(document: Mapping[str, Any]) -> str | None:
 def _facts(
     document: Mapping[str, Any], canary_digests: Mapping[str, str], task_bytes: int, *, replanned: bool
 ) -> dict[str, Any]:
-    """The description of a job for its journal, with long lists replaced by their SHA-256."""
+    """Return the description of a job for its journal, with long lists replaced by their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
     again = {"replanned": True} if replanned else {}
@@ -289,7 +289,7 @@ class JobRun:
                 observer.bytes_written(result.nbytes)
 
     def steps(self) -> tuple[Step, ...]:
-        """The steps with their measured errors, added in the order of their panels."""
+        """Return the steps with their measured errors, added in the order of their panels."""
         errors: dict[int, list[PanelError]] = {}
         for entry in self.journal.entries.values():
             for fields in entry["errors"]:
@@ -303,7 +303,7 @@ class JobRun:
         self.staging.remove()
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether to resume an earlier run; checks its finished tasks."""
+        """Return whether to resume an earlier run; checks its finished tasks."""
         if not self.journal.read():
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
@@ -335,7 +335,7 @@ class JobRun:
         return True
 
     def _is_published(self, *, every: bool) -> bool:
-        """Whether the target is the output of all tasks, by reading a sample of them."""
+        """Return whether the target is the output of all tasks, by reading a sample of them."""
         if not isinstance(self.staging, Staging) or not self.staging.is_published:
             return False
         if len(self.journal.entries) < len(self.job.tasks):
@@ -382,7 +382,7 @@ class JobRun:
         return (range_ for piece in task.pieces for range_ in self.partition.ranges(piece))
 
     def _entry(self, task: Task, result: TaskResult) -> dict[str, Any]:
-        """The journal entry of a finished task."""
+        """Return the journal entry of a finished task."""
         runs = list[list[Any]]()
         for range_ in sorted(self._ranges(task), key=lambda range_: (range_.file, range_.offset)):
             name, stop = self.job.image.files[range_.file].name, range_.offset + range_.nbytes
@@ -402,7 +402,7 @@ def task_memory(plan: ConversionPlan) -> int:
 
 
 def _with_hint(error: WriteError, more: str) -> WriteError:
-    """The error with more text in its hint."""
+    """Return the error with more text in its hint."""
     error.hint = f"{error.hint} {more}"
     return error
 

@@ -120,7 +120,7 @@ class JobPartition:
         return list({id(group): group for group in groups.values()}.values()), without_files
 
     def ranges(self, piece: Piece) -> Iterator[PieceRange]:
-        """The bytes of a piece, part by part."""
+        """Yield the bytes of a piece, part by part."""
         step = self._plan.steps[piece.step]
         for role, part in step.spec.encodings[0].parts.items():
             start, stop = 0, part.nbytes
@@ -134,7 +134,7 @@ class JobPartition:
                 yield PieceRange(role, start, stop, file, offset + start)
 
     def table(self, number: int) -> PanelTable:
-        """The panels of a tensor that is encoded or repacked."""
+        """Return the panels of a tensor that is encoded or repacked."""
         latest = self._table  # of the previous task; other threads may replace it
         if latest is None or latest[0] != number:
             step = self._plan.steps[number]
@@ -149,7 +149,7 @@ class JobPartition:
         yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._locations), *without_bytes])
 
     def _cut(self, number: int, task_bytes: int) -> Iterator[tuple[Piece, int]]:
-        """The pieces of one tensor, with their sizes."""
+        """Yield the pieces of one tensor, with their sizes."""
         step = self._plan.steps[number]
         units = self._units(number) if step.size > task_bytes else 1
         count = min(-(-step.size // max(task_bytes, 1)), units)
@@ -174,7 +174,7 @@ class JobPartition:
 
 
 def steps_of(plan: ConversionPlan, task: Task) -> list[Step]:
-    """The steps of a task."""
+    """Return the steps of a task."""
     return [plan.steps[piece.step] for piece in task.pieces]
 
 

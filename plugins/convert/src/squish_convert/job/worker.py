@@ -148,7 +148,7 @@ def worker_name() -> str:
 
 
 def unwritable_by_worker(path: str, error: OSError) -> WriteError:
-    """The error for an output file that this process cannot write."""
+    """Return the error for an output file that this process cannot write."""
     return WriteError(
         f"cannot be written by the worker {worker_name()}",
         file=path,
@@ -283,7 +283,7 @@ def read_task(message: Message) -> str | None:
 
 
 def written_digest(partition: JobPartition, files: Sequence[str], task: Task, registry: Registry) -> str | None:
-    """The digest of a task's bytes in the output files; None if they cannot be read."""
+    """Return the digest of a task's bytes in the output files; None if they cannot be read."""
     digests = list[bytes]()
     with ExitStack() as stack:
         sources: dict[int, Source] = {}

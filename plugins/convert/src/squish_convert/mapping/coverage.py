@@ -107,7 +107,7 @@ class Matching:
         self.unused: list[str] = []
 
     def coverage(self) -> Coverage:
-        """The matches; complete after the last of `errors`."""
+        """Return the matches; complete after the last of `errors`."""
         return Coverage(
             origins=self.origins,
             sources=self.sources,
@@ -176,17 +176,17 @@ class Matching:
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
-    """The groups of rows, from the sizes of the model."""
+    """Return the groups of rows, from the sizes of the model."""
     return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
 
 
 def turns_when_dense(expression: Expression) -> bool:
-    """Whether a layout transposes a tensor only where it is dense."""
+    """Return whether a layout transposes a tensor only where it is dense."""
     return isinstance(expression, Transpose) and expression.dense_only
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether a tensor's values are stored without a codec, in any order."""
+    """Return whether a tensor's values are stored without a codec, in any order."""
     codec = spec.encodings[0].codec if spec.encodings else None
     while codec is not None and codec.inner is not None:
         codec = codec.inner

@@ -161,7 +161,7 @@ class _Substitutes:
         self.heads = heads if any(not any(map(str.isdigit, name.split("."))) for name in extra) else set()
 
     def includes(self, name: str) -> bool:
-        """Whether another tensor replaces this one."""
+        """Return whether another tensor replaces this one."""
         module = name[: name.rfind(".") + 1]
         place = bisect_left(self.extra, module)
         return name in self.heads or (place < len(self.extra) and self.extra[place].startswith(module))

@@ -180,7 +180,7 @@ class MappedFile(File):
         return self.mapped.dtypes
 
     def change(self, name: str) -> Change:
-        """The change to a tensor apart from its name."""
+        """Return the change to a tensor apart from its name."""
         return self.mapped.changes.get(name, Change())
 
     @property
@@ -218,7 +218,7 @@ class PassThroughFile(File):
 
 
 def naming_of(file: File) -> Naming:
-    """The family of a file, from its metadata or config, and the layout of its names."""
+    """Return the family of a file, from its metadata or config, and the layout of its names."""
     gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
     layout = GGUF if gguf else HF
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
@@ -282,7 +282,7 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
-    """The templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
+    """Return the templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
@@ -306,7 +306,7 @@ def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded
 
 
 def stores_codes(file: File, family: Family) -> bool:
-    """Whether a file stores codes of a tensor that its layout transposes if dense."""
+    """Return whether a file stores codes of a tensor that its layout transposes if dense."""
     rules = turning_rules(family)
     return bool(rules) and any(
         rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
@@ -314,12 +314,12 @@ def stores_codes(file: File, family: Family) -> bool:
 
 
 def turning_rules(family: Family) -> Templates[Rule]:
-    """The rules for tensors that Hugging Face transposes if dense, by name."""
+    """Return the rules for tensors that Hugging Face transposes if dense, by name."""
     return Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
 
 
 def family_of(file: File, naming: Naming) -> Family:
-    """The family in a naming; FormatError if its adapters are not mapped."""
+    """Return the family in a naming; FormatError if its adapters are not mapped."""
     assert naming.family is not None
     family = file.registry.implementation("family", naming.family)
     adapters = family.adapter() if naming.adapter else family
@@ -349,13 +349,13 @@ def map_notes(file: File) -> tuple[str, ...]:
 
 
 def pass_through_family(file: File, naming: Naming, layout: str) -> str | None:
-    """The family that passes models of this type through to a layout, if there is one."""
+    """Return the family that passes models of this type through to a layout, if there is one."""
     infos = (info for info in _infos(file.registry) if layout in info.layouts)
     return next((info.id for info in infos if naming.model_type in info.model_types), None)
 
 
 def family_hint(registry: Registry) -> str:
-    """Why the families of this repository are missing, or how to install them; else an empty text."""
+    """Return why the families of this repository are missing, or how to install them; else an empty text."""
     packages = catalog.packages("family")
     for broken in registry.broken:
         if broken.dist in packages.values():
@@ -374,7 +374,7 @@ def _gguf_facts(file: File) -> str | None:
 
 
 def _config_facts(file: File) -> tuple[str | None, str | None]:
-    """The model type in config.json; without one, the class that config.json names."""
+    """Return the model type in config.json; without one, the class that config.json names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
     model = Model(
@@ -404,7 +404,7 @@ def _config_facts(file: File) -> tuple[str | None, str | None]:
 
 
 def model_of(file: File, family: Family, layout: str) -> Model:
-    """A family's view of a file."""
+    """Return a family's view of a file."""
     assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
     tensors = file.index.tensors
     constants = [name for name in tensors if any(fnmatchcase(name, pattern) for pattern in family.constants)]

@@ -27,7 +27,7 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
         return table
 
     def find(self, name: str) -> tuple[Value, dict[str, int]] | None:
-        """The value of the template that matches a name, and the numbers in the name."""
+        """Return the value of the template that matches a name, and the numbers in the name."""
         match = self.get(_NUMBER.sub("#", name))
         if match is None:
             return None
@@ -86,7 +86,7 @@ def engine_rules(family: Family, layout: str) -> Templates[Rule]:
 
 
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
-    """Whether any name occurs in MLX or UQFF but not in Hugging Face's layout."""
+    """Return whether any name occurs in MLX or UQFF but not in Hugging Face's layout."""
     templates = [*_hf_names(family), *(rule.name for rule in family.names.get(HF, ()))]
     own = Templates.of((template, None) for template in templates)
     others = [rule.name for layout in (MLX, UQFF) for rule in family.names.get(layout, ())]
@@ -95,6 +95,6 @@ def has_engine_names(family: Family, names: Iterable[str]) -> bool:
 
 
 def _hf_names(family: Family) -> list[str]:
-    """The tensors that Hugging Face stores under the family's names, not merged into others."""
+    """Return the tensors that Hugging Face stores under the family's names, not merged into others."""
     merged = {leaf for rule in family.names.get(HF, ()) if not rule.reading for leaf in source_names(rule.of)}
     return [tensor.name for tensor in family.tensors if tensor.name not in merged]

@@ -62,7 +62,7 @@ def compared_as(*files: File) -> str:
 
 
 def respelled(first: File, second: MappedFile) -> bytes | None:
-    """The first file's config.json in the layout of the second; None if the first file cannot be mapped."""
+    """Return the first file's config.json in the layout of the second; None if the first file cannot be mapped."""
     naming = naming_of(first)
     try:
         return map_file(first, second.layout, {"keep": "no"}, naming).carried.assets.get(CONFIG_FILE)
@@ -71,7 +71,7 @@ def respelled(first: File, second: MappedFile) -> bytes | None:
 
 
 def _differ_in_config(first: File, second: File) -> bool:
-    """Whether both files have a config.json, and these differ."""
+    """Return whether both files have a config.json, and these differ."""
     if not all(CONFIG_FILE in file.assets for file in (first, second)):
         return False
     one, other = (bytes(file.assets[CONFIG_FILE].raw) for file in (first, second))
@@ -106,7 +106,7 @@ class Aliases:
             self._family = family_of(file, naming)
 
     def of(self, name: str) -> tuple[tuple[Alias, ...], ...]:
-        """The names of a tensor in each other layout; a stack may have several."""
+        """Return the names of a tensor in each other layout; a stack may have several."""
         if self._family is None:
             return ()
         names: Mapping[str, Mapping[str, int]] = {self._family.own_name(name): {}}

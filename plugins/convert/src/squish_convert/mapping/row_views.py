@@ -77,7 +77,7 @@ def deinterleave(spec: TensorSpec, groups: Groups, number: int) -> TensorSpec:
 
 
 def member_parts(encodings: Sequence[Encoding]) -> dict[str, Part]:
-    """The parts of several tensors as parts of one."""
+    """Return the parts of several tensors as parts of one."""
     return {
         member_role(number, role): part
         for number, encoding in enumerate(encodings)
@@ -86,7 +86,7 @@ def member_parts(encodings: Sequence[Encoding]) -> dict[str, Part]:
 
 
 def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
-    """The error for tensors that cannot be merged."""
+    """Return the error for tensors that cannot be merged."""
     return TensorError(
         "is encoded differently from the tensors to merge it with",
         tensor=other.name,
@@ -98,7 +98,7 @@ def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
 
 
 def _are_separated(specs: Sequence[TensorSpec], groups: Groups) -> bool:
-    """Whether tensors are all the pieces of one stored tensor, in order."""
+    """Return whether tensors are all the pieces of one stored tensor, in order."""
     first = specs[0].encodings
     for number, spec in enumerate(specs):
         params = {**groups.params, "number": number}
@@ -312,7 +312,7 @@ class RowViews:
         return evolve(first, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None, attrs=attrs)
 
     def _differing(self, specs: Sequence[TensorSpec], free: int) -> TensorSpec | None:
-        """The first tensor that differs from `specs[0]` in dtype, codecs or the axes after the `free` ones."""
+        """Return the first tensor that differs from `specs[0]` in dtype, codecs or the axes after the `free` ones."""
         form = specs[0].dtype, specs[0].shape[free:]
         alike = ((spec.dtype, spec.shape[free:]) == form and self._same_codecs(spec, specs[0]) for spec in specs)
         return next((spec for spec, same in zip(specs, alike) if not same), None)
@@ -338,7 +338,7 @@ class RowViews:
     def _sliced(
         self, spec: TensorSpec, shape: tuple[int, ...], view: Callable[[Encoding], Encoding], params: Mapping[str, Any]
     ) -> TensorSpec:
-        """A view of rows; if the parts cannot be sliced, the codec `slice` reads values and codes."""
+        """Return a view of rows; if the parts cannot be sliced, the codec `slice` reads values and codes."""
         try:
             return self._view(spec, shape, view)
         except SquishError:
@@ -352,7 +352,7 @@ class RowViews:
         return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
 
     def _row_parts(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
-        """The parts with one row per row of the tensor; other parts apply to all rows.
+        """Return the parts with one row per row of the tensor; other parts apply to all rows.
 
         Their size doubles if the codec declares them for twice the rows.
         """
@@ -380,7 +380,7 @@ class RowViews:
 
 
 def _is_readable(codec: Codec, spec: TensorSpec) -> bool:
-    """Whether a slice begins and ends on block boundaries."""
+    """Return whether a slice begins and ends on block boundaries."""
     try:
         codec.grain(spec)
     except SquishError:

@@ -141,7 +141,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
         return spec
 
     def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:
-        """A tensor under the same rule in both layouts; transposed if only one of them stores codes."""
+        """Return a tensor under the same rule in both layouts; transposed if only one of them stores codes."""
         if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
@@ -263,12 +263,12 @@ class _Builder:
 
 
 def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
-    """The number of the expression that contains a tensor."""
+    """Return the number of the expression that contains a tensor."""
     return next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part)))
 
 
 def wraps_dense(codec: CodecSpec) -> bool:
-    """Whether a mapping codec (transpose, interleave, stack) wraps a dense tensor."""
+    """Return whether a mapping codec (transpose, interleave, stack) wraps a dense tensor."""
     while codec.inner is not None:
         codec = codec.inner
         if codec == DENSE:
@@ -277,7 +277,7 @@ def wraps_dense(codec: CodecSpec) -> bool:
 
 
 def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, TargetTensor]:
-    """The target's tensors in source order."""
+    """Return the target's tensors in source order."""
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
     for name in coverage.origins:
@@ -306,7 +306,7 @@ MAX_SIZE = 1 << 20
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
-    """A dense tensor with its bytes in memory."""
+    """Return a dense tensor with its bytes in memory."""
     data = quietly(dtypes.cast, values, dtype).tobytes()
     part = Part(dtype=dtype, shape=values.shape, data=data)
     return TensorSpec(
@@ -356,7 +356,7 @@ def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | No
 
 
 def fits(file: File, spec: TensorSpec, dtype: str) -> bool:
-    """Whether `dtype` represents every value of a dense tensor exactly."""
+    """Return whether `dtype` represents every value of a dense tensor exactly."""
     import numpy as np
 
     if not is_dense(spec) or spec.dtype not in dtypes.FLOATS:

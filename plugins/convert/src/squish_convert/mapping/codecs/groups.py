@@ -39,7 +39,7 @@ class Groups:
         return sum(self.rows)
 
     def piece(self, whole: Shape, number: int) -> Shape:
-        """The shape of a piece; CodecError if the larger tensor has no groups of this size."""
+        """Return the shape of a piece; CodecError if the larger tensor has no groups of this size."""
         if not 0 <= self.axis < len(whole) or whole[self.axis] % self.total or (self.folded and self.axis):
             raise _params_error(f"a multiple of {self.total} rows on axis {self.axis}", f"shape {list(whole)}")
         count = whole[self.axis] // self.total
@@ -48,7 +48,7 @@ class Groups:
         return (*whole[: self.axis], count * self.rows[number], *whole[self.axis + 1 :])
 
     def whole(self, piece: Shape, number: int) -> Shape:
-        """The shape of the larger tensor; CodecError if the piece has no groups of this size."""
+        """Return the shape of the larger tensor; CodecError if the piece has no groups of this size."""
         rows = self.rows[number]
         if self.folded:
             if len(piece) < 2 or piece[1] != rows:
@@ -59,7 +59,7 @@ class Groups:
         return (*piece[: self.axis], piece[self.axis] // rows * self.total, *piece[self.axis + 1 :])
 
     def piece_region(self, region: Region, number: int) -> Region:
-        """The region of a piece in a region of whole groups."""
+        """Return the region of a piece in a region of whole groups."""
         part, rows = region[self.axis], self.rows[number]
         first, last = part.start // self.total, part.stop // self.total
         if self.folded:
@@ -67,7 +67,7 @@ class Groups:
         return (*region[: self.axis], slice(first * rows, last * rows), *region[self.axis + 1 :])
 
     def whole_region(self, region: Region, number: int) -> Region:
-        """The region of whole groups that contains a region of a piece."""
+        """Return the region of whole groups that contains a region of a piece."""
         part, rows = region[self.axis], self.rows[number]
         first, last = (part.start, part.stop) if self.folded else (part.start // rows, part.stop // rows)
         whole_groups = slice(first * self.total, last * self.total)
@@ -79,7 +79,7 @@ class Groups:
         return array.reshape(*shape[: self.axis], -1, self.total, *shape[self.axis + 1 :])
 
     def pick(self, array: np.ndarray, number: int) -> np.ndarray:
-        """A piece of an array of the larger tensor's rows."""
+        """Return a piece of an array of the larger tensor's rows."""
         start = sum(self.rows[:number])
         before = (slice(None),) * (self.axis + 1)
         picked = self.grouped(array)[(*before, slice(start, start + self.rows[number]))]
@@ -88,7 +88,7 @@ class Groups:
         return picked.reshape(*array.shape[: self.axis], -1, *array.shape[self.axis + 1 :])
 
     def merge(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The larger tensor's rows from those of its pieces."""
+        """Return the larger tensor's rows from those of its pieces."""
         import numpy as np
 
         axis, whole = self.axis, arrays[0].shape[self.axis + 1 + self.folded :]
@@ -97,7 +97,7 @@ class Groups:
 
 
 def groups_of(params: Params) -> Groups:
-    """The groups in a codec's parameters; CodecError if these are invalid."""
+    """Return the groups in a codec's parameters; CodecError if these are invalid."""
     rows, axis, folded = params.get("rows"), params.get("axis"), params.get("folded")
     number = params.get("number", 0)
     legal = isinstance(rows, (list, tuple)) and len(rows) > 1 and all(type(size) is int and size > 0 for size in rows)

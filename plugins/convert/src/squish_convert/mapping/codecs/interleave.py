@@ -135,7 +135,7 @@ class Deinterleave(Wrapper):
 
 
 def _groups_of_grain(grain: int | None, rows: int) -> int | None:
-    """The smallest number of groups of `rows` rows that is a multiple of the grain."""
+    """Return the smallest number of groups of `rows` rows that is a multiple of the grain."""
     return None if grain is None else grain // gcd(grain, rows)
 
 
@@ -145,7 +145,7 @@ def _common(grains: Sequence[int | None]) -> int | None:
 
 
 def _row_layout(codec: Codec, spec: TensorSpec, groups: Groups) -> CodeLayout | None:
-    """The wrapped codec's layout, if each row has codes of its own."""
+    """Return the wrapped codec's layout, if each row has codes of its own."""
     layout = codec.code_layout(spec)
     if layout is None or layout.run or groups.folded or layout.group[groups.axis] != 1:
         return None
@@ -172,7 +172,7 @@ def _rearranged(codes: Codes, shape: Shape, move: Callable[[Any], Any]) -> Codes
 
 
 def _merged(pieces: Sequence[Codes], groups: Groups, shape: Shape) -> Codes | None:
-    """The codes of the larger tensor; None if the layouts of its pieces differ."""
+    """Return the codes of the larger tensor; None if the layouts of its pieces differ."""
     first = pieces[0]
     shared = first.global_scale is None and all(codes.global_scale is None for codes in pieces)
     if not shared or any(codes.group != first.group for codes in pieces):

@@ -27,7 +27,7 @@ class Slice(Wrapper):
     """
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
-        """The wrapped tensor; CodecError if the slice exceeds it."""
+        """Return the wrapped tensor; CodecError if the slice exceeds it."""
         start, rows, single = map(self.params.get, ("start", "rows", "single"))
         size = 1 if single else next(iter(spec.shape), None)
         if (
@@ -44,7 +44,7 @@ class Slice(Wrapper):
         return evolve(spec, shape=(rows, *spec.shape) if single else (rows, *spec.shape[1:]))
 
     def grain(self, spec: TensorSpec) -> tuple[int | None, ...]:
-        """The wrapped codec's; CodecError for a slice that begins within a block of rows."""
+        """Return the wrapped codec's; CodecError for a slice that begins within a block of rows."""
         first, *rest = self.inner.grain(self.wrapped(spec))
         if self.params["single"]:
             return tuple(rest)
@@ -89,11 +89,11 @@ class Slice(Wrapper):
         )
 
     def _cuts(self, stop: int, step: int) -> bool:
-        """Whether a block of rows reaches beyond the end."""
+        """Return whether a block of rows reaches beyond the end."""
         return bool(stop % step) and stop != self.params["rows"]
 
     def _moved(self, region: Region) -> Region:
-        """The region in the wrapped tensor."""
+        """Return the region in the wrapped tensor."""
         start = self.params["start"]
         if self.params["single"]:
             return (slice(start, start + 1), *region)

@@ -63,12 +63,12 @@ class Stack(Wrapper):
         return _stacked([codes for codes in members if codes is not None]) if all(members) else None
 
     def _of(self, parts: Parts, spec: TensorSpec, number: int) -> Parts:
-        """The parts of one tensor."""
+        """Return the parts of one tensor."""
         return {role: parts[member_role(number, role)] for role in self.inner.parts(self.wrapped(spec))}
 
 
 def _stacked(members: Sequence[Codes]) -> Codes | None:
-    """The codes of a stack; None if the layouts of its tensors differ."""
+    """Return the codes of a stack; None if the layouts of its tensors differ."""
     import numpy as np
 
     if not members:

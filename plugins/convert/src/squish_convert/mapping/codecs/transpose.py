@@ -22,7 +22,7 @@ class Transpose(Wrapper):
     """A wrapping codec that only decodes. The tensor is the wrapped one with its last two axes swapped."""
 
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
-        """The wrapped tensor; CodecError for a shape without two axes."""
+        """Return the wrapped tensor; CodecError for a shape without two axes."""
         if len(spec.shape) < 2:
             raise CodecError(
                 "only matrices can be transposed",
