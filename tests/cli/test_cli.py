@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("typer")
 
 from squish_cli import diagnosis, main
-from squish_cli.listings import listed
+from squish_cli.listings import summarize
 
 from squish_core.api import (
     DENSE,
@@ -613,10 +613,10 @@ def test_doctor_finds_an_implementation_that_cannot_be_imported(squish: Any, mon
 
 def test_of_a_large_family_only_the_number_is_listed() -> None:
     family = [f"ggml.q{number}_0" for number in range(7)]
-    assert listed({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
-    assert listed({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
-    assert listed({"families": ["acme.lm"]}) == "family acme.lm"
-    assert listed({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
+    assert summarize({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
+    assert summarize({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
+    assert summarize({"families": ["acme.lm"]}) == "family acme.lm"
+    assert summarize({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
 
 
 def part(folder: Path, name: str, size: int = 3) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from squish_cli.app import run
-from squish_cli.spellings import understood
+from squish_cli.spellings import normalize
 from squish_convert.api import output_image, plan_conversion
 from squish_convert.job.tasks import JobPartition
 from squish_convert.job.worker import Message
@@ -78,9 +78,9 @@ def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
 
 
 def test_resume_takes_a_file_in_other_commands() -> None:
-    assert understood(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
-    assert understood(["eval", "a", "--state", "state"]) == ["eval", "a", "--state", "state"]
-    assert understood([]) == []
+    assert normalize(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
+    assert normalize(["eval", "a", "--state", "state"]) == ["eval", "a", "--state", "state"]
+    assert normalize([]) == []
 
 
 @pytest.mark.parametrize(

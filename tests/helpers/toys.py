@@ -195,7 +195,8 @@ def head(specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mappi
     for name, size in assets.items():
         places[name] = [at, size]
         at += size
-    raw = json.dumps({"tensors": items, "meta": dict(meta), "assets": places}).encode()
+    values = {key: value.value if isinstance(value, api.Typed) else value for key, value in meta.items()}
+    raw = json.dumps({"tensors": items, "meta": values, "assets": places}).encode()
     return b"TOYB" + len(raw).to_bytes(4, "little") + raw
 
 

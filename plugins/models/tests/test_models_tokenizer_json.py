@@ -69,7 +69,7 @@ def test_a_vocabulary_that_contradicts_itself_is_an_error(changes: dict[str, Any
 
 def test_the_first_wrong_merge_is_named_in_the_message() -> None:
     files = {NAME: json.dumps(document(merges=[*MERGES, ["b", "a"], ["a", 1]])).encode()}
-    with pytest.raises(SquishError, match=r"merge 3 joins or makes .*'b' 'a'"):
+    with pytest.raises(SquishError, match=r"merge 3 joins or produces .*'b' 'a'"):
         read_huggingface(files, {"vocab_size": 11})
 
 

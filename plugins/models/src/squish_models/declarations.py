@@ -141,7 +141,10 @@ def register_family(path: str | Path, registry: Registry | None = None) -> str:
     Examples
     --------
     >>> from squish_models.api import register_family
-    >>> register_family("my.toml")
+    >>> with open("my.toml", "w") as file:
+    ...     print('base = "llama"', file=file)
+    ...     print('model_type = "my_llama"', file=file)
+    >>> register_family("my.toml", squish.Registry())
     'my_llama'
     """
     chosen = default_registry() if registry is None else registry
