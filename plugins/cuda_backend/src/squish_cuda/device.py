@@ -20,13 +20,13 @@ _MAJOR, _MINOR = 75, 76
 
 
 def is_interpreted() -> bool:
-    """Whether Triton's interpreter runs the kernels on the CPU."""
+    """Return whether Triton's interpreter runs the kernels on the CPU."""
     return os.environ.get(INTERPRETER) == "1"
 
 
 @cache
 def architecture() -> int | None:
-    """Architecture of the first device, such as 90; None without one."""
+    """Return the architecture of the first device, such as 90; None without one."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -40,12 +40,18 @@ def architecture() -> int | None:
     return 10 * major.value + minor.value
 
 
-def probe() -> Availability:
-    """Whether the kernels run here: a device, torch and Triton. A device is used only if the backend is named."""
+@cache
+def not_installed() -> str:
+    """Return which libraries are missing, with the command that installs them; empty if none is."""
     missing = [name for name in ("torch", "triton") if find_spec(name) is None]
-    if missing:
-        command = install_command("squish-cuda", extra="[triton]")
-        return Availability(ok=False, reason=f"{' and '.join(missing)} not installed (`{command}`)")
+    command = install_command("squish-cuda", extra="[triton]") if missing else ""
+    return f"{' and '.join(missing)} not installed (`{command}`)" if missing else ""
+
+
+def probe() -> Availability:
+    """Return whether the kernels run here: a device, torch and Triton. A device is used only if the backend is named."""
+    if reason := not_installed():
+        return Availability(ok=False, reason=reason)
     if is_interpreted():
         return Availability(ok=True, device="CPU, in Triton's interpreter", emulated=True)
     found = architecture()
