@@ -49,7 +49,7 @@ def not_installed() -> str:
 
 
 def probe() -> Availability:
-    """Return whether the kernels run here: a device, torch and Triton. A device is used only if the backend is named."""
+    """Return whether the kernels run here, which takes a device, torch and Triton."""
     if reason := not_installed():
         return Availability(ok=False, reason=reason)
     if is_interpreted():
