@@ -1,4 +1,4 @@
-"""Settings of experts as engines take them: how many a token uses, and the groups that they are chosen from."""
+"""Expert settings as engines apply them: how many a token uses, and the groups that they are chosen from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRICT_COUNTS = ("qwen3_moe", "gpt_oss")
 
 
 def expert_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Iterator[tuple[str, str]]:
-    """The settings of experts that an engine refuses, and what is wrong with them."""
+    """Yield the expert settings that an engine refuses, and what is wrong with them."""
     if model_type not in MIXTURES:
         return
     used = config.get("num_experts_per_tok")
@@ -33,7 +33,7 @@ def expert_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
 
 
 def least_used(model_type: str, engine: str, count: int) -> int:
-    """The least number of experts that an engine can choose: mlx-lm counts from the other end below 1."""
+    """Return the smallest number of experts that an engine can choose; below 1, mlx-lm counts from the other end."""
     if engine != "mlx":
         return 0
     return 1 - count if model_type not in STRICT_COUNTS else -count

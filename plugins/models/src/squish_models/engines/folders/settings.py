@@ -1,4 +1,4 @@
-"""Settings of a config.json as engines take them: values of other types are refused, absent ones have defaults."""
+"""Settings of a config.json as engines apply them: they refuse values of other types, and fill absent ones."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ METHODS = ("greedy", "group_limited_greedy")
 WINDOWED = ("gemma2", "gemma3_text", "gemma3", "gpt_oss")
 MAY_BE_WINDOWED, OWN_CACHE = ("phi3", "mistral", "mixtral", "starcoder2"), "lfm2"
 _TOKENS = ("pad_token_id",)
-"""Ids that Transformers looks up in the embeddings when it makes the model."""
+"""Ids that Transformers looks up in the embeddings when it builds the model."""
 
 
 def json_type(value: Any) -> str:
-    """The type of a JSON value, as Python has it."""
+    """Return the type of a JSON value, as Python names it."""
     return "null" if value is None else type(value).__name__
 
 
 def fits(value: Any, types: tuple[str, ...]) -> bool:
-    """Whether a value has one of the types; those of a list are those of its items."""
+    """Return whether a value has one of the types; for a list, the types of its items count."""
     if "any" in types:
         return True
     if isinstance(value, list):
@@ -104,7 +104,7 @@ def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], 
 
 
 def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
-    """Numbers outside the range that an engine can compute with."""
+    """Yield numbers outside the range that an engine can compute with."""
     title = engine.title
     spread = config.get("initializer_range", 0)
     if model_type in BOUNDED and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
@@ -123,7 +123,7 @@ def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderE
 def _transformers_problems(
     config: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
-    """What only Transformers refuses."""
+    """Yield what only Transformers refuses."""
     settings = settings_of(model_type, TEXT if TEXT in config else "") or {}
     defaults = {name: setting.default for name, setting in settings.items()}
     yield from _token_problems(defaults | dict(text), title)
@@ -147,7 +147,7 @@ def _transformers_problems(
 def _cache_problems(
     defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
-    """Settings of attention and its cache, which Transformers makes before the first token."""
+    """Yield problems with attention and its cache, which Transformers builds before the first token."""
     full = {**defaults, **text}
     window: Any = text.get("sliding_window")
     if window is not None and not (type(window) is int or "sliding_window" in defaults or model_type == OWN_CACHE):
@@ -170,7 +170,7 @@ def _cache_problems(
 
 
 def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
-    """What only mlx-lm refuses."""
+    """Yield what only mlx-lm refuses."""
     if config.get("model_file") is not None:
         yield _refused("model_file", "names code of the model, which mlx-lm does not run unless it is trusted")
     if TEXT in config and not isinstance(config[TEXT], Mapping):

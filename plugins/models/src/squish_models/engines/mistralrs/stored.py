@@ -1,4 +1,4 @@
-"""How a quantization_config of Hugging Face or MLX changes what mistral.rs reads, on a CPU."""
+"""How a quantization_config of Hugging Face or MLX changes what mistral.rs reads on a CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _method(settings: Settings) -> str:
 
 
 def read_needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
-    """Every tensor that is read, as it must be stored."""
+    """Yield every tensor that is read, as it must be stored."""
     method = _method(settings)
     for need in needs(name, settings, stored):
         if need.is_coded and method == "afq":
@@ -35,7 +35,7 @@ def read_needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
 
 
 def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
-    """Codes, scales and biases of AFQ, as MLX stores them."""
+    """Yield codes, scales and biases of AFQ as MLX stores them."""
     declared = settings["quantization_config"]
     prefix = need.name.removesuffix("weight")
     *rows, columns = need.shape
@@ -45,7 +45,7 @@ def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
 
 
 def method_problems(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Codes that mistral.rs does not run on a CPU."""
+    """Yield codes that mistral.rs does not run on a CPU."""
     stored = {each: spec.shape for each, spec in tensors.items()}
     method, declared = _method(settings), settings["quantization_config"]
     if method == "afq":
@@ -67,7 +67,7 @@ def _is_expert(name: str) -> bool:
 
 
 def unknown_method(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> str:
-    """Why it is not known whether mistral.rs runs the codes."""
+    """Return why it is unknown whether mistral.rs runs the codes; "" if it is known."""
     method = _method(settings)
     if method == "bitsandbytes":
         return "quantization_config.quant_method is bitsandbytes, which squish-models' tables do not describe"
@@ -83,7 +83,7 @@ def unknown_method(name: str, settings: Settings, tensors: Mapping[str, TensorSp
 
 
 def _scales(shape: tuple[int, ...], block: list[int] | None) -> tuple[int, ...]:
-    """The shape of the scales of FP8 codes: one, or one a block."""
+    """Return the shape of the scales of FP8 codes: one, or one per block."""
     if block is None or 0 in block:
         return ()
     return tuple(-(-size // each) for size, each in zip(shape, block))
