@@ -21,16 +21,16 @@ DENSE, EXPERTS = "dense", "experts"
 ATTENTION = f"{LAYER}self_attn."
 KEYS, VALUES = f"{ATTENTION}k_b_proj.weight", f"{ATTENTION}v_b_proj.weight"
 FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=True)
-"""Rows of keys and values alternate by head in Hugging Face; llama.cpp multiplies queries with the keys' transpose."""
+"""Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
-"""llama.cpp's numbers of gating functions."""
+"""Ids of llama.cpp's gating functions."""
 GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID, "glm4_moe_lite": SIGMOID}
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
-"""What absent keys mean to llama.cpp, where the classes of folders have other defaults."""
+"""Values that llama.cpp assumes for absent keys, for which folder engines have other defaults."""
 LITE = (26, 27)
-"""Numbers of layers with which llama.cpp expects no rank of queries; otherwise it wants one, or 0."""
+"""Numbers of layers for which llama.cpp expects no query rank; otherwise it requires one, or 0."""
 STACKED = stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False)
 LATENT = (
     Key("latent_heads", "attention.head_count_kv"),
@@ -41,7 +41,7 @@ LATENT = (
     Key("kv_lora_rank", "attention.kv_lora_rank"),
     Key("query_rank", "attention.q_lora_rank", required=False),
 )
-"""Sizes of attention: GGUF has one head of keys and values, the latent ones."""
+"""Attention sizes: GGUF has one head of keys and values, the latent one."""
 MIXTURE = (
     Key("first_k_dense_replace", "leading_dense_block_count", required=False),
     Key("n_routed_experts", "expert_count"),
@@ -256,7 +256,7 @@ class Deepseek(TextModel):
             settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
-        # ik_llama.cpp keeps the whole matrix beside the two that are made of it
+        # ik_llama.cpp stores the whole matrix beside the two that are derived from it
         settings["repeated"] = [
             name
             for name in model.tensors
@@ -280,13 +280,13 @@ class Deepseek(TextModel):
 
 
 def _scales_otherwise(settings: Mapping[str, Any]) -> bool:
-    """Whether llama.cpp scales attention although transformers does not."""
+    """Return whether llama.cpp scales attention although Transformers does not."""
     kind = rope_kind(settings.get("rope_scaling"))
     return kind == "linear" or (kind == "yarn" and not _scale(settings, "mscale_all_dim"))
 
 
 def _scale(settings: Mapping[str, Any], name: str) -> float:
-    """A factor of YaRN's attention, 0 if there is none."""
+    """Return a factor of YaRN's attention, or 0 if there is none."""
     scaling = settings.get("rope_scaling")
     value = scaling.get(name) if isinstance(scaling, Mapping) and rope_kind(scaling) == "yarn" else None
     return value if isinstance(value, (int, float)) else 0
