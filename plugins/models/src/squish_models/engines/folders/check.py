@@ -90,8 +90,8 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
         shapes = {name: spec.shape for name, spec in file.index.tensors.items()}
         for name, message in tower_problems(folder_config(file), inventory.naming.model_type or "", shapes):
             yield _tensor(name, message)
-    declared = folder_config(file).get("quantization_config")
-    method = declared.get("quant_method") if isinstance(declared, dict) else None
+    quantization = folder_config(file).get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
         yield Problem(
             code="engine-type",
@@ -239,9 +239,9 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
 
 def _tokenizer_class(file: File, config: dict[str, Any], document: dict[str, Any]) -> str:
     settings = folder_config(file)
-    declared = config.get("tokenizer_class") or settings.get("tokenizer_class")
+    class_name = config.get("tokenizer_class") or settings.get("tokenizer_class")
     steps = json.dumps([document.get(name) for name in ("pre_tokenizer", "decoder")])
-    return tokenizer_class(str(settings.get("model_type")), declared, '"ByteLevel"' in steps)
+    return tokenizer_class(str(settings.get("model_type")), class_name, '"ByteLevel"' in steps)
 
 
 def _tokenizer(where: str, message: str) -> Problem:

@@ -40,7 +40,7 @@ def least_used(model_type: str, engine: str, count: int) -> int:
 
 
 def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Iterator[tuple[str, str]]:
-    groups, chosen, count = (config.get(name) for name in ("n_group", "topk_group", "n_routed_experts"))
+    groups, used, count = (config.get(name) for name in ("n_group", "topk_group", "n_routed_experts"))
     if model_type not in GROUPED and config.get("topk_method") != GROUPING:
         return
     if groups is None and "n_group" in config:
@@ -49,7 +49,7 @@ def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
         return
     if groups <= 0 or count % groups:
         yield "n_group", f"is {groups}, into which {title} cannot part {count} experts"
-    elif type(chosen) is int and not 0 <= chosen <= (groups if engine != "mlx" else 2 * groups - 1):
-        yield "topk_group", f"is {chosen}, and {title} has {groups} groups to choose from"
+    elif type(used) is int and not 0 <= used <= (groups if engine != "mlx" else 2 * groups - 1):
+        yield "topk_group", f"is {used}, and {title} has {groups} groups to choose from"
     elif model_type in GROUPED and count // groups < 2:
         yield "n_group", f"is {groups}, and {title} takes the best two experts of each group"

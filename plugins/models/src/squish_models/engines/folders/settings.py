@@ -79,8 +79,8 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
     for name, message in rope_problems(text, model_type, engine.id, title):
         yield _refused(name, message)
     yield from _number_problems(text, model_type, engine)
-    full = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
-    for name, message in expert_problems(full, model_type, engine.id, title):
+    effective = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
+    for name, message in expert_problems(effective, model_type, engine.id, title):
         yield _refused(name, message)
     if engine.id == "mlx":
         yield from _mlx_problems(config, text, model_type)
@@ -134,12 +134,12 @@ def _transformers_problems(
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
             yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
-    declared = config.get("quantization_config")
+    quantization = config.get("quantization_config")
     if (
-        isinstance(declared, Mapping)
-        and (declared or TEXT not in config)
-        and "quant_method" not in declared
-        and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
+        isinstance(quantization, Mapping)
+        and (quantization or TEXT not in config)
+        and "quant_method" not in quantization
+        and not {"load_in_4bit", "load_in_8bit"} & quantization.keys()
     ):
         yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
 
@@ -148,23 +148,27 @@ def _cache_problems(
     defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
     """Yield problems with attention and its cache, which Transformers builds before the first token."""
-    full = {**defaults, **text}
+    effective = {**defaults, **text}
     window: Any = text.get("sliding_window")
     if window is not None and not (type(window) is int or "sliding_window" in defaults or model_type == OWN_CACHE):
         yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
     if model_type in MAY_BE_WINDOWED and type(window) is int and window <= 0:
         yield _refused("sliding_window", f"is {window}, and {title} looks back at least one token")
-    if model_type in WINDOWED and not (type(full.get("sliding_window")) is int and full["sliding_window"] > 0):
+    if model_type in WINDOWED and not (
+        type(effective.get("sliding_window")) is int and effective["sliding_window"] > 0
+    ):
         yield _refused(
-            "sliding_window", f"is {json.dumps(full.get('sliding_window'))[:40]}, and {title} has layers with it"
+            "sliding_window", f"is {json.dumps(effective.get('sliding_window'))[:40]}, and {title} has layers with it"
         )
     if model_type in LATENT:
         heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
         if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
             yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
     head: Any = text.get("head_dim")
-    if model_type == "deepseek_v3" and type(head) is int and head not in (0, full.get("qk_rope_head_dim")):
-        yield _refused("head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {full.get('qk_rope_head_dim')}")
+    if model_type == "deepseek_v3" and type(head) is int and head not in (0, effective.get("qk_rope_head_dim")):
+        yield _refused(
+            "head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {effective.get('qk_rope_head_dim')}"
+        )
     if isinstance(text.get("model_type"), list | dict):
         yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
 
@@ -177,9 +181,9 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
         yield _refused(TEXT, "is not an object, as mlx-lm expects")
     elif model_type == "gemma3" and TEXT not in config:
         yield _refused(TEXT, "is missing, and mlx-lm does not load without it")
-    declared = config.get("quantization_config")
-    is_described = isinstance(declared, Mapping) and "quant_method" in declared
-    if config.get("quantization") is None and declared and not is_described:
+    quantization = config.get("quantization_config")
+    has_method = isinstance(quantization, Mapping) and "quant_method" in quantization
+    if config.get("quantization") is None and quantization and not has_method:
         yield _refused("quantization_config", "has no quant_method, and mlx-lm does not load without it")
     if (
         model_type == "qwen3"

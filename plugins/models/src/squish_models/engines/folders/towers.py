@@ -72,9 +72,9 @@ def tower_problems(
     tower, part = TOWERS.get(model_type), config.get(VISION)
     if tower is None or (part is not None and not isinstance(part, Mapping)):
         return
-    declared = settings_of(model_type, VISION) or {}
-    settings = {name: setting.default for name, setting in declared.items()} | {
-        name: value for name, value in (part or {}).items() if name in declared
+    defaults = settings_of(model_type, VISION) or {}
+    settings = {name: setting.default for name, setting in defaults.items()} | {
+        name: value for name, value in (part or {}).items() if name in defaults
     }
     layers = settings.get(tower.layers)
     if type(layers) is not int:

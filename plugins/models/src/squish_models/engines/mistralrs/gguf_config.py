@@ -120,8 +120,8 @@ def _epsilon(keys: Keys) -> float:
 
 
 def _theta(keys: Keys, default: float | None) -> float:
-    own = keys.maybe_number("rope.freq_base") if default is not None else keys.number("rope.freq_base")
-    return THETA if own is None else own
+    base = keys.maybe_number("rope.freq_base") if default is not None else keys.number("rope.freq_base")
+    return THETA if base is None else base
 
 
 def _standard(keys: Keys, theta: float | None = THETA) -> Config:

@@ -125,7 +125,7 @@ def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
 
 
 def _weights(file: File) -> tuple[dict[str, TensorSpec], list[Problem]]:
-    """Return the tensors of the files that mistral.rs opens, and a problem for each missing file."""
+    """Return the tensors of the files that mistral.rs opens, and a problem if files are missing."""
     folder = file.path
     assert folder is not None
     names = _weight_names(folder)
@@ -153,8 +153,8 @@ def _weight_names(folder: Path) -> list[str]:
     if not (folder / INDEX).is_file():
         return sorted(path.name for path in folder.iterdir() if WEIGHTS.search(path.name))
     try:
-        where = read_json(folder / INDEX)["weight_map"]
-        return sorted(set(where.values()))
+        weight_map = read_json(folder / INDEX)["weight_map"]
+        return sorted(set(weight_map.values()))
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
@@ -173,12 +173,12 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
     shapes = {each: spec.shape for each, spec in stored.items()}
     read = set()
     missing: list[str] = []
-    unused: list[str] = []
+    optional: list[str] = []
     for need in read_needs(name, settings, shapes):
         each = need.name
         read.add(each)
         if each not in stored:
-            (unused if need.may_miss else missing).append(each)
+            (optional if need.may_miss else missing).append(each)
             if len(missing) > MOST:
                 break
             continue
@@ -190,7 +190,7 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
             yield _tensor("engine-type", each, message)
     for each in missing:
         yield _tensor("engine-tensor", each, "is missing, and mistral.rs does not load without it")
-    for each in unused:
+    for each in optional:
         if each.endswith(".bias"):
             yield _tensor("engine-tensor", each, "is missing, and mistral.rs computes without it", "warning")
     for each in sorted(set(stored) - read):
@@ -199,42 +199,42 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
 
 
 def _tokenizer_problems(folder: Path, config: Any, name: str) -> Iterator[Problem]:
-    document, found = _document(folder, TOKENIZER)
+    document, faults = _document(folder, TOKENIZER)
     yield from (
-        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in found
+        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in faults
     )
-    described: Any = {}
+    settings: Any = {}
     if (folder / TOKENIZER_CONFIG).is_file():
-        described, broken = _document(folder, TOKENIZER_CONFIG)
-        wrong = [*described_problems(described)] if not broken else []
+        settings, errors = _document(folder, TOKENIZER_CONFIG)
+        wrong = [*described_problems(settings)] if not errors else []
         if (folder / TEMPLATE).is_file():  # the engine then continues without the file
-            described = {} if broken or wrong else described
-        elif broken or wrong:
-            yield from (_token(TOKENIZER_CONFIG, "", each.message) for each in broken)
+            settings = {} if errors or wrong else settings
+        elif errors or wrong:
+            yield from (_token(TOKENIZER_CONFIG, "", each.message) for each in errors)
             yield from (_token(TOKENIZER_CONFIG, *each) for each in wrong)
             return
     generation = _generation(folder, config)
     if name in AS_MULTIMODAL and (folder / GENERATION_CONFIG).is_file():
-        _, broken = _document(folder, GENERATION_CONFIG)
-        yield from (_token(GENERATION_CONFIG, "", each.message) for each in broken)
+        _, errors = _document(folder, GENERATION_CONFIG)
+        yield from (_token(GENERATION_CONFIG, "", each.message) for each in errors)
     if (folder / PROCESSOR_CONFIG).is_file():
-        processor, broken = _document(folder, PROCESSOR_CONFIG)
-        wrong = [*PROCESSOR.problems(processor, "")] if not broken else [("", broken[0].message)]
+        processor, errors = _document(folder, PROCESSOR_CONFIG)
+        wrong = [*PROCESSOR.problems(processor, "")] if not errors else [("", errors[0].message)]
         yield from (_token(PROCESSOR_CONFIG, *each) for each in wrong)
-    if found:
+    if faults:
         return
     wrong = [*vocabulary_problems(document)]
     yield from (_token(TOKENIZER, *each) for each in wrong)
     if not wrong:
-        for field, message in end_problems(described, generation, document):
+        for field, message in end_problems(settings, generation, document):
             yield _token(TOKENIZER_CONFIG if field == "eos_token" else GENERATION_CONFIG, field, message)
 
 
 def _generation(folder: Path, config: Any) -> dict[str, Any]:
     """Return what generation_config.json states, or config.json if the former cannot be read."""
     if (folder / GENERATION_CONFIG).is_file():
-        document, broken = _document(folder, GENERATION_CONFIG)
-        if not broken and not any(GENERATION.problems(document, "")):
+        document, errors = _document(folder, GENERATION_CONFIG)
+        if not errors and not any(GENERATION.problems(document, "")):
             return GENERATION.read(document)
     return {} if any(GENERATION.problems(config, "")) else GENERATION.read(config)
 

@@ -23,7 +23,7 @@ YARN_NEEDS = ("original_max_position_embeddings", "factor", "beta_fast", "beta_s
 
 
 def division_problems(settings: Settings) -> Iterator[Wrong]:
-    """Yield zeros by which mistral.rs divides, or counts layers, before it reads a tensor."""
+    """Yield settings of 0 by which mistral.rs divides, or counts layers, before it reads a tensor."""
     for name in (
         "num_hidden_layers",
         "num_attention_heads",

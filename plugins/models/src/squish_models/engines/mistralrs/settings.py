@@ -264,8 +264,8 @@ AS_MULTIMODAL = ("Gemma3ForCausalLM",)
 
 def quantization_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is missing from a quantization_config whose types are right."""
-    declared = config.get("quantization_config")
-    if declared is not None and declared.get("quant_method") in GROUPED:
+    quantization = config.get("quantization_config")
+    if quantization is not None and quantization.get("quant_method") in GROUPED:
         for name in ("bits", "group_size"):
-            if declared.get(name) is None:
+            if quantization.get(name) is None:
                 yield f"quantization_config.{name}", "is missing"
