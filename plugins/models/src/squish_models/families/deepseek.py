@@ -159,14 +159,14 @@ class Deepseek(TextModel):
                     expected="a size",
                     found=repr(settings.get(name))[:60],
                 )
-        predicting = settings.get("num_nextn_predict_layers") or 0
-        if type(predicting) is not int or not 0 <= predicting <= MOST_BLOCKS:
+        extra = settings.get("num_nextn_predict_layers") or 0
+        if type(extra) is not int or not 0 <= extra <= MOST_BLOCKS:
             raise FormatError(
                 "is not a number of layers",
                 part=f"{CONFIG} num_nextn_predict_layers",
                 code=ErrorCode.CONFIG,
                 expected=f"0 to {MOST_BLOCKS}",
-                found=repr(predicting)[:60],
+                found=repr(extra)[:60],
             )
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
@@ -237,20 +237,20 @@ class Deepseek(TextModel):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
-        split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
-        whole = settings["whole_key_size"] if split else settings["latent_key_size"]
-        if not split and any(name.endswith(".attn_k_b.weight") for name in model.tensors):
+        is_split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
+        key_size = settings["whole_key_size"] if is_split else settings["latent_key_size"]
+        if not is_split and any(name.endswith(".attn_k_b.weight") for name in model.tensors):
             raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
         if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
             raise self._missing("expert_group_used_count", "although experts are in groups")
         gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
-        if whole <= rotated or gating not in SCORES:
+        if key_size <= rotated or gating not in SCORES:
             raise FormatError(
                 "does not fit the other keys",
                 part=f"{self.architecture}.attention.key_length_mla",
                 code=ErrorCode.CONTRADICTION,
                 expected=f"more than {rotated} rotated rows, and a known gating function",
-                found=f"{whole}, gating function {gating}",
+                found=f"{key_size}, gating function {gating}",
             )
         for name, default in ABSENT.items():
             settings.setdefault(name, default)
@@ -264,13 +264,13 @@ class Deepseek(TextModel):
             and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
         ]
         version = 3 if gating == SIGMOID else 2
-        grouped = (settings.get("n_group") or 1) > 1
+        is_grouped = (settings.get("n_group") or 1) > 1
         settings |= {
             "model_type": f"deepseek_v{version}", "architectures": [f"DeepseekV{version}ForCausalLM"],
             "num_key_value_heads": heads, "head_dim": rotated, "qk_rope_head_dim": rotated,
-            "qk_nope_head_dim": whole - rotated, "attention_bias": False, "scoring_func": SCORES[gating],
-            "v_head_dim": settings["v_head_dim"] if split else settings["latent_value_size"],
-            "topk_method": "noaux_tc" if gating == SIGMOID else "group_limited_greedy" if grouped else "greedy",
+            "qk_nope_head_dim": key_size - rotated, "attention_bias": False, "scoring_func": SCORES[gating],
+            "v_head_dim": settings["v_head_dim"] if is_split else settings["latent_value_size"],
+            "topk_method": "noaux_tc" if gating == SIGMOID else "group_limited_greedy" if is_grouped else "greedy",
         }  # fmt: skip
         multiplier = settings.get("yarn_log_multiplier")
         if multiplier and rope_kind(settings.get("rope_scaling")) == "yarn":

@@ -108,8 +108,8 @@ class Lfm2(TextModel):
                 found=str(heads)[:60],
             )
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
-        written = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
-        return {**DEFAULTS, **settings, "kv_heads": heads, **written, "block_auto_adjust_ff_dim": False}
+        derived = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
+        return {**DEFAULTS, **settings, "kv_heads": heads, **derived, "block_auto_adjust_ff_dim": False}
 
 
 DEFAULTS = {

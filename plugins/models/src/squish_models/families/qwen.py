@@ -41,8 +41,8 @@ class Qwen2VL(Qwen2):
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        stated = text_config(config)
-        rope = stated.get("rope_parameters") or stated.get("rope_scaling")
+        text_settings = text_config(config)
+        rope = text_settings.get("rope_parameters") or text_settings.get("rope_scaling")
         sections = rope.get("mrope_section") if isinstance(rope, dict) else None
         padded = [*sections, 0, 0, 0, 0][:4] if isinstance(sections, list) else sections
         return {**super().spelled(config), "mrope_section": padded}
