@@ -115,7 +115,7 @@ def _grid(scheme: Scheme, stored: Stored) -> tuple[Tensor, Tensor | None]:
 
 
 def decode_ordered(stored: Stored, start: int, stop: int) -> Tensor:
-    """Decode rows of affine codes whose columns name their groups (GPTQ's act-order); these were checked at load."""
+    """Decode rows of affine codes whose columns name their groups (GPTQ's act-order), checked at load."""
     return _matrix(scheme_of(stored.inner), stored, 0, start, stop, stored.numbers("g_idx").long())
 
 

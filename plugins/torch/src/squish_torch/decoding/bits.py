@@ -33,9 +33,9 @@ def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
     if packing.bits == packing.width == 8 and packing.order == "lsb":
         return data[..., :count]
     size, positions = bit_positions(packing)
-    short = -data.shape[-1] % size
-    if short:
-        data = torch.nn.functional.pad(data, (0, short))
+    padding = -data.shape[-1] % size
+    if padding:
+        data = torch.nn.functional.pad(data, (0, padding))
     runs = data.reshape(*data.shape[:-1], -1, size)
     position = constant(positions, torch.int64, data.device)
     byte, shift = position // 8, (position % 8).to(torch.uint8)
