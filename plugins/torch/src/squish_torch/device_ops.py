@@ -1,4 +1,4 @@
-"""Operations on devices without a kernel: torch decodes weights in panels and multiplies them."""
+"""Operators for devices without a kernel: torch decodes weights in panels and multiplies them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .ops import LIBRARY
 from .weights import spec_of, weight_of
 
 DEVICES = ("CUDA",)
-"""Dispatch keys of these operations."""
+"""Dispatch keys of these operators."""
 
 
 def panels(
     parts: Sequence[Tensor], description: str, backend: str, first: int = 0, last: int | None = None
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Start, stop and f32 values of rows `first` to `last` (leading axes flattened), on the device of the parts."""
+    """Yield start, stop and f32 values of panels of rows `first` to `last` (leading axes flattened), on the device."""
     spec = spec_of(description)
     columns = spec.shape[-1]
     if last is None:
@@ -40,7 +40,7 @@ def panels(
 
 
 def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x @ W.T`, accumulated in f32."""
+    """Compute `x @ W.T`, accumulated in f32."""
     rows, columns = spec_of(description).shape
     flat = x.reshape(-1, columns).float()
     y = torch.empty(flat.shape[0], rows, device=x.device)
@@ -50,29 +50,29 @@ def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -
 
 
 def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
-    """Rows by ids; only these are decoded, if torch decodes them."""
+    """Return rows by id, decoding only these if rows can be decoded alone."""
     rows, columns = spec_of(description).shape
     flat = ids.reshape(-1)
     if is_by_rows(description):
         values = decode_chosen(parts, description, flat)
     else:
-        flat = torch.arange(rows, device=ids.device).index_select(0, flat)  # an id out of range is an error
+        flat = torch.arange(rows, device=ids.device).index_select(0, flat)  # raises an error if an id is out of range
         values = torch.zeros(flat.numel(), columns, device=ids.device)
         for start, stop, panel in panels(parts, description, backend):
-            place = flat - start
-            inside = (place >= 0) & (place < stop - start)
-            values = torch.where(inside[:, None], panel[place.clamp(0, stop - start - 1)], values)
+            row = flat - start
+            is_inside = (row >= 0) & (row < stop - start)
+            values = torch.where(is_inside[:, None], panel[row.clamp(0, stop - start - 1)], values)
     return values.reshape(*ids.shape, columns).to(dtype)
 
 
 def dequantize(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
-    """All values, rounded once."""
+    """Return all values, rounded once."""
     pieces = [values.to(dtype) for _, _, values in panels(parts, description, backend)]
     return torch.cat(pieces).reshape(spec_of(description).shape)
 
 
 def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`gradient @ W`."""
+    """Compute `gradient @ W`."""
     rows, columns = spec_of(description).shape
     flat = gradient.reshape(-1, rows).float()
     result = torch.zeros(flat.shape[0], columns, device=gradient.device)
@@ -82,7 +82,7 @@ def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str,
 
 
 def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x[i] @ W[ids[i]].T`: the rows of each token's expert where they are few, else one expert after the other."""
+    """Compute `x[i] @ W[ids[i]].T`: decode the rows of each token's expert if they are few, or one expert at a time."""
     count, rows, columns = spec_of(description).shape
     if len(x) * rows * columns <= LIMIT and is_by_rows(description):
         chosen = torch.arange(count * rows, device=x.device).reshape(count, rows).index_select(0, ids).reshape(-1)

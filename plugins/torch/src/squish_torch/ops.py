@@ -1,4 +1,4 @@
-"""The operations `torch.ops.squish`: stateless, on a list of stored parts and the description of their encoding."""
+"""The operators `torch.ops.squish`: stateless functions of stored parts and the description of their encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .weights import Entry, entry_of, spec_of, weight_of
 
 LIBRARY = torch.library.Library("squish", "DEF")
 PANEL = 4 << 20
-"""Values to decode at once for a gradient."""
+"""Number of values decoded at once for a gradient."""
 
 
 SCHEMAS = (
@@ -29,8 +29,10 @@ for _schema in SCHEMAS:
 
 
 def runs_directly(x: Tensor) -> bool:
-    """Whether `linear` may be called without torch's dispatcher, which takes longer than a small product: nothing
-    records, transforms or differentiates what happens to x."""
+    """Return whether `linear` may bypass torch's dispatcher: nothing records, transforms or differentiates x.
+
+    The dispatcher takes longer than a small product.
+    """
     return (
         type(x) is Tensor
         and x.is_cpu
@@ -42,12 +44,12 @@ def runs_directly(x: Tensor) -> bool:
 
 
 def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x @ W.T` on the CPU, in the dtype of x."""
+    """Compute `x @ W.T` on the CPU, in the dtype of x."""
     return multiply(x, entry_of(parts, description, backend))
 
 
 def multiply(x: Tensor, entry: Entry) -> Tensor:
-    """`x @ W.T` with a prepared weight."""
+    """Compute `x @ W.T` with a prepared weight."""
     dtype, shape = x.dtype, x.shape
     rows, columns = entry.shape
     product = entry.products.get(dtype)
@@ -64,7 +66,7 @@ def multiply(x: Tensor, entry: Entry) -> Tensor:
 
 
 def _product_of_values(x: Tensor, weight: Weight) -> Tensor:
-    """`x @ W.T` through arrays, for backends without products on raw addresses; the weight checks the shape."""
+    """Compute `x @ W.T` through arrays, for backends without products on raw addresses; the weight checks the shape."""
     dtype = x.dtype
     if not dtype.is_floating_point:
         raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(dtype))
@@ -73,7 +75,7 @@ def _product_of_values(x: Tensor, weight: Weight) -> Tensor:
 
 
 def _panel_product(x: Tensor, weight: Weight) -> Tensor:
-    """`x @ W.T` in bf16, W decoded in panels of rows."""
+    """Compute `x @ W.T` in bf16, decoding W in panels of rows."""
     rows, columns = weight.shape
     y = torch.empty(len(x), rows, dtype=x.dtype)
     step = max(1, PANEL // columns)
@@ -100,7 +102,7 @@ def _dequantize(parts: Sequence[Tensor], description: str, backend: str, dtype: 
 
 
 def _linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`gradient @ W`, W decoded in panels of rows."""
+    """Compute `gradient @ W`, decoding W in panels of rows."""
     weight = weight_of(parts, description, backend)
     rows, columns = weight.shape
     flat = gradient.to(torch.float32).reshape(-1, rows)

@@ -1,4 +1,4 @@
-"""What an engine makes of a model's settings: it refuses the model, or computes otherwise."""
+"""What an engine does with a model's settings: it refuses the model, or computes different results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .requirements import ANY, Engine
 
 
 def setting_problems(engine: Engine, inventory: Inventory, *, gguf: bool) -> Iterator[Problem]:
-    """Find settings with which the engine refuses the model, ignores a setting, or computes otherwise."""
+    """Find settings with which the engine refuses the model, ignores a setting, or computes different results."""
     settings, name = inventory.settings, inventory.naming.model_type or ""
     if settings is None:
         return

@@ -1,4 +1,4 @@
-"""Check whether an engine would load a model, by comparing the file with the engine's tables. Runs nothing."""
+"""Check whether an engine would load a model by comparing the file with the engine's tables; nothing is run."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from .verdict import Verdict
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 MISTRAL_FOLDERS = ("hf", "mlx")
-"""Formats of folders that mistral.rs reads as those of plain floats."""
+"""Folder formats that mistral.rs reads like folders of floats."""
 DISTRIBUTION = "squish-models"
-"""Its families are those in the engines' tables."""
+"""The engines' tables cover the families of this distribution."""
 GGUF_LOADERS: dict[str, Callable[[File], Verdict]] = {"llama.cpp": load, "mistralrs": load_gguf}
-"""Engines of GGUFs -> what their loader does."""
+"""Engine -> function that follows its GGUF loader."""
 OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
-"""Engine -> the `model_type` of the models that it has and squish-models does not know."""
+"""Engine -> `model_type` of the models that it supports and squish-models does not know."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
-"""Settings whose values the engines of folders do not check."""
+"""Settings whose values folder engines do not check."""
 INCOMPLETE = ("shard-missing",)
-"""Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
+"""Error codes of folders that Squish cannot open and folder engines refuse, too."""
 ALIGNMENT = "alignment"
 DAMAGE = (ALIGNMENT, "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
-"""Codes of files that cannot be opened, and that llama.cpp refuses as well."""
+"""Error codes of files that Squish cannot open and llama.cpp refuses, too."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 @frozen(kw_only=True)
 class ModelCheck:
-    """Whether an engine would load a model correctly.
+    """The result of checking whether an engine would load a model correctly.
 
     Attributes
     ----------
     file, engine, family
         The model, the engine's id, and the family's id.
     problems
-        What is in the way. Of severity "error": the engine refuses the model or ends. "warning": it loads the model
-        and computes otherwise, without a message. "note": it computes otherwise by rounding, or loads the model only
-        in one way.
+        What the check found. "error": the engine refuses the model or aborts. "warning": it loads the model, and
+        computes different results without a message. "note": results differ by rounding, or the model loads only in
+        one way.
     """
 
     file: str
@@ -78,12 +78,12 @@ class ModelCheck:
 
     @property
     def loads(self) -> bool:
-        """Whether nothing but notes is in the way."""
+        """Whether the check found nothing but notes."""
         return all(problem.severity == "note" for problem in self.problems)
 
 
 def check_model(model: str | Path | File, engine: str) -> ModelCheck:
-    """Compare a model with what an engine needs; reads headers, settings and tokenizers, and runs nothing.
+    """Compare a model with what an engine needs, from headers, settings and tokenizers; nothing is run.
 
     Parameters
     ----------
@@ -95,14 +95,14 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     Returns
     -------
     ModelCheck
-        Every problem: keys, tensors, types, tokenizer.
+        Every problem with keys, tensors, types and the tokenizer.
 
     Raises
     ------
     UsageError
-        There is no such engine.
+        The engine is unknown.
     SquishError
-        The file cannot be read, or nothing can be said: it is of no known family (code `names`), or an adapter
+        The file cannot be read, or cannot be checked: its family is unknown (code `names`), or it is an adapter
         (code `adapter`).
 
     Examples
@@ -164,16 +164,19 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if reading.layout == "uqff" and not any(each.severity == "error" for each in problems):
         problems += tuple(_uqff_problems(model))
     if folder is not None and inventory.settings is None and inventory.errors:
-        refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
-        if not refused:  # what Squish cannot read, the engine may
+        errors = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
+        if not errors:  # the engine may read what Squish cannot
             raise inventory.errors[0].within(file=model.name)
-        problems = tuple(refused)
+        problems = tuple(errors)
     assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
 
 
 def _reading(file: File, engine: Engine) -> Reading | None:
-    """How an engine reads a file; None if it does not. Without codes, mlx-lm's declaration means nothing to others."""
+    """Return how an engine reads a file, or None if it does not.
+
+    Transformers ignores mlx-lm's quantization settings if no tensor is quantized.
+    """
     if engine.id == "mistralrs" and file.format in MISTRAL_FOLDERS and file.path is not None and file.path.is_dir():
         return engine.formats["safetensors"]
     is_coded = any(spec.encodings and spec.encodings[0].codec.id != "dense" for spec in file.index.tensors.values())
@@ -182,12 +185,12 @@ def _reading(file: File, engine: Engine) -> Reading | None:
 
 
 def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:
-    """How the engine opens folders of Hugging Face's kind; None for its other formats."""
+    """Return how the engine opens Hugging Face folders, or None for its other formats."""
     return FOLDER_ENGINES.get(engine.id) if reading.layout in ("hf", "mlx") else None
 
 
 def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
-    """Whether the engine does not load what Squish cannot open."""
+    """Return whether the engine, too, refuses a file that Squish cannot open."""
     is_damage = error.code in DAMAGE or (error.code == ErrorCode.MISSING and Path(model).exists())
     if engine == LLAMA_CPP.id:
         return is_damage
@@ -197,19 +200,19 @@ def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
 
 
 def _uqff_problems(file: File) -> list[Problem]:
-    """What keeps mistral.rs from making a model of the settings beside a UQFF."""
+    """Return what keeps mistral.rs from building a model from the settings beside a UQFF."""
     if file.path is None or CONFIG_FILE not in file.assets:
         return []
     return config_problems(file.path if file.path.is_dir() else file.path.parent)
 
 
 def _has_whole(model: str | Path) -> bool:
-    """Whether a folder has a file with all weights beside an index, which engines may take."""
+    """Return whether a folder has one file with all weights, which engines may load even if there is an index."""
     return Path(model, "model.safetensors").is_file()
 
 
 def _is_unsure(problem: Problem) -> bool:
-    """Whether Squish cannot read a setting that the engine may not check: all but sizes and types."""
+    """Return whether the engine may accept a setting that Squish cannot read: anything but sizes and types."""
     if problem.code not in (ErrorCode.CONFIG, ErrorCode.ROPE):
         return False
     setting = problem.where.removeprefix(CONFIG_FILE).strip()
@@ -218,7 +221,7 @@ def _is_unsure(problem: Problem) -> bool:
 
 
 def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
-    """What the engine's loader does with a file, whether Squish can map it or not."""
+    """Check a GGUF as the engine's loader does, whether Squish can map it or not."""
     verdict = GGUF_LOADERS[engine.id](file)
     if verdict.unknown and not verdict.refuses:
         raise FormatError(
@@ -235,17 +238,17 @@ def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
 
 
 def _gguf_notes(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
-    """What the engine computes otherwise; its loader says what it refuses."""
-    found = [*setting_problems(engine, inventory, gguf=True)]
+    """Yield what the engine computes differently; its loader reports what it refuses."""
+    notes = [*setting_problems(engine, inventory, gguf=True)]
     if engine.id == "mistralrs":
-        found += tokenizer_problems(file, engine, gguf=True, rows=None)
-        found += type_problems(file, engine, engine.formats["gguf"], inventory)
-        found = [each for each in found if each.severity != "error"]
-    yield from found
+        notes += tokenizer_problems(file, engine, gguf=True, rows=None)
+        notes += type_problems(file, engine, engine.formats["gguf"], inventory)
+        notes = [each for each in notes if each.severity != "error"]
+    yield from notes
 
 
 def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
-    """What mistral.rs does with a folder, whether Squish can map it or not."""
+    """Check a folder as mistral.rs does, whether Squish can map it or not."""
     if file.path is None or not file.path.is_dir():
         message = f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}"
         problems: tuple[Problem, ...] = (
@@ -267,13 +270,13 @@ def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelChec
 
 
 def _damage(error: SquishError) -> Problem:
-    """The problem of a file that neither Squish nor llama.cpp opens."""
+    """Return the problem of a file that neither Squish nor llama.cpp opens."""
     where = error.tensor or error.part or error.file or ""
     return Problem(code=error.code or "", severity="error", where=where, message=error.reason())
 
 
 def _is_foreign(file: File, inventory: Inventory) -> bool:
-    """Whether the family is of another package."""
+    """Return whether another package provides the family."""
     return inventory.family is not None and file.registry.families[inventory.family.id].dist != DISTRIBUTION
 
 
@@ -295,9 +298,9 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         return
     yield from _foreign_family(file, engine, inventory)
     folder = _folder_engine(engine, reading)
-    refused = setting_type_problems(file, naming.model_type, folder) if folder is not None else []
-    yield from refused
-    if not refused or inventory.settings is not None:
+    type_errors = setting_type_problems(file, naming.model_type, folder) if folder is not None else []
+    yield from type_errors
+    if not type_errors or inventory.settings is not None:
         yield from _family_problems(inventory, engine, folder)
     if reading.layout == "gguf":
         meta = file.metadata
@@ -314,7 +317,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
 
 
 def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
-    """A note about a family of another package: the tables do not say whether the engine supports it."""
+    """Yield a note about a family of another package: the tables do not say whether the engine supports it."""
     if _is_foreign(file, inventory):
         assert inventory.family is not None
         entry = file.registry.families[inventory.family.id]
@@ -323,7 +326,7 @@ def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterato
 
 
 def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine | None) -> Iterator[Problem]:
-    """Contradictions to the family: each kind of tensor once, with the first name and the number of tensors."""
+    """Yield contradictions to the family: one problem per kind of tensor, with its first name and their number."""
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
     for error in inventory.errors:
         if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
@@ -337,19 +340,19 @@ def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine 
         is_stated = code == ErrorCode.CONTRADICTION or (code == ErrorCode.CONFIG and first.found is not None)
         numbers = f" (expected {first.expected}, found {first.found})" if is_stated else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
-        # Classes of folders have a default for every setting that their table does not list.
+        # Model classes of folder engines have a default for every setting that the engine's table does not require.
         is_absent = code == ErrorCode.CONFIG and first.found is None
-        defaulted = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
+        has_default = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
         yield Problem(
             code=code,
-            severity="warning" if defaulted else "error",
+            severity="warning" if has_default else "error",
             where=first.tensor or first.part or "",
-            message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
+            message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if has_default else ""),
         )
 
 
 def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """Head sizes that a GGUF must state because they differ from those implied by the hidden size."""
+    """Yield head sizes that a GGUF must state because the hidden size does not imply them."""
     settings = inventory.settings
     if settings is None or settings["head_dim"] == settings["hidden_size"] // settings["num_attention_heads"]:
         return
@@ -368,7 +371,7 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
 def _folder_problems(
     file: File, engine: Engine, inventory: Inventory, folder: FolderEngine | None
 ) -> Iterator[Problem]:
-    """Missing files and settings, and settings for which the engine assumes other values."""
+    """Yield missing files and settings, and settings for which the engine assumes other values."""
     if file.path is None or not file.path.is_dir():
         yield Problem(
             code="engine-format",
@@ -416,7 +419,7 @@ def _absent(
 
 
 def _no_family(file: File, naming: Naming) -> Problem:
-    """The problem of a model that declares no family, or whose config.json cannot be read."""
+    """Return the problem of a model that declares no family, or whose config.json cannot be read."""
     error = naming.error
     if error is None:
         message = f"declares no family: {naming.reason}"

@@ -1,4 +1,4 @@
-"""Models that an engine refuses, or computes otherwise, because of their settings. Measured: docs/models.md."""
+"""Models that an engine refuses, or computes differently, because of their settings. Measured: docs/models.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Test = Callable[[Settings], bool]
 
 @frozen
 class Difference:
-    """A case that an engine handles otherwise than the model's own software.
+    """A case that an engine handles differently from the model's own software.
 
     `severity` is "error" if the engine refuses the model, "warning" if its results differ, and "note" if they differ
     by rounding or depend on how the model is loaded. `forms` are the kinds of files, `where` is the setting.
@@ -32,17 +32,17 @@ class Difference:
 
 
 def _has_own_head_size(settings: Settings) -> bool:
-    """Whether heads differ from the hidden size divided by their number."""
+    """Return whether the head size differs from the hidden size divided by the number of heads."""
     return bool(settings["head_dim"] * settings["num_attention_heads"] != settings["hidden_size"])
 
 
 def _has_other_value_heads(settings: Settings) -> bool:
-    """Whether heads of values differ from those of keys."""
+    """Return whether value heads and key heads differ in size."""
     return bool(settings["v_head_dim"] != settings["qk_nope_head_dim"] + settings["qk_rope_head_dim"])
 
 
 def _has_sigmoid_experts(settings: Settings) -> bool:
-    """Whether a layer has experts, chosen as in DeepSeek 3."""
+    """Return whether any layer has experts that are chosen as in DeepSeek 3."""
     return (
         settings.get("model_type") == "deepseek_v3"
         and settings["first_k_dense_replace"] < settings["num_hidden_layers"]
@@ -50,7 +50,7 @@ def _has_sigmoid_experts(settings: Settings) -> bool:
 
 
 def _has_yarn_without(name: str) -> Test:
-    """Whether YaRN's scaling does not state a setting."""
+    """Return a test whether YaRN scaling lacks a setting."""
 
     def applies(settings: Settings) -> bool:
         scaling = settings.get("rope_scaling") or {}
@@ -60,7 +60,7 @@ def _has_yarn_without(name: str) -> Test:
 
 
 def _has_inexact_root(settings: Settings) -> bool:
-    """Whether bf16 rounds the square root of the hidden size."""
+    """Return whether bf16 rounds the square root of the hidden size."""
     root = np.float64(settings["hidden_size"]) ** 0.5
     return bool(np.float32(root) != root) or bool(np.float32(root).view(np.uint32) & 0xFFFF)
 

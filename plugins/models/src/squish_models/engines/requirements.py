@@ -21,8 +21,8 @@ class Reading:
     """How an engine reads one format: the names it expects, and what it supports.
 
     `codecs` are patterns of codec ids, `dtypes` types of dense tensors, `methods` the `quant_method` of checkpoints
-    that declare one. `vectors`: it wants the type that the family's table states. `experts`: a family -> a pattern of
-    codec ids -> "error" if it refuses experts in them, "cpu" if it does on a CPU, "warning" if it computes otherwise.
+    that declare one. `vectors`: tensors must have the type in the family's table. `experts`: family -> pattern of
+    codec ids -> "error" if it refuses such experts, "cpu" if it does so on a CPU, "warning" if its results differ.
     """
 
     layout: str
@@ -44,26 +44,26 @@ class Engine:
     keys, fields
         Keys of GGUF by architecture, and settings of config.json by `model_type`, beyond those of the family's table.
     defaults
-        What it takes where config.json is silent: `model_type` -> setting -> value.
+        Values that it assumes for settings missing in config.json: `model_type` -> setting -> value.
     tokenizer_keys, pretokenizers
-        `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
+        `tokenizer.ggml.model` -> the keys that it requires; the supported values of `tokenizer.ggml.pre` (none: any).
     scalings, key_scalings
         Kinds of RoPE scaling that it knows, by `model_type` of a folder and by architecture of a GGUF (no entry: any).
     scaling_keys
-        Kind of RoPE scaling -> its settings that a folder must state.
+        Kind of RoPE scaling -> settings that a folder must state for it.
     unscaled
         Kinds of RoPE scaling that it applies, by `model_type` of a folder; it ignores the others (no entry: any).
     unsupported
         Model types of known families that it refuses.
     differences
-        Other settings with which it refuses a model or computes otherwise.
+        Other settings with which it refuses a model or computes different results.
     ignores
         The layout whose ignored settings the families list, if it is this engine's.
     unigram
-        Whether it reads the scores of SentencePiece in a GGUF as those of a unigram model.
+        Whether it reads SentencePiece scores in a GGUF as those of a unigram model.
     tokenizers
-        Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
-        is installed.)
+        Tokenizer files, one of which a folder must have. (Transformers and mlx-lm read tokenizer.model if a package for
+        it is installed.)
     """
 
     id: str
@@ -102,7 +102,7 @@ PRETOKENIZERS = frozenset((
 GGML = ("dense", "ggml.*")
 MISTRAL_GGML = ("dense", *(f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1", "?_k")))
 MISTRAL_EXPERTS = {"affine": "cpu", **dict.fromkeys(("mx", "hqq", "float8", "uqff.f8q8"), "error")}
-"""Codecs of experts with which mistral.rs refuses the UQFFs that it writes itself, or that it refuses to write."""
+"""Codecs of experts: mistral.rs refuses to write UQFFs with them, or to read those that it wrote."""
 HEAD_SIZES = ("attention.key_length", "attention.value_length")
 HEADS = ("num_key_value_heads",)
 SIZES = (
@@ -129,13 +129,13 @@ SCALING_KEYS: Fields = {
     **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": ("short_factor", "long_factor"),
 }  # fmt: skip
-"""What Transformers requires; mlx-lm, too, since it loads tokenizers with Transformers, which reads config.json."""
+"""What Transformers requires; mlx-lm does, too: it loads tokenizers with Transformers, which reads config.json."""
 
 DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
 
 
 def _rope(theta: float) -> dict[str, Any]:
-    """Defaults of a class that does not read `rope_parameters`."""
+    """Return defaults of a class that does not read `rope_parameters`."""
     return {"rope_theta": theta, "rope_scaling": None}
 
 

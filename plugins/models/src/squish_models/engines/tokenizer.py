@@ -1,4 +1,4 @@
-"""Requirements of engines for a tokenizer: GGUF's keys, or the files of a folder."""
+"""Tokenizer requirements of engines: GGUF keys, or files of a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOLE = 64 << 20
 
 
 def tokenizer_problems(file: File, engine: Engine, *, gguf: bool, rows: int | None) -> Iterator[Problem]:
-    """Find what a tokenizer lacks. `rows`: rows of the embeddings, which llama.cpp compares with the tokens."""
+    """Find what a tokenizer lacks; `rows` is the number of embedding rows, which llama.cpp compares with the tokens."""
     yield from _key_problems(file, engine, rows) if gguf else _file_problems(file, engine)
 
 

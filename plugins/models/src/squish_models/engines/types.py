@@ -1,4 +1,4 @@
-"""Types of tensors that an engine does not run, or computes otherwise."""
+"""Tensor types that an engine does not run, or computes differently."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from squish_core.api import File, Problem, TensorSpec
 from .requirements import Engine, Reading
 
 LISTED = 3
-"""How many tensor names a problem lists."""
+"""Number of tensor names that a problem lists."""
 EXPERTS = ("*_exps.*", "*.experts.*")
-"""Patterns of the names of experts."""
+"""Name patterns of experts."""
 VERDICTS = {
     "error": ("error", "does not run"),
     "cpu": ("warning", "does not run on a CPU"),
@@ -49,12 +49,12 @@ def type_problems(file: File, engine: Engine, reading: Reading, inventory: Inven
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the patterns matches."""
+    """Return whether one of the patterns matches."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _expert_verdict(spec: TensorSpec, experts: Mapping[str, str]) -> str:
-    """The verdict on a codec of experts; "" for other tensors and codecs."""
+    """Return the verdict on a codec of experts; "" for other tensors and codecs."""
     if not experts or not spec.encodings or not matches(spec.name, EXPERTS):
         return ""
     codec = spec.encodings[0].codec.id
@@ -62,7 +62,7 @@ def _expert_verdict(spec: TensorSpec, experts: Mapping[str, str]) -> str:
 
 
 def _not_run(spec: TensorSpec, reading: Reading) -> str | None:
-    """The encoding of a tensor, if the engine does not support it."""
+    """Return the encoding of a tensor if the engine does not support it."""
     if not spec.encodings:
         return spec.problem or "nothing readable"
     codec = spec.encodings[0].codec

@@ -9,7 +9,7 @@ from squish_core.api import Problem
 
 @frozen
 class Verdict:
-    """The problems that the loader finds, and why the rest is not known if only that is in the way."""
+    """The problems that the loader finds, and in `unknown` why the tables cannot tell whether there are more."""
 
     problems: tuple[Problem, ...]
     unknown: str = ""

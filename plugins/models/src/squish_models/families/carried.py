@@ -1,4 +1,4 @@
-"""Models that only an engine knows: their tensors stay, and config.json is spelled as the engine reads it."""
+"""Models that only an engine knows: their tensors are kept, and config.json is spelled as the engine reads it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from ..family import TextModel
 
 
 def __getattr__(name: str) -> type[TextModel]:
-    """The class of the family in NAME.toml, or in a file at a path that ends with .toml."""
+    """Return the class of the family in NAME.toml, or in a file whose path ends with .toml."""
     if name.startswith("__"):
         raise AttributeError(name)
     path = Path(name) if name.endswith(".toml") else Path(__file__).with_name(f"{name}.toml")

@@ -21,16 +21,16 @@ DENSE, EXPERTS = "dense", "experts"
 ATTENTION = f"{LAYER}self_attn."
 KEYS, VALUES = f"{ATTENTION}k_b_proj.weight", f"{ATTENTION}v_b_proj.weight"
 FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=True)
-"""Rows of keys and values alternate by head in Hugging Face; llama.cpp multiplies queries with the keys' transpose."""
+"""Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
-"""llama.cpp's numbers of gating functions."""
+"""Ids of llama.cpp's gating functions."""
 GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID, "glm4_moe_lite": SIGMOID}
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
-"""What absent keys mean to llama.cpp, where the classes of folders have other defaults."""
+"""Values that llama.cpp assumes for absent keys, for which folder engines have other defaults."""
 LITE = (26, 27)
-"""Numbers of layers with which llama.cpp expects no rank of queries; otherwise it wants one, or 0."""
+"""Numbers of layers for which llama.cpp expects no query rank; otherwise it requires one, or 0."""
 STACKED = stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False)
 LATENT = (
     Key("latent_heads", "attention.head_count_kv"),
@@ -41,7 +41,7 @@ LATENT = (
     Key("kv_lora_rank", "attention.kv_lora_rank"),
     Key("query_rank", "attention.q_lora_rank", required=False),
 )
-"""Sizes of attention: GGUF has one head of keys and values, the latent ones."""
+"""Attention sizes: GGUF has one head of keys and values, the latent one."""
 MIXTURE = (
     Key("first_k_dense_replace", "leading_dense_block_count", required=False),
     Key("n_routed_experts", "expert_count"),
@@ -159,14 +159,14 @@ class Deepseek(TextModel):
                     expected="a size",
                     found=repr(settings.get(name))[:60],
                 )
-        predicting = settings.get("num_nextn_predict_layers") or 0
-        if type(predicting) is not int or not 0 <= predicting <= MOST_BLOCKS:
+        extra = settings.get("num_nextn_predict_layers") or 0
+        if type(extra) is not int or not 0 <= extra <= MOST_BLOCKS:
             raise FormatError(
                 "is not a number of layers",
                 part=f"{CONFIG} num_nextn_predict_layers",
                 code=ErrorCode.CONFIG,
                 expected=f"0 to {MOST_BLOCKS}",
-                found=repr(predicting)[:60],
+                found=repr(extra)[:60],
             )
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
@@ -237,26 +237,26 @@ class Deepseek(TextModel):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
-        split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
-        whole = settings["whole_key_size"] if split else settings["latent_key_size"]
-        if not split and any(name.endswith(".attn_k_b.weight") for name in model.tensors):
+        is_split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
+        key_size = settings["whole_key_size"] if is_split else settings["latent_key_size"]
+        if not is_split and any(name.endswith(".attn_k_b.weight") for name in model.tensors):
             raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
         if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
             raise self._missing("expert_group_used_count", "although experts are in groups")
         gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
-        if whole <= rotated or gating not in SCORES:
+        if key_size <= rotated or gating not in SCORES:
             raise FormatError(
                 "does not fit the other keys",
                 part=f"{self.architecture}.attention.key_length_mla",
                 code=ErrorCode.CONTRADICTION,
                 expected=f"more than {rotated} rotated rows, and a known gating function",
-                found=f"{whole}, gating function {gating}",
+                found=f"{key_size}, gating function {gating}",
             )
         for name, default in ABSENT.items():
             settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
-        # ik_llama.cpp keeps the whole matrix beside the two that are made of it
+        # ik_llama.cpp stores the whole matrix beside the two that are derived from it
         settings["repeated"] = [
             name
             for name in model.tensors
@@ -264,13 +264,13 @@ class Deepseek(TextModel):
             and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
         ]
         version = 3 if gating == SIGMOID else 2
-        grouped = (settings.get("n_group") or 1) > 1
+        is_grouped = (settings.get("n_group") or 1) > 1
         settings |= {
             "model_type": f"deepseek_v{version}", "architectures": [f"DeepseekV{version}ForCausalLM"],
             "num_key_value_heads": heads, "head_dim": rotated, "qk_rope_head_dim": rotated,
-            "qk_nope_head_dim": whole - rotated, "attention_bias": False, "scoring_func": SCORES[gating],
-            "v_head_dim": settings["v_head_dim"] if split else settings["latent_value_size"],
-            "topk_method": "noaux_tc" if gating == SIGMOID else "group_limited_greedy" if grouped else "greedy",
+            "qk_nope_head_dim": key_size - rotated, "attention_bias": False, "scoring_func": SCORES[gating],
+            "v_head_dim": settings["v_head_dim"] if is_split else settings["latent_value_size"],
+            "topk_method": "noaux_tc" if gating == SIGMOID else "group_limited_greedy" if is_grouped else "greedy",
         }  # fmt: skip
         multiplier = settings.get("yarn_log_multiplier")
         if multiplier and rope_kind(settings.get("rope_scaling")) == "yarn":
@@ -280,13 +280,13 @@ class Deepseek(TextModel):
 
 
 def _scales_otherwise(settings: Mapping[str, Any]) -> bool:
-    """Whether llama.cpp scales attention although transformers does not."""
+    """Return whether llama.cpp scales attention although Transformers does not."""
     kind = rope_kind(settings.get("rope_scaling"))
     return kind == "linear" or (kind == "yarn" and not _scale(settings, "mscale_all_dim"))
 
 
 def _scale(settings: Mapping[str, Any], name: str) -> float:
-    """A factor of YaRN's attention, 0 if there is none."""
+    """Return a factor of YaRN's attention, or 0 if there is none."""
     scaling = settings.get("rope_scaling")
     value = scaling.get(name) if isinstance(scaling, Mapping) and rope_kind(scaling) == "yarn" else None
     return value if isinstance(value, (int, float)) else 0

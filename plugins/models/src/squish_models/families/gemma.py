@@ -21,7 +21,7 @@ CAPS = (
 
 
 def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
-    """The weights of a Gemma; `more`: attention weights besides the projections."""
+    """Return the weights of a Gemma; `more`: attention weights besides the projections."""
     return (
         *embeddings(add=1.0),
         norm("input_layernorm", "attn_norm", add=1.0),
@@ -40,9 +40,9 @@ class Gemma2(TextModel):
     Attributes
     ----------
     pattern
-        Of this many layers the last one sees everything, the others a window.
+        One in this many layers, the last of them, attends to everything, the others to a window.
     layers_27b
-        Layers of the one model whose attention is scaled by the size that heads would have without head_dim.
+        Number of layers of the only model that scales attention by the head size that it would have without head_dim.
     """
 
     model_type, architecture, class_name = "gemma2", "gemma2", "Gemma2ForCausalLM"
@@ -70,7 +70,7 @@ class Gemma2(TextModel):
 
 
 class Gemma3(Gemma2):
-    """The text part of Gemma 3: norms of queries and keys, and separate rotary positions in the windows."""
+    """The text part of Gemma 3: query and key norms, and separate rotary positions in the windows."""
 
     model_type, architecture, class_name = "gemma3_text", "gemma3", "Gemma3ForCausalLM"
     rows = sandwich_norm_model(*head_norms(add=1.0))
@@ -106,6 +106,6 @@ class Gemma3(Gemma2):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         window = settings.get("window")
-        if window is None:  # then llama.cpp has no layers with a window, and engines of folders assume some
+        if window is None:  # llama.cpp then has no layers with a window, but folder engines assume some
             return {**settings, "sliding_window": settings["max_position_embeddings"], PATTERN: 1}
         return {**settings, "sliding_window": window}

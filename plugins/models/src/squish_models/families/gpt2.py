@@ -13,7 +13,7 @@ from ..tables import Row
 
 MODEL, LAYER = "transformer.", "transformer.h.{n}."
 ENGINE = "model."
-"""Prefix under which mlx-lm has the matrices as [out, in]; without it, mlx-lm transposes them."""
+"""Prefix under which mlx-lm expects the matrices as [out, in]; without it, mlx-lm transposes them."""
 OWN_NAMES = {
     "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
@@ -29,7 +29,7 @@ def _norm(hf: str, gguf: str) -> Row:
 
 
 def _mlx(row: Row) -> tuple[Rule, ...]:
-    """MLX's rules: the expressions of GGUF's."""
+    """Return MLX's rules, which have GGUF's expressions."""
     suffixes = (".weight", ".bias") if row.biased else (".weight",)
     names = {suffix: row.module(suffix) for suffix in suffixes}
     return tuple(
@@ -40,7 +40,7 @@ def _mlx(row: Row) -> tuple[Rule, ...]:
 
 
 class Gpt2(TextModel):
-    """GPT-2: queries, keys and values are one matrix."""
+    """GPT-2: one matrix holds queries, keys and values."""
 
     model_type, architecture, class_name = "gpt2", "gpt2", "GPT2LMHeadModel"
     rows = (

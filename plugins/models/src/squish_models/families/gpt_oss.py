@@ -1,4 +1,4 @@
-"""gpt-oss: experts with biases, whose rows of gate and up alternate in Hugging Face, and sinks of attention."""
+"""gpt-oss: experts with biases, whose gate and up rows alternate in Hugging Face, and attention sinks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..tables import LAYER, Row, attention, embeddings, norm
 
 EXPERTS = f"{LAYER}mlp.experts."
 CODES = "mxfp4"
-"""The method under which Transformers has the rows of experts as codes; dense ones are transposed."""
+"""The method with which Transformers stores the rows of experts as codes; it transposes dense ones."""
 
 
 def _expert(name: str, gguf: str, rows: str, columns: str) -> Row:

@@ -74,8 +74,8 @@ class Lfm2(TextModel):
         check_settings(UNKEYED, settings, CONFIG)
         layers, groups = settings.get("num_hidden_layers"), settings.get("num_key_value_heads")
         if "layer_types" not in settings and isinstance(layers, int) and layers <= MOST_BLOCKS:
-            attentive = set(settings.get("full_attn_idxs") or range(layers))
-            settings["layer_types"] = [ATTENTION if layer in attentive else CONVOLUTION for layer in range(layers)]
+            attention = set(settings.get("full_attn_idxs") or range(layers))
+            settings["layer_types"] = [ATTENTION if layer in attention else CONVOLUTION for layer in range(layers)]
         kinds = settings.get("layer_types")
         if (
             not isinstance(kinds, list)
@@ -108,17 +108,17 @@ class Lfm2(TextModel):
                 found=str(heads)[:60],
             )
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
-        written = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
-        return {**DEFAULTS, **settings, "kv_heads": heads, **written, "block_auto_adjust_ff_dim": False}
+        derived = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
+        return {**DEFAULTS, **settings, "kv_heads": heads, **derived, "block_auto_adjust_ff_dim": False}
 
 
 DEFAULTS = {
     "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
 }  # fmt: skip
-"""Defaults of transformers for keys missing in config.json."""
+"""Defaults of Transformers for keys missing in config.json."""
 UNKEYED = (
     Key("full_attn_idxs", "", SIZES_LIST, required=False),
     Key("block_multiple_of", "", required=False),
     Key("block_ffn_dim_multiplier", "", "f32", required=False),
 )
-"""Settings from which others follow, without a GGUF key."""
+"""Settings that determine others, and have no GGUF key."""

@@ -1,4 +1,4 @@
-"""Llama and similar models: GGUF interleaves the rows of each head of queries and keys."""
+"""Llama and similar models: GGUF interleaves the rows of each query and key head."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _STACKED = tuple(f"{_MOE}experts.{name}.weight" for name in SWITCH)
 
 
 class GraniteMoe(Granite):
-    """Granite 3 with experts, stacked in Hugging Face, too: in each the rows of the gate, then those of up."""
+    """Granite 3 with experts, which Hugging Face stacks, too: in each, the gate rows come first, then the up rows."""
 
     model_type, architecture, class_name = "granitemoe", "granitemoe", "GraniteMoeForCausalLM"
     rows = pre_norm_model(
@@ -89,7 +89,7 @@ class GraniteMoe(Granite):
 
 
 class Mistral3(Llama):
-    """Ministral 3 and Devstral 2, and the text part of Mistral Small 3: queries grow with the position, and YaRN."""
+    """Ministral 3 and Devstral 2, and the text part of Mistral Small 3: queries are scaled by position, and YaRN."""
 
     model_type, architecture, class_name = "ministral3", "mistral3", "Ministral3ForCausalLM"
     keys = (
@@ -140,7 +140,7 @@ class Mistral3(Llama):
 
 
 def _with_yarn(settings: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with YaRN's where mlx-lm reads them, too."""
+    """Return the settings, with YaRN's where mlx-lm reads them, too."""
     more = {name: scaling.get(name) or None for name in ("llama_4_scaling_beta", "mscale_all_dim")}
     parameters = {**scaling, "rope_theta": settings["rope_theta"]}
     return {**settings, **more, "rope_scaling": dict(scaling), "rope_parameters": parameters}

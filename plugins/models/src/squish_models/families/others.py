@@ -50,7 +50,7 @@ class Olmo2(TextModel):
 
 
 class Exaone4(Olmo2):
-    """EXAONE 4: OLMo 2 with norms of each head. llama.cpp has windows, and layers without positions, with 64 layers."""
+    """EXAONE 4: OLMo 2 with head norms. With 64 layers, llama.cpp has windows, and layers without positions."""
 
     model_type, architecture, class_name = "exaone4", "exaone4", "Exaone4ForCausalLM"
     rows = (
@@ -64,7 +64,7 @@ class Exaone4(Olmo2):
     pattern, windowed = 4, 64
 
     def kinds(self, layers: int) -> list[str]:
-        """The kinds of the layers."""
+        """Return the kinds of the layers."""
         return [
             FULL if layers != self.windowed or n % self.pattern == self.pattern - 1 else SLIDING for n in range(layers)
         ]

@@ -30,7 +30,7 @@ class Qwen2(TextModel):
 
 
 class Qwen2VL(Qwen2):
-    """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
+    """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are equal in text."""
 
     architecture = "qwen2vl"
     keys: ClassVar[Sequence[Key]] = (
@@ -41,8 +41,8 @@ class Qwen2VL(Qwen2):
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        stated = text_config(config)
-        rope = stated.get("rope_parameters") or stated.get("rope_scaling")
+        text_settings = text_config(config)
+        rope = text_settings.get("rope_parameters") or text_settings.get("rope_scaling")
         sections = rope.get("mrope_section") if isinstance(rope, dict) else None
         padded = [*sections, 0, 0, 0, 0][:4] if isinstance(sections, list) else sections
         return {**super().spelled(config), "mrope_section": padded}
@@ -62,7 +62,7 @@ class Qwen3(Qwen2):
 
 
 class Qwen3VL(Qwen2VL):
-    """The text part of Qwen 3 VL. GGUF states how many of its layers get the features of images."""
+    """The text part of Qwen 3 VL. GGUF states how many of its layers receive image features."""
 
     model_type, architecture, class_name = "qwen3", "qwen3vl", "Qwen3ForCausalLM"
     rows = Qwen3.rows
@@ -77,7 +77,7 @@ class Qwen3VL(Qwen2VL):
 
 
 class HunyuanDense(Qwen3):
-    """HunYuan 1, its dense models: norms after the rotation, whose base grows by a power of a fixed `alpha`."""
+    """The dense models of HunYuan 1: norms after RoPE, whose base grows by a power of a fixed `alpha`."""
 
     model_type, architecture, class_name = "hunyuan_v1_dense", "hunyuan-dense", "HunYuanDenseV1ForCausalLM"
     rows = pre_norm_model(
@@ -109,7 +109,8 @@ class HunyuanDense(Qwen3):
                 )
             theta = _grown(theta, alpha, size)
             others = {key: value for key, value in scaling.items() if key not in ("type", "rope_type")}
-            settings["rope_scaling"] = {"type": DYNAMIC, **others}  # mlx-lm needs `type`, mistral.rs takes one of them
+            # mlx-lm needs `type`; mistral.rs rejects a config.json with both names.
+            settings["rope_scaling"] = {"type": DYNAMIC, **others}
         return {**settings, "freq_base": theta}
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class HunyuanDense(Qwen3):
 
 
 def _grown(theta: float, alpha: float, size: int) -> float:
-    """The base of the rotation for heads of a size, with an `alpha`."""
+    """Return the RoPE base for heads of a size, with an `alpha`."""
     return float(theta * alpha ** (size / (size - 2)))
 
 
@@ -151,5 +152,5 @@ class Qwen3Moe(Qwen3):
     unstated: ClassVar = {"norm_topk_prob": False}
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
-        settings = super()._from_keys(model)  # no layer has the size of a dense one, which files may leave out
+        settings = super()._from_keys(model)  # no layer is dense, so files may leave out the size of dense ones
         return {**settings, "intermediate_size": settings["intermediate_size"] or settings["moe_intermediate_size"]}

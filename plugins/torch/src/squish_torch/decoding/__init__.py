@@ -1,4 +1,4 @@
-"""Decoding with torch's own operations, for devices without a kernel: bit-equal to the codecs in f32."""
+"""Decoding with torch's own operators, for devices without a kernel: bit-identical to the codecs in f32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import affine, floats, ggml, grids, tables
 from .stored import Stored
 
 LIMIT = 16 << 20
-"""Values to decode at once."""
+"""Number of values decoded at once."""
 
 
 def _always(spec: TensorSpec, codec: CodecSpec) -> bool:
@@ -34,8 +34,8 @@ def _takes_inner(spec: TensorSpec, codec: CodecSpec) -> bool:
 class Form(NamedTuple):
     """How torch decodes a codec.
 
-    `decode(stored, start, stop)` gives rows in f32. `takes`: whether it decodes a tensor of these parameters.
-    `is_by_rows`: whether each row has parts of its own, so that rows can be taken out as bytes.
+    `decode(stored, start, stop)` returns rows in f32. `takes`: whether it decodes a tensor with these parameters.
+    `is_by_rows`: whether each row has its own parts, so that rows can be gathered as bytes.
     """
 
     decode: Callable[[Stored, int, int], Tensor]
@@ -44,7 +44,7 @@ class Form(NamedTuple):
 
 
 SHARED = ("codebook", "global_scale", "factor", "column_scale")
-"""Parts that all rows have in common."""
+"""Parts that all rows share."""
 FORMS: dict[str, Form] = {
     **dict.fromkeys((f"ggml.{name}" for name in ggml.BLOCKS), Form(ggml.decode)),
     **dict.fromkeys((f"ggml.{name}" for name in grids.GRIDS), Form(ggml.decode, takes=grids.has_grids)),
@@ -75,7 +75,7 @@ FORMS: dict[str, Form] = {
 
 
 def _inner(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of the codec that another wraps."""
+    """Decode rows of the inner codec."""
     encoding = evolve(stored.spec.encodings[0], codec=stored.inner)
     inner = Stored(evolve(stored.spec, encodings=(encoding,)), stored.data)
     return FORMS[stored.inner.id].decode(inner, start, stop)
@@ -83,7 +83,7 @@ def _inner(stored: Stored, start: int, stop: int) -> Tensor:
 
 @lru_cache(4096)
 def is_decodable(description: str) -> bool:
-    """Whether torch's operations can decode an encoding; otherwise the CPU decodes it."""
+    """Return whether torch's operators can decode an encoding; otherwise the CPU decodes it."""
     spec = spec_of(description)
     codec = spec.encodings[0].codec
     form = FORMS.get(codec.id)
@@ -92,19 +92,19 @@ def is_decodable(description: str) -> bool:
 
 @lru_cache(4096)
 def is_by_rows(description: str) -> bool:
-    """Whether rows of the parts can be taken out and decoded alone."""
+    """Return whether rows of the parts can be gathered and decoded alone."""
     spec = spec_of(description)
     codec = spec.encodings[0].codec
     return is_decodable(description) and FORMS[codec.id].is_by_rows(spec, codec)
 
 
 def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int) -> Tensor:
-    """Rows of the tensor as a matrix in f32, leading axes flattened, on the device of its parts."""
+    """Decode rows of the tensor as an f32 matrix, leading axes flattened, on the device of its parts."""
     return _decode(spec_of(description), parts, description, start, stop)
 
 
 def decode_chosen(parts: Sequence[Tensor], description: str, ids: Tensor) -> Tensor:
-    """Rows by number, of an encoding by rows; only these are decoded."""
+    """Decode rows by number, and no others, of an encoding by rows."""
     spec = spec_of(description)
     encoding, rows = spec.encodings[0], spec.shape[:-1]
     chosen_parts = [

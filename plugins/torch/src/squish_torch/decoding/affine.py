@@ -17,32 +17,32 @@ SCHEMES = {
     "squizd.int4": {"bits": 4, "axis": "flat", "signed": True, "offset": "bias"},
     "squizd.int2": {"bits": 2, "axis": "flat", "offset": "bias"},
 }
-"""Codec of affine codes -> parameters that are part of its definition."""
+"""Codec of affine codes -> parameters that its definition fixes."""
 
 
 def scheme_of(codec: CodecSpec) -> Scheme:
-    """The scheme of a codec of affine codes."""
+    """Return the scheme of a codec of affine codes."""
     return Scheme.of({**codec.params, **SCHEMES[codec.id]})
 
 
 def is_by_rows(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether each row has codes and scales of its own."""
+    """Return whether each row has its own codes and scales."""
     return has_row_codes(scheme_of(codec))
 
 
 def has_row_codes(scheme: Scheme) -> bool:
-    """Whether each row has codes, scales and offsets of its own."""
+    """Return whether each row has its own codes, scales and offsets."""
     along = scheme.group_axis == scheme.pack_axis == -1
     return along and not scheme.flat and not scheme.transposed and not scheme.packed_zeros
 
 
 def decode(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of affine codes."""
+    """Decode rows of affine codes."""
     return decode_scheme(scheme_of(stored.codec), stored, start, stop)
 
 
 def decode_scheme(scheme: Scheme, stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of a tensor in a scheme."""
+    """Decode rows of a tensor in a scheme."""
     if scheme.flat:
         return _run(scheme, stored, start * stored.columns, stop * stored.columns).reshape(-1, stored.columns)
     if has_row_codes(scheme):
@@ -58,13 +58,13 @@ def decode_scheme(scheme: Scheme, stored: Stored, start: int, stop: int) -> Tens
 
 
 def centered(scheme: Scheme, codes: Tensor) -> Tensor:
-    """Codes less the constant zero point, in f32: exact."""
+    """Return codes minus the constant zero point, in f32: exact."""
     values = signed(codes, scheme.bits) if scheme.signed else codes.float()
     return values - scheme.zero if scheme.zero else values
 
 
 def scaled(scheme: Scheme, values: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
-    """Groups along rows times their scales: values [rows, columns], scale and offset [rows, groups]."""
+    """Apply scales and offsets [rows, groups] to the groups along the rows of values [rows, columns]."""
     blocks = values.reshape(len(values), scale.shape[1], -1)
     return _applied(scheme, blocks, scale[..., None], None if offset is None else offset[..., None]).reshape(
         values.shape
@@ -78,7 +78,7 @@ def _applied(scheme: Scheme, values: Tensor, scale: Tensor, offset: Tensor | Non
 
 
 def _run(scheme: Scheme, stored: Stored, start: int, stop: int) -> Tensor:
-    """Values of a range of a flattened tensor."""
+    """Decode a range of a flattened tensor."""
     step = scheme.flat_step
     low, high = start // step * step, min(-(-stop // step) * step, stored.spec.elements)
     role = "data" if "data" in stored.data else "codes"
@@ -91,13 +91,13 @@ def _run(scheme: Scheme, stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def flat_codes(scheme: Scheme, data: Tensor, start: int, stop: int) -> Tensor:
-    """Codes of a range of a flattened tensor that begins at a word."""
+    """Return the codes of a range of a flattened tensor; the range begins at a word."""
     words = data[scheme.packing.span(start, stop)]
     return unpack(words.reshape(1, -1), scheme.packing, stop - start)[0]
 
 
 def _grid(scheme: Scheme, stored: Stored) -> tuple[Tensor, Tensor | None]:
-    """Scales and offsets, with the axes of the tensor."""
+    """Return scales and offsets, with the axes of the tensor."""
     if "table" in stored.data:  # SQUIZD's entries: tensor, block, scale, bias
         pairs = numbers(stored.bytes_of("table")[:, 2:], "f32")
         return pairs[:, 0], pairs[:, 1]
@@ -115,18 +115,18 @@ def _grid(scheme: Scheme, stored: Stored) -> tuple[Tensor, Tensor | None]:
 
 
 def decode_ordered(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of affine codes whose columns name their groups (GPTQ's act-order), which were checked at load."""
+    """Decode rows of affine codes whose columns name their groups (GPTQ's act-order), checked at load."""
     return _matrix(scheme_of(stored.inner), stored, 0, start, stop, stored.numbers("g_idx").long())
 
 
 PANEL = 16
-"""Rows of a panel."""
+"""Rows per panel."""
 PANEL_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""The code at each nibble of a word of a panel."""
+"""Number of the code in each nibble of a word of a panel."""
 
 
 def decode_panels(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of panels of 16 interleaved rows."""
+    """Decode rows of panels of 16 interleaved rows."""
     scheme, columns = panel_scheme(stored.codec.params), stored.columns
     low, high = start // PANEL, -(-stop // PANEL)
     rows = slice(start - low * PANEL, stop - low * PANEL)
@@ -142,7 +142,7 @@ def decode_panels(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def _matrix(scheme: Scheme, stored: Stored, index: int, start: int, stop: int, groups: Tensor | None = None) -> Tensor:
-    """Rows of one matrix of the tensor, whose codes or groups may run across rows; `groups`: those of the columns."""
+    """Decode rows of one matrix, whose codes or groups may run across rows; `groups`: the group of each column."""
     height, width = stored.spec.shape[-2:]
     words = stored.bytes_of("data")
     if scheme.transposed:

@@ -1,4 +1,4 @@
-"""Codes of 1 to 8 bits out of packed words, for every packing of squish-codecs."""
+"""Unpack codes of 1 to 8 bits from packed words, for every packing of squish-codecs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BitPositions = tuple[int, tuple[tuple[int, ...], ...]]
 
 @lru_cache
 def bit_positions(packing: Packing) -> BitPositions:
-    """Bytes of the shortest run of whole codes, and for each bit of a code its position in the run, by code.
+    """Return the bytes of the shortest run of whole codes, and for each code the positions of its bits in the run.
 
-    Found by packing codes with a single bit set.
+    The positions are found by packing codes with a single bit set.
     """
     unit, bits = packing.unit, packing.bits
     codes = np.zeros((bits, unit, unit), np.uint8)
@@ -29,13 +29,13 @@ def bit_positions(packing: Packing) -> BitPositions:
 
 
 def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
-    """The first `count` codes (uint8) of each line of bytes [..., bytes]."""
+    """Return the first `count` codes (uint8) of each line of bytes [..., bytes]."""
     if packing.bits == packing.width == 8 and packing.order == "lsb":
         return data[..., :count]
     size, positions = bit_positions(packing)
-    short = -data.shape[-1] % size
-    if short:
-        data = torch.nn.functional.pad(data, (0, short))
+    padding = -data.shape[-1] % size
+    if padding:
+        data = torch.nn.functional.pad(data, (0, padding))
     runs = data.reshape(*data.shape[:-1], -1, size)
     position = constant(positions, torch.int64, data.device)
     byte, shift = position // 8, (position % 8).to(torch.uint8)
@@ -49,12 +49,12 @@ def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
 
 
 def _is_field(positions: tuple[int, ...]) -> bool:
-    """Whether the bits of a code lie side by side in one byte, lowest first."""
+    """Return whether the bits of a code are adjacent in one byte, lowest first."""
     first = positions[0]
     return first % 8 + len(positions) <= 8 and positions == tuple(range(first, first + len(positions)))
 
 
 def signed(codes: Tensor, bits: int) -> Tensor:
-    """Codes in two's complement as f32."""
+    """Return codes in two's complement as f32."""
     half = 1 << (bits - 1)
     return (codes ^ half).float() - half

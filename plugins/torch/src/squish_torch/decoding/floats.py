@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits with scales: float8, microscaling, and int8 with scales per row."""
+"""8-bit and 4-bit floats with scales: float8, microscaling, and int8 with scales per row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ggml import E2M1, HALF_E4M3, entries, fields
 from .stored import Stored, numbers
 
 MX = {"element": "f4_e2m1", "block_size": 32, "scale_dtype": "f8_e8m0", "global_scale": "none"}
-"""Parameters of `mx` by default."""
+"""Default parameters of `mx`."""
 
 
 FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -19,12 +19,12 @@ FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, 
 
 
 def float4(data: Tensor) -> Tensor:
-    """The values of pairs of f4_e2m1, the first in the low bits: [rows, bytes] to [rows, values]."""
+    """Return the values of pairs of f4_e2m1, the first in the low bits: [rows, bytes] to [rows, values]."""
     return entries(fields(data, 1, (0, 4), 15), FLOAT4)
 
 
 def mx(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of `mx`: one scale for a block of a row, and possibly one for the tensor."""
+    """Decode rows of `mx`: one scale for each block of a row, and possibly one for the tensor."""
     params = {**MX, **stored.codec.params}
     data = stored.row_bytes("data", start, stop)
     values = float4(data) if params["element"] == "f4_e2m1" else numbers(data[..., None], params["element"])
@@ -36,7 +36,7 @@ def mx(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def axis_mx(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of `zt.mx`: blocks along any axis."""
+    """Decode rows of `zt.mx`: blocks along any axis."""
     params, shape = stored.codec.params, stored.spec.shape
     dtype, axis, block = params["dtype"], params["axis"], params["block_size"]
     data = stored.row_bytes("data", start, stop)
@@ -51,7 +51,7 @@ def axis_mx(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def float8(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of `float8`: one scale, or one for each block of a matrix."""
+    """Decode rows of `float8`: one scale, or one for each block of a matrix."""
     params, shape = stored.codec.params, stored.spec.shape
     values = numbers(stored.row_bytes("data", start, stop)[..., None], params.get("element", "f8_e4m3"))
     scale = stored.numbers("scale")
@@ -64,19 +64,19 @@ def float8(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def has_row_scales(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether each row of `float8` has scales of its own."""
+    """Return whether each row of `float8` has its own scales."""
     block = codec.params.get("block")
     return block is not None and block[0] == 1
 
 
 def int8_rows(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of bitsandbytes' int8."""
+    """Decode rows of bitsandbytes' int8."""
     codes = numbers(stored.row_bytes("data", start, stop)[..., None], "i8")
     return codes * stored.numbers("scale")[start:stop, None] * (1 / 127)
 
 
 def f8q8(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of `uqff.f8q8`: blocks of the flattened tensor."""
+    """Decode rows of `uqff.f8q8`: blocks of the flattened tensor."""
     first, last = start * stored.columns, stop * stored.columns
     blocks = stored.bytes_of("data")[..., 0][first // 32 : -(-last // 32)]
     scale = numbers(blocks[:, :1, None], "f8_e4m3") / 416
@@ -85,7 +85,7 @@ def f8q8(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def scaled_nvfp4(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of NVFP4 blocks with a scale for each matrix."""
+    """Decode rows of NVFP4 blocks with a scale for each matrix."""
     blocks = stored.row_bytes("data", start, stop).reshape(stop - start, -1, 36)
     height = stored.spec.shape[-2]
     matrix = torch.arange(start, stop, device=blocks.device) // height

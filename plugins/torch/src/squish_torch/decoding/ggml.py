@@ -16,52 +16,52 @@ Blocks = Callable[[Tensor], Tensor]
 
 
 def fields(data: Tensor, width: int, shifts: Sequence[int], mask: int) -> Tensor:
-    """Bit fields of runs of `width` bytes: all bytes at the first shift, then all at the next: [blocks, values]."""
+    """Return bit fields of runs of `width` bytes: all bytes at the first shift, then at the next: [blocks, values]."""
     runs = data.reshape(len(data), -1, 1, width)
     shift = constant(tuple(shifts), torch.uint8, data.device).reshape(1, 1, -1, 1)
     return ((runs >> shift) & mask).reshape(len(data), -1)
 
 
 def fifth_bits(blocks: Tensor, start: int) -> Tensor:
-    """Four bytes of fifth bits, then nibbles: codes [blocks, 32]."""
+    """Return codes [blocks, 32] from four bytes of fifth bits, followed by nibbles."""
     shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
     high = ((blocks[:, start : start + 4, None] >> shifts) & 1).reshape(len(blocks), 32)
     return fields(blocks[:, start + 4 : start + 20], 16, (0, 4), 15) | (high << 4)
 
 
 def q4_0(blocks: Tensor) -> Tensor:
-    """`d * (q - 8)`."""
+    """Return `d * (q - 8)`."""
     return (fields(blocks[:, 2:], 16, (0, 4), 15).float() - 8) * half(blocks, 0)
 
 
 def q4_1(blocks: Tensor) -> Tensor:
-    """`d * q + m`."""
+    """Return `d * q + m`."""
     return fields(blocks[:, 4:], 16, (0, 4), 15).float() * half(blocks, 0) + half(blocks, 2)
 
 
 def q5_0(blocks: Tensor) -> Tensor:
-    """`d * (q - 16)`."""
+    """Return `d * (q - 16)`."""
     return (fifth_bits(blocks, 2).float() - 16) * half(blocks, 0)
 
 
 def q5_1(blocks: Tensor) -> Tensor:
-    """`d * q + m`."""
+    """Return `d * q + m`."""
     return fifth_bits(blocks, 4).float() * half(blocks, 0) + half(blocks, 2)
 
 
 def q8_0(blocks: Tensor) -> Tensor:
-    """`d * q`."""
+    """Return `d * q`."""
     return blocks[:, 2:].contiguous().view(torch.int8).float() * half(blocks, 0)
 
 
 def scaled(codes: Tensor, scales: Tensor, minima: Tensor | None = None) -> Tensor:
-    """`scale * q - minimum`, by groups."""
+    """Return `scale * q - minimum`, by groups."""
     values = codes.reshape(*scales.shape, -1).float() * scales[..., None]
     return (values if minima is None else values - minima[..., None]).reshape(len(codes), -1)
 
 
 def six_bits(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The scales and minima of Q4_K and Q5_K: 12 bytes from byte 4 on, times d and dmin."""
+    """Return the scales and minima of Q4_K and Q5_K: 12 bytes from byte 4 on, times d and dmin."""
     packed = blocks[:, 4:16]
     low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = torch.cat((low & 63, (high & 15) | ((low >> 2) & 48)), 1)
@@ -70,14 +70,14 @@ def six_bits(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def q2_k(blocks: Tensor) -> Tensor:
-    """`d * scale * q - dmin * minimum`."""
+    """Return `d * scale * q - dmin * minimum`."""
     packed = blocks[:, :16]
     scales, minima = (packed & 15).float() * half(blocks, 80), (packed >> 4).float() * half(blocks, 82)
     return scaled(fields(blocks[:, 16:80], 32, (0, 2, 4, 6), 3), scales, minima)
 
 
 def q3_k(blocks: Tensor) -> Tensor:
-    """`d * scale * (q - 4)`."""
+    """Return `d * scale * (q - 4)`."""
     high = fields(blocks[:, :32], 32, range(8), 1)
     codes = fields(blocks[:, 32:96], 32, (0, 2, 4, 6), 3) | (high << 2)
     low, top = blocks[:, 96:104], blocks[:, 104:108]
@@ -87,48 +87,48 @@ def q3_k(blocks: Tensor) -> Tensor:
 
 
 def q4_k(blocks: Tensor) -> Tensor:
-    """`d * scale * q - dmin * minimum`."""
+    """Return `d * scale * q - dmin * minimum`."""
     return scaled(fields(blocks[:, 16:], 32, (0, 4), 15), *six_bits(blocks))
 
 
 def q5_k(blocks: Tensor) -> Tensor:
-    """`d * scale * q - dmin * minimum`."""
+    """Return `d * scale * q - dmin * minimum`."""
     codes = fields(blocks[:, 48:], 32, (0, 4), 15) | (fields(blocks[:, 16:48], 32, range(8), 1) << 4)
     return scaled(codes, *six_bits(blocks))
 
 
 def q6_k(blocks: Tensor) -> Tensor:
-    """`d * scale * (q - 32)`."""
+    """Return `d * scale * (q - 32)`."""
     codes = fields(blocks[:, :128], 64, (0, 4), 15) | (fields(blocks[:, 128:192], 32, (0, 2, 4, 6), 3) << 4)
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float() * half(blocks, 208)
     return scaled(codes.float() - 32, scales)
 
 
 def q8_1(blocks: Tensor) -> Tensor:
-    """`d * q`."""
+    """Return `d * q`."""
     return blocks[:, 4:].contiguous().view(torch.int8).float() * half(blocks, 0)
 
 
 def q8_k(blocks: Tensor) -> Tensor:
-    """`d * q`, d in f32."""
+    """Return `d * q`, d in f32."""
     step = blocks[:, :4].contiguous().view(torch.float32)
     return blocks[:, 4:260].contiguous().view(torch.int8).float() * step
 
 
 def q1_0(blocks: Tensor) -> Tensor:
-    """`d` or `-d`."""
+    """Return `d` or `-d`."""
     shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
     bits = ((blocks[:, 2:, None] >> shifts) & 1).reshape(len(blocks), -1)
     return (bits.float() * 2 - 1) * half(blocks, 0)
 
 
 def q2_0(blocks: Tensor) -> Tensor:
-    """`d * (q - 1)`, four neighbors to a byte."""
+    """Return `d * (q - 1)`, with four neighboring codes in a byte."""
     return (fields(blocks[:, 2:], 1, (0, 2, 4, 6), 3).float() - 1) * half(blocks, 0)
 
 
 def tq1_0(blocks: Tensor) -> Tensor:
-    """`d * (digit - 1)`: five digits to the base of 3 in a byte, as a fraction; four in the last bytes."""
+    """Return `d * (digit - 1)`: a byte holds five base-3 digits as a fraction, the last bytes four."""
     digits = []
     for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
         powers = constant((1, 3, 9, 27, 81)[:count], torch.uint8, blocks.device)
@@ -138,7 +138,7 @@ def tq1_0(blocks: Tensor) -> Tensor:
 
 
 def tq2_0(blocks: Tensor) -> Tensor:
-    """`d * (q - 1)`."""
+    """Return `d * (q - 1)`."""
     return (fields(blocks[:, :64], 32, (0, 2, 4, 6), 3).float() - 1) * half(blocks, 64)
 
 
@@ -148,13 +148,13 @@ IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 def entries(codes: Tensor, table: Sequence[float]) -> Tensor:
-    """The table's number for each code."""
+    """Return the table's number for each code."""
     return constant(tuple(table), torch.float32, codes.device)[codes.int()]
 
 
 def mxfp4(blocks: Tensor) -> Tensor:
-    """`2^(e - 127) * f4`."""
-    exponent = blocks[:, :1].int()  # a float's bits: the exponent less one, subnormal below 2
+    """Return `2^(e - 127) * f4`."""
+    exponent = blocks[:, :1].int()  # the bits of a float: the exponent less one, subnormal below 2
     bits = torch.where(exponent < 2, 0x200000 << (exponent & 1), (exponent - 1) << 23)
     return entries(fields(blocks[:, 1:], 16, (0, 4), 15), E2M1) * bits.view(torch.float32)
 
@@ -167,18 +167,18 @@ HALF_E4M3 = tuple(
 
 
 def nvfp4(blocks: Tensor) -> Tensor:
-    """`e4m3 * f4` for each 16 values."""
+    """Return `e4m3 * f4` for each 16 values."""
     codes = entries(fields(blocks[:, 4:], 8, (0, 4), 15), E2M1)
     return scaled(codes, entries(blocks[:, :4], HALF_E4M3))
 
 
 def iq4_nl(blocks: Tensor) -> Tensor:
-    """`d * table[q]`."""
+    """Return `d * table[q]`."""
     return entries(fields(blocks[:, 2:], 16, (0, 4), 15), IQ4) * half(blocks, 0)
 
 
 def iq4_xs(blocks: Tensor) -> Tensor:
-    """`d * (scale - 32) * table[q]`."""
+    """Return `d * (scale - 32) * table[q]`."""
     group = torch.arange(8, device=blocks.device)
     low = (blocks[:, 4:8][:, group // 2] >> (4 * (group % 2)).to(torch.uint8)) & 15
     high = (blocks[:, 2:4][:, group // 4] >> (2 * (group % 4)).to(torch.uint8)) & 3
@@ -195,7 +195,7 @@ BLOCKS: Mapping[str, Blocks] = {
 
 
 def decode(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of blocks."""
+    """Decode rows of blocks."""
     name = stored.codec.id.removeprefix("ggml.")
     _, _, _, nbytes = BLOCK_TYPES[name]
     blocks = stored.row_bytes("data", start, stop).reshape(-1, nbytes)

@@ -15,19 +15,19 @@ from squish_core.api import CodecSpec, TensorSpec
 from .stored import constant, copied, half
 
 DELTA = 0.125
-"""What IQ1 adds to the numbers of its grid, or subtracts."""
+"""Amount that IQ1 adds to the numbers of its grid, or subtracts."""
 SIGNS = tuple(index | (index.bit_count() & 1) << 7 for index in range(128))
-"""Seven stored signs and the eighth, which makes their number even."""
+"""Seven stored signs and the eighth, which makes the number of negative ones even."""
 
 
 def has_grids(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether gguf-py is installed."""
+    """Return whether gguf-py is installed."""
     return find_spec("gguf") is not None
 
 
 @lru_cache(16)
 def grid(name: str, device: torch.device) -> Tensor:
-    """The grid of a block type, f32 [entries, numbers]."""
+    """Return the grid of a block type, f32 [entries, numbers]."""
     from gguf import quants
 
     kind: Any = getattr(quants, name.upper())
@@ -36,40 +36,40 @@ def grid(name: str, device: torch.device) -> Tensor:
 
 
 def bits_of(codes: Tensor, width: int) -> Tensor:
-    """Fields of `width` bits of bytes, lowest first: [..., bytes] to [..., fields], as i32."""
+    """Return fields of `width` bits of bytes, lowest first: [..., bytes] to [..., fields], as i32."""
     shifts = torch.arange(0, 8, width, device=codes.device)
     return ((codes.int()[..., None] >> shifts) & ((1 << width) - 1)).flatten(-2)
 
 
 def words(blocks: Tensor, start: int, stop: int, dtype: torch.dtype) -> Tensor:
-    """Bytes as integers of 16 or 32 bits, as i32 (those of 16 bits without a sign)."""
+    """Return bytes as 16-bit or 32-bit integers, as i32 (16-bit ones are unsigned)."""
     values = blocks[:, start:stop].contiguous().view(dtype).int()
     return values & 0xFFFF if dtype == torch.int16 else values
 
 
 def signs_of(codes: Tensor) -> Tensor:
-    """1 or -1 for each bit of bytes [...]: [..., 8]."""
+    """Return 1 or -1 for each bit of bytes [...]: [..., 8]."""
     return 1 - 2 * bits_of(codes[..., None], 1).float()
 
 
 def bit_fields(codes: Tensor, shifts: Sequence[int], mask: int) -> Tensor:
-    """Fields of integers [...]: [..., fields]."""
+    """Return fields of integers [...]: [..., fields]."""
     return (codes[..., None] >> constant(tuple(shifts), torch.int64, codes.device)) & mask
 
 
 def signed_entries(step: Tensor, entries: Tensor, signs: Tensor) -> Tensor:
-    """`step * entry * sign` by groups: step [blocks, groups]."""
+    """Return `step * entry * sign` by groups: step [blocks, groups]."""
     values = entries.reshape(*step.shape, -1)
     return (step[..., None] * values * signs.reshape(values.shape)).flatten(1)
 
 
 def seven_signs(codes: Tensor) -> Tensor:
-    """The eight signs of indices of seven bits."""
+    """Return the eight signs of 7-bit indices."""
     return signs_of(constant(SIGNS, torch.int64, codes.device)[codes])
 
 
 def iq2_xxs(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (0.5 + scale) / 4 * entry * sign`; scale and signs of 32 values in a word."""
+    """Return `d * (0.5 + scale) / 4 * entry * sign`; scale and signs of 32 values share a word."""
     runs = blocks[:, 2:].reshape(-1, 8)
     word = words(runs, 4, 8, torch.int32).reshape(-1, 8)
     step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.25
@@ -77,35 +77,35 @@ def iq2_xxs(blocks: Tensor, table: Tensor) -> Tensor:
 
 
 def iq2_xs(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (0.5 + scale) / 4 * entry * sign`; an index of nine bits and its signs in a word."""
+    """Return `d * (0.5 + scale) / 4 * entry * sign`; a 9-bit index and its signs share a word."""
     word = words(blocks, 2, 66, torch.int16)
     step = half(blocks, 0) * (0.5 + bits_of(blocks[:, 66:], 4)) * 0.25
     return signed_entries(step, table[word & 511], seven_signs(word >> 9))
 
 
 def iq2_s(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (0.5 + scale) / 4 * entry * sign`; indices of ten bits."""
+    """Return `d * (0.5 + scale) / 4 * entry * sign`; indices have ten bits."""
     index = blocks[:, 2:34].int() | (bits_of(blocks[:, 66:74], 2) << 8)
     step = half(blocks, 0) * (0.5 + bits_of(blocks[:, 74:], 4)) * 0.25
     return signed_entries(step, table[index], signs_of(blocks[:, 34:66]))
 
 
 def iq3_xxs(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (0.5 + scale) / 2 * entry * sign`; scale and signs of 32 values in a word."""
+    """Return `d * (0.5 + scale) / 2 * entry * sign`; scale and signs of 32 values share a word."""
     word = words(blocks, 66, 98, torch.int32)
     step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.5
     return signed_entries(step, table[blocks[:, 2:66].int()], seven_signs(bit_fields(word, (0, 7, 14, 21), 127)))
 
 
 def iq3_s(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (1 + 2 * scale) * entry * sign`; indices of nine bits."""
+    """Return `d * (1 + 2 * scale) * entry * sign`; indices have nine bits."""
     index = blocks[:, 2:66].int() | (bits_of(blocks[:, 66:74], 1) << 8)
     step = half(blocks, 0) * (1 + 2 * bits_of(blocks[:, 106:], 4))
     return signed_entries(step, table[index], signs_of(blocks[:, 74:106]))
 
 
 def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (2 * scale + 1) * (entry + delta)`; indices of eleven bits."""
+    """Return `d * (2 * scale + 1) * (entry + delta)`; indices have eleven bits."""
     word = words(blocks, 34, 50, torch.int16)
     step = half(blocks, 0) * (2 * ((word >> 12) & 7) + 1)
     delta = torch.where(word & 0x8000 == 0, DELTA, -DELTA)
@@ -115,7 +115,7 @@ def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
 
 
 def iq1_m(blocks: Tensor, table: Tensor) -> Tensor:
-    """`d * (2 * scale + 1) * (entry + delta)`; d in the highest bits of the scales."""
+    """Return `d * (2 * scale + 1) * (entry + delta)`; d is in the highest bits of the scales."""
     word = words(blocks, 48, 56, torch.int16)
     shifts = constant((12, 8, 4, 0), torch.int64, blocks.device)
     raw = ((word & 0xF000) >> shifts).sum(1, keepdim=True).to(torch.int16)

@@ -20,7 +20,7 @@ INTEGERS = {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
 
 @frozen
 class Stored:
-    """The parts of a tensor: uint8 tensors by role, and what the tensor's description says of them."""
+    """The parts of a tensor, as uint8 tensors by role, and the tensor's description."""
 
     spec: TensorSpec
     data: Mapping[str, Tensor]
@@ -32,14 +32,14 @@ class Stored:
 
     @property
     def inner(self) -> CodecSpec:
-        """The codec that the codec wraps."""
+        """The inner codec."""
         inner = self.codec.inner
         assert inner is not None
         return inner
 
     @property
     def columns(self) -> int:
-        """Values of a row."""
+        """Number of values in a row."""
         return self.spec.shape[-1]
 
     @property
@@ -48,49 +48,49 @@ class Stored:
         return prod(self.spec.shape[:-1])
 
     def part(self, role: str) -> Part:
-        """What the description says of a part."""
+        """Return the description of a part."""
         return self.spec.encodings[0].parts[role]
 
     def bytes_of(self, role: str) -> Tensor:
-        """The bytes of a part, [*shape, bytes of an element]."""
+        """Return the bytes of a part, [*shape, bytes of an element]."""
         part = self.part(role)
         return self.data[role].reshape(*part.shape, dtypes.nbytes(part.dtype, (1,)))
 
     def row_bytes(self, role: str, start: int, stop: int) -> Tensor:
-        """The bytes of rows of a part that has as many rows as the tensor."""
+        """Return the bytes of rows of a part that has as many rows as the tensor."""
         return self.data[role].reshape(self.rows, -1)[start:stop]
 
     def numbers(self, role: str) -> Tensor:
-        """A part in f32, of its own shape."""
+        """Return a part in f32, in its own shape."""
         return numbers(self.bytes_of(role), self.part(role).dtype)
 
     def row_numbers(self, role: str, start: int, stop: int) -> Tensor:
-        """Rows of a part in f32, for a part that has as many rows as the tensor."""
+        """Return rows of a part in f32, for a part that has as many rows as the tensor."""
         size = dtypes.nbytes(self.part(role).dtype, (1,))
         raw = self.row_bytes(role, start, stop)
         return numbers(raw.reshape(len(raw), -1, size), self.part(role).dtype)
 
 
 def numbers(raw: Tensor, dtype: str) -> Tensor:
-    """Bytes [..., bytes of an element] as f32; integers and floats of 8 bits exactly."""
+    """Return bytes [..., bytes of an element] as f32; 8-bit integers and floats exactly."""
     if dtype in FLOATS:
         return raw.contiguous().view(FLOATS[dtype])[..., 0].float()
     if dtype in INTEGERS:
         return raw.contiguous().view(INTEGERS[dtype])[..., 0].float()
     if dtype.startswith("f8_"):
         return table_of(dtype, raw.device)[raw[..., 0].int()]
-    shifts = torch.arange(raw.shape[-1], device=raw.device) * 8  # unsigned: torch has few operations on wide ones
+    shifts = torch.arange(raw.shape[-1], device=raw.device) * 8  # torch has few operators on wide unsigned types
     return (raw.long() << shifts).sum(-1).float()
 
 
 def half(blocks: Tensor, start: int) -> Tensor:
-    """The f16 at a byte of each block, as f32 [blocks, 1]."""
+    """Return the f16 at a byte of each block, as f32 [blocks, 1]."""
     return blocks[:, start : start + 2].contiguous().view(torch.float16).to(torch.float32)
 
 
 @lru_cache(64)
 def table_of(dtype: str, device: torch.device) -> Tensor:
-    """The values of all codes of a float of 8 bits."""
+    """Return the values of all codes of an 8-bit float."""
     return copied(float8_table(dtype), device)
 
 
@@ -101,7 +101,9 @@ def copied(values: Any, device: torch.device) -> Tensor:
 
 @lru_cache(1024)
 def constant(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers (a tuple, nested or not) on a device. They are copied there once: a copy in each call would wait for the
-    device, and cannot be part of a CUDA graph."""
+    """Return numbers (a tuple, nested or not) on a device.
+
+    They are copied there once: a copy in each call would wait for the device, and cannot be part of a CUDA graph.
+    """
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype, device=device)

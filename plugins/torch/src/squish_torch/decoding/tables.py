@@ -22,7 +22,7 @@ def _tables(params: tuple[tuple[str, object], ...]) -> Tables:
 
 
 def tables_of(codec: CodecSpec) -> Tables:
-    """The parameters of a palette."""
+    """Return the parameters of a palette."""
     return _tables(tuple(sorted((key, _frozen(value)) for key, value in codec.params.items())))
 
 
@@ -31,19 +31,19 @@ def _frozen(value: object) -> object:
 
 
 def takes_palette(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether the entries of a palette are single numbers or neighbors of a row."""
+    """Return whether the entries of a palette are single numbers or neighbors in a row."""
     tables = tables_of(codec)
     return tables.vector == 1 or tables.vector_axis == -1
 
 
 def has_row_indices(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether each row has indices and scales of its own, into one table."""
+    """Return whether each row has its own indices and scales, into one table."""
     tables = tables_of(codec)
     return not tables.scheme.flat and not tables.codebook_size
 
 
 def palette(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of a palette: table entries, scaled."""
+    """Decode rows of a palette: table entries, scaled."""
     tables, columns = tables_of(stored.codec), stored.columns
     scheme, vector = tables.scheme, tables.vector
     width = columns // vector
@@ -70,7 +70,7 @@ def palette(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def _entries(tables: Tables, stored: Stored, codes: Tensor, start: int) -> Tensor:
-    """The entries [codes, vector] of codes, the first of which is number `start` of the tensor."""
+    """Return the entries [codes, vector] of codes, the first of which is number `start` of the tensor."""
     if tables.table is not None:
         return constant(tuple(tables.constant.tolist()), torch.float32, codes.device)[codes.int()]
     books = stored.numbers("codebook").reshape(-1, 1 << tables.scheme.bits, tables.vector)
@@ -82,7 +82,7 @@ def _entries(tables: Tables, stored: Stored, codes: Tensor, start: int) -> Tenso
 
 
 def _scales(tables: Tables, stored: Stored) -> Tensor:
-    """All scales, flattened."""
+    """Return all scales, flattened."""
     if not tables.nested:
         return stored.numbers("scale").reshape(-1)
     factors = stored.numbers("scale_scale")
@@ -92,7 +92,7 @@ def _scales(tables: Tables, stored: Stored) -> Tensor:
 
 
 def hqq(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of HQQ: a matrix of groups as columns (axis 0) or rows, with the elements in the tensor's order."""
+    """Decode rows of HQQ: a matrix with groups as columns (axis 0) or rows, its elements in the tensor's order."""
     params, elements = stored.codec.params, stored.spec.elements
     packing, size = HQQ_PACKINGS[params["bits"]], params["group_size"]
     by_row = params["axis"] == 1
@@ -111,12 +111,12 @@ def hqq(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def takes_boxes(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether there is no mask: under a mask, the position of a code depends on those before it."""
+    """Return whether there is no mask: under a mask, the position of a code depends on those before it."""
     return codec.params.get("count") is None
 
 
 def boxes(stored: Stored, start: int, stop: int) -> Tensor:
-    """Rows of codes with scales, zero points and codebooks for each box."""
+    """Decode rows of codes with scales, zero points and codebooks for each box."""
     params, shape = stored.codec.params, stored.spec.shape
     bits, first, last = params["bits"], start * stored.columns, stop * stored.columns
     packing = Packing(bits, "u8", "lsb")
@@ -144,7 +144,7 @@ def boxes(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def _boxes(position: Tensor, shape: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
-    """The number of each element's box; elements and boxes are numbered row-major."""
+    """Return the number of each element's box; elements and boxes are numbered row-major."""
     box, stride = torch.zeros_like(position), 1
     for size, count in zip(reversed(shape), reversed(grid)):
         coordinate, position = position % size, position // size

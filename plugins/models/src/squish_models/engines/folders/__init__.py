@@ -1,1 +1,1 @@
-"""Folders of Hugging Face's kind, as Transformers and mlx-lm open them."""
+"""Hugging Face folders, as Transformers and mlx-lm open them."""

@@ -1,4 +1,4 @@
-"""Whether Transformers or mlx-lm loads a folder: its files, settings, tensors and tokenizer."""
+"""Check whether Transformers or mlx-lm loads a folder: its files, settings, tensors and tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDEX = "model.safetensors.index.json"
 OWN_BIASES = ("gpt2", "lfm2")
 """Model types whose biases have other names."""
 PIECE = 1 << 20
-"""Values that are compared at a time."""
+"""Number of values compared at a time."""
 OUTSIDE = "has a number outside the range in the settings"
 TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 SENTENCEPIECE = "tokenizer.model"
@@ -54,7 +54,7 @@ def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> 
 
 
 def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[str, Any]]:
-    """The settings that an engine reads, and the model type that they are read as: mlx-lm takes a part alone."""
+    """Return the settings that an engine reads, and the model type that applies; mlx-lm reads only `text_config`."""
     config = folder_config(file)
     inner = config.get("text_config")
     if engine == "mlx" and isinstance(inner, dict):
@@ -63,22 +63,22 @@ def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[s
 
 
 def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
-    """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    """Return whether an error about a tensor does not concern an engine, which ignores the tensor."""
     if engine.strict:
-        kept = engine.leftovers.get(model_type, ())
-        return is_spare(error) and any(part in (error.tensor or "") for part in kept)
+        leftovers = engine.leftovers.get(model_type, ())
+        return is_spare(error) and any(part in (error.tensor or "") for part in leftovers)
     return is_spare(error)
 
 
 def is_spare(error: SquishError) -> bool:
-    """Whether an error is about a tensor that the model does not have."""
+    """Return whether an error is about a tensor that the model does not have."""
     if error.tensor is None or error.message.startswith("is missing"):
         return False
     return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
 
 def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
-    """Find names that the engine does not read, biases that it needs or does not have, and a head that it drops."""
+    """Find names that the engine does not read, missing or unknown biases, and a head that it drops."""
     yield from _prefix_problems(file, inventory, engine)
     yield from _bias_problems(inventory, engine)
     yield from _head_problems(file, inventory, engine)
@@ -90,8 +90,8 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
         shapes = {name: spec.shape for name, spec in file.index.tensors.items()}
         for name, message in tower_problems(folder_config(file), inventory.naming.model_type or "", shapes):
             yield _tensor(name, message)
-    declared = folder_config(file).get("quantization_config")
-    method = declared.get("quant_method") if isinstance(declared, dict) else None
+    quantization = folder_config(file).get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
         yield Problem(
             code="engine-type",
@@ -100,9 +100,9 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
             message=f"declares {method}, and no tensor has its codes",
         )
     if engine.strict and inventory.coverage is not None and inventory.family is not None:
-        kept = engine.leftovers.get(inventory.naming.model_type or "", ())
+        leftovers = engine.leftovers.get(inventory.naming.model_type or "", ())
         for name in inventory.coverage.unused:
-            if not name.endswith(HEAD) and not any(part in name for part in kept):
+            if not name.endswith(HEAD) and not any(part in name for part in leftovers):
                 yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
         is_nested = any(name.startswith("model.language_model.") for name in file.index.tensors)
         for name in inventory.coverage.other_modalities:
@@ -114,7 +114,7 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
 def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
     model_type, family = inventory.naming.model_type or "", inventory.family
     prefixes = tuple(family.prefixes) if family is not None else ()
-    if engine.id == "transformers":  # which loads the names of a model without a head, too
+    if engine.id == "transformers":  # it also loads the names of a model without a head
         prefixes = tuple(prefix for prefix in prefixes if "language_model" in prefix)
     legal = engine.prefixes.get(model_type, ())
     required = engine.required.get(model_type)
@@ -148,14 +148,14 @@ def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Probl
         return
     for name in sorted(needed - present)[:1]:
         yield _tensor(name, f"is missing, and the model in {engine.title} has it")
-    spare = {name for name in present if name.endswith("_proj.bias") and ".experts." not in name} - needed
-    for name in sorted(spare)[:1]:
+    extra = {name for name in present if name.endswith("_proj.bias") and ".experts." not in name} - needed
+    for name in sorted(extra)[:1]:
         severity = "error" if engine.strict else "warning"
         yield _tensor(name, f"is not a parameter of the model in {engine.title}", severity)
 
 
 def _head_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
-    """A head that config.json ties to the embeddings, and that is stored, too."""
+    """Yield a head that is stored although config.json ties it to the embeddings."""
     model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
     if (
         settings is None
@@ -182,7 +182,7 @@ def _is_coded(spec: TensorSpec) -> bool:
 
 
 def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
-    """Whether a head has the values of the embeddings; only dense ones are compared, in pieces."""
+    """Return whether a head has the values of the embeddings; only dense ones are compared, in pieces."""
     import numpy as np
 
     assert inventory.coverage is not None
@@ -191,12 +191,12 @@ def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
     origin = inventory.coverage.origins.get(partner or "")
     if origin is None:
         return True
-    one, two = file[head], file[origin.name]
-    if one.shape != two.shape or any(each.encodings[0].codec.id != "dense" for each in (one.spec, two.spec)):
+    first, second = file[head], file[origin.name]
+    if first.shape != second.shape or any(each.encodings[0].codec.id != "dense" for each in (first.spec, second.spec)):
         return False
-    step = max(1, PIECE // max(1, one.shape[-1]))
-    rows = range(0, one.shape[0], step)
-    return all(np.array_equal(one[start : start + step], two[start : start + step]) for start in rows)
+    step = max(1, PIECE // max(1, first.shape[-1]))
+    rows = range(0, first.shape[0], step)
+    return all(np.array_equal(first[start : start + step], second[start : start + step]) for start in rows)
 
 
 def _fp8_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
@@ -216,7 +216,7 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         if name not in file.assets:
             continue
         try:
-            document = json.loads(bytes(file.assets[name].raw))  # of keys that appear twice, the last, as the engine
+            document = json.loads(bytes(file.assets[name].raw))  # the last of duplicate keys counts, as in the engine
         except (ValueError, RecursionError) as error:
             if name != GENERATION:
                 yield _tokenizer(name, f"is not JSON: {error}")
@@ -239,9 +239,9 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
 
 def _tokenizer_class(file: File, config: dict[str, Any], document: dict[str, Any]) -> str:
     settings = folder_config(file)
-    declared = config.get("tokenizer_class") or settings.get("tokenizer_class")
+    class_name = config.get("tokenizer_class") or settings.get("tokenizer_class")
     steps = json.dumps([document.get(name) for name in ("pre_tokenizer", "decoder")])
-    return tokenizer_class(str(settings.get("model_type")), declared, '"ByteLevel"' in steps)
+    return tokenizer_class(str(settings.get("model_type")), class_name, '"ByteLevel"' in steps)
 
 
 def _tokenizer(where: str, message: str) -> Problem:

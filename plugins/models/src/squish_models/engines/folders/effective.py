@@ -1,4 +1,4 @@
-"""The config.json of a folder as an engine takes it: its defaults, and stand-ins for values that no check looks at."""
+"""The config.json of a folder as an engine applies it: its defaults, and stand-ins for values that are not checked."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONFIG_FILE = "config.json"
 PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
 HEAD = "lm_head.weight"
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""One setting of Transformers, under any of these names."""
+"""Names of one setting in Transformers."""
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "gpt2": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "max_position_embeddings": "n_positions",
     },
 }  # fmt: skip
-"""Other names of settings, which come before the model's own in Transformers; mlx-lm does not read them."""
+"""Aliases that take precedence over the model's own names in Transformers; mlx-lm does not read them."""
 _COMPUTED, _TIED, _UNTIED = {"head_dim": None}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mlx": {
@@ -38,7 +38,7 @@ FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "transformers": {**dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED), "gpt2": {"rope_scaling": None}},
 }
-"""Engine -> `model_type` -> settings that it does not read, and the value that its models have (None: computed)."""
+"""Engine -> `model_type` -> settings that it does not read, and the value in its models (None: computed)."""
 _UNFILLED = (
     "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
     "mlp_only_layers", TEXT, VISION,
@@ -57,7 +57,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {"sliding_window": 4096},
     "gpt_oss": {"sliding_window": 128},
 }
-"""`model_type` -> settings that Squish needs, and what stands for nothing in them."""
+"""`model_type` -> settings that Squish needs, and the values used if they are null or missing."""
 
 
 def _is_size(value: Any) -> bool:
@@ -95,12 +95,14 @@ STAND_INS: Mapping[str, tuple[Callable[[Any], bool], Any]] = {
     **dict.fromkeys(("sliding_window", "max_window_layers"), (_is_size_or_none, None)),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), (_is_object_or_none, None)),
 }
-"""What Squish reads of a setting on which no shape depends, and what stands for other values of it. Whether the engine
-refuses those, the rules for settings say."""
+"""Setting on which no shape depends -> whether Squish reads its value, and the stand-in for other values.
+
+The rules for settings tell whether the engine refuses those.
+"""
 
 
 def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
-    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
+    """Return the inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
     filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
     if engine.id == "transformers":
         filled = _with_prefix(filled)
@@ -108,7 +110,7 @@ def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, 
 
 
 def _with_prefix(file: File) -> File:
-    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
+    """Return the file with `model.` before the names of a headless model, as Transformers loads it."""
     tensors = file.index.tensors
     if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
         return file
@@ -121,14 +123,14 @@ def _with_prefix(file: File) -> File:
 
 
 def folder_config(file: File) -> dict[str, Any]:
-    """The config.json of a folder; empty without one."""
+    """Return the config.json of a folder; empty without one."""
     if CONFIG_FILE not in file.assets:
         return {}
     return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
 
 
 def with_last_keys(file: File) -> File:
-    """The file with the last of the keys that appear twice in its config.json, as the engines read it."""
+    """Return the file with the last of the duplicate keys in its config.json, as the engines read it."""
     try:
         folder_config(file)
     except SquishError as error:
@@ -138,7 +140,7 @@ def with_last_keys(file: File) -> File:
         return file
     try:
         return _with_config(file, json.loads(bytes(file.assets[CONFIG_FILE].raw)))
-    except (ValueError, RecursionError):  # no JSON behind the key that appears twice, which is an error everywhere
+    except (ValueError, RecursionError):  # invalid JSON after the duplicate key is an error everywhere
         return file
 
 
@@ -149,22 +151,22 @@ def _with_config(file: File, config: Mapping[str, Any]) -> File:
 
 
 def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
-    """The file with the engine's defaults in place of settings that config.json leaves out."""
-    filled = dict(config)
-    _take_aliases(filled, ALIASES.get(model_type, {}), engine)
-    _stand_in(filled, FIXED.get(engine, {}).get(model_type, {}))
+    """Return the file with the engine's defaults for settings that config.json leaves out."""
+    effective = dict(config)
+    _take_aliases(effective, ALIASES.get(model_type, {}), engine)
+    _stand_in(effective, FIXED.get(engine, {}).get(model_type, {}))
     if isinstance(inner := config.get(TEXT), dict):
         inner = dict(inner)
         _stand_in(inner, FIXED.get(engine, {}).get(model_type, {}))
-        filled[TEXT] = engine_defaults(model_type, TEXT, engine, inner) | inner
-        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
-            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
+        effective[TEXT] = engine_defaults(model_type, TEXT, engine, inner) | inner
+        if engine == "mlx" and "tie_word_embeddings" in effective[TEXT]:  # mlx-lm reads only the inner one
+            effective["tie_word_embeddings"] = effective[TEXT]["tie_word_embeddings"]
     else:
-        filled = engine_defaults(model_type, "", engine, config) | filled
+        effective = engine_defaults(model_type, "", engine, config) | effective
     for name, value in NEEDED.get(model_type, {}).items():
-        if filled.get(name) is None:
-            filled[name] = value
-    return file if filled == config else _with_config(file, filled)
+        if effective.get(name) is None:
+            effective[name] = value
+    return file if effective == config else _with_config(file, effective)
 
 
 def _take_aliases(config: dict[str, Any], aliases: Mapping[str, str], engine: str) -> None:
@@ -190,14 +192,14 @@ def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
 
 
 def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that an engine takes beside those that a config.json, or a part of it, states."""
+    """Return an engine's default settings for a config.json, or for a part of it, with these stated settings."""
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
-        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
+        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # any length will do
     settings = settings_of(model_type, part) or {}
-    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
+    excluded = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
     return {
         name: setting.default
         for name, setting in settings.items()
-        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
+        if setting.default is not None and name not in excluded and not name.endswith("_token_id")
     }

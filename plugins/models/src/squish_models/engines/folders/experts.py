@@ -1,4 +1,4 @@
-"""Settings of experts as engines take them: how many a token uses, and the groups that they are chosen from."""
+"""Expert settings as engines apply them: how many a token uses, and the groups that they are chosen from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRICT_COUNTS = ("qwen3_moe", "gpt_oss")
 
 
 def expert_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Iterator[tuple[str, str]]:
-    """The settings of experts that an engine refuses, and what is wrong with them."""
+    """Yield the expert settings that an engine refuses, and what is wrong with them."""
     if model_type not in MIXTURES:
         return
     used = config.get("num_experts_per_tok")
@@ -33,14 +33,14 @@ def expert_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
 
 
 def least_used(model_type: str, engine: str, count: int) -> int:
-    """The least number of experts that an engine can choose: mlx-lm counts from the other end below 1."""
+    """Return the smallest number of experts that an engine can choose; below 1, mlx-lm counts from the other end."""
     if engine != "mlx":
         return 0
     return 1 - count if model_type not in STRICT_COUNTS else -count
 
 
 def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Iterator[tuple[str, str]]:
-    groups, chosen, count = (config.get(name) for name in ("n_group", "topk_group", "n_routed_experts"))
+    groups, used, count = (config.get(name) for name in ("n_group", "topk_group", "n_routed_experts"))
     if model_type not in GROUPED and config.get("topk_method") != GROUPING:
         return
     if groups is None and "n_group" in config:
@@ -49,7 +49,7 @@ def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
         return
     if groups <= 0 or count % groups:
         yield "n_group", f"is {groups}, into which {title} cannot part {count} experts"
-    elif type(chosen) is int and not 0 <= chosen <= (groups if engine != "mlx" else 2 * groups - 1):
-        yield "topk_group", f"is {chosen}, and {title} has {groups} groups to choose from"
+    elif type(used) is int and not 0 <= used <= (groups if engine != "mlx" else 2 * groups - 1):
+        yield "topk_group", f"is {used}, and {title} has {groups} groups to choose from"
     elif model_type in GROUPED and count // groups < 2:
         yield "n_group", f"is {groups}, and {title} takes the best two experts of each group"

@@ -1,4 +1,4 @@
-"""What mlx-lm 0.32 takes for settings that config.json leaves out, by `model_type`."""
+"""Defaults of mlx-lm 0.32 for settings that config.json leaves out, by `model_type`."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ MLX_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mistral": {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True},
 }  # fmt: skip
 MLX_PARTS = {"gemma3": "gemma3_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
-"""Model type -> that of its `text_config`, which mlx-lm reads alone."""
+"""Model type -> type of its `text_config`, the only part that mlx-lm reads."""

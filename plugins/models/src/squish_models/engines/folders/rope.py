@@ -1,4 +1,4 @@
-"""Settings of rotary positions as engines take them. mlx-lm's tokenizers read them with Transformers first."""
+"""RoPE settings as engines apply them. mlx-lm's tokenizers read them with Transformers first."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ NUMBERS = (
 NULLABLE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
 """Numbers that Transformers computes if they are null."""
 DIVISORS = {"llama3": ("low_freq_factor", "high_freq_factor")}
-"""Kind of scaling -> its numbers by which the engines divide."""
+"""Kind of scaling -> numbers by which the engines divide."""
 UNROTATED = ("gpt2",)
 LATENT = ("deepseek_v2", "deepseek_v3")
-"""Model types that scale attention by the factor; the first has the size of a head from elsewhere."""
+"""Model types that scale attention by the factor; the first one states its head size elsewhere."""
 PHI, PHI_KINDS = "phi3", ("default", "longrope", "su", "yarn")
-"""A model type with kinds of its own, and the kinds."""
+"""A model type with its own kinds of scaling, and the kinds."""
 NESTED = ("gemma3_text", "gemma3")
-"""Model types with settings for each kind of layer, which Transformers copies out of anything that is not null."""
+"""Model types with settings for each kind of layer, which Transformers copies from any value that is not null."""
 SCALED = (
     "llama", "mistral", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "olmo2", "granite", "deepseek_v2", "deepseek_v3",
     "gpt_oss", "gemma3_text", "gemma3",
 )  # fmt: skip
-"""Model types whose scaling mlx-lm reads; those of KINDLESS without its kind, and never without a scaling."""
+"""Model types whose scaling mlx-lm reads; for those of KINDLESS it ignores the kind, and requires a scaling."""
 KINDLESS = ("deepseek_v2",)
 SECTIONED, SECTIONS = ("qwen2_vl", "qwen2_5_vl"), [16, 24, 24]
-"""Model types that part a head into sections, and the sections if the config.json states none."""
+"""Model types that divide a head into sections, and the sections if config.json states none."""
 Found = Iterator[tuple[str, str]]
 
 
@@ -37,7 +37,7 @@ def _is_number(value: Any) -> bool:
 
 
 def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Found:
-    """The settings that an engine refuses, and what is wrong with them."""
+    """Yield the RoPE settings that an engine refuses, and what is wrong with them."""
     parameters = config.get("rope_parameters")
     if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
         yield "rope_theta", f"is null, which {title} cannot compute with"
@@ -63,7 +63,7 @@ def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title
 
 
 def _section_problems(config: Mapping[str, Any], title: str) -> Found:
-    """Sections of a head's pairs, for text, height and width, which must fill the head."""
+    """Yield sections for text, height and width that do not fill the pairs of a head."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     section: Any = scaling.get("mrope_section", SECTIONS) if isinstance(scaling, Mapping) else SECTIONS
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
@@ -74,7 +74,7 @@ def _section_problems(config: Mapping[str, Any], title: str) -> Found:
 
 
 def _absence_problems(scaling: Any, is_stated: bool, model_type: str, engine: str, title: str) -> Found:
-    """A scaling that is nothing, but not null."""
+    """Yield a missing scaling, or an empty value that is neither null nor an object."""
     if engine == "mlx" and model_type in KINDLESS and scaling is None:
         yield "rope_scaling", f"is missing, and {title} does not load without it"
     is_empty = is_stated and scaling is not None and not scaling and not isinstance(scaling, Mapping)
@@ -126,7 +126,7 @@ def _number_problems(
 
 
 def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Found:
-    """Lists of factors of another length than half of the rotated part of a head."""
+    """Yield lists of factors whose length is not half of the rotated part of a head."""
     sizes: list[Any] = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
     if not all(type(size) is int and size > 0 for size in sizes):
         return

@@ -1,4 +1,4 @@
-"""Settings of a config.json as engines take them: values of other types are refused, absent ones have defaults."""
+"""Settings of a config.json as engines apply them: they refuse values of other types, and fill absent ones."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ METHODS = ("greedy", "group_limited_greedy")
 WINDOWED = ("gemma2", "gemma3_text", "gemma3", "gpt_oss")
 MAY_BE_WINDOWED, OWN_CACHE = ("phi3", "mistral", "mixtral", "starcoder2"), "lfm2"
 _TOKENS = ("pad_token_id",)
-"""Ids that Transformers looks up in the embeddings when it makes the model."""
+"""Ids that Transformers looks up in the embeddings when it builds the model."""
 
 
 def json_type(value: Any) -> str:
-    """The type of a JSON value, as Python has it."""
+    """Return the type of a JSON value, as Python names it."""
     return "null" if value is None else type(value).__name__
 
 
 def fits(value: Any, types: tuple[str, ...]) -> bool:
-    """Whether a value has one of the types; those of a list are those of its items."""
+    """Return whether a value has one of the types; for a list, the types of its items count."""
     if "any" in types:
         return True
     if isinstance(value, list):
@@ -79,8 +79,8 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
     for name, message in rope_problems(text, model_type, engine.id, title):
         yield _refused(name, message)
     yield from _number_problems(text, model_type, engine)
-    full = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
-    for name, message in expert_problems(full, model_type, engine.id, title):
+    effective = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
+    for name, message in expert_problems(effective, model_type, engine.id, title):
         yield _refused(name, message)
     if engine.id == "mlx":
         yield from _mlx_problems(config, text, model_type)
@@ -104,7 +104,7 @@ def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], 
 
 
 def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
-    """Numbers outside the range that an engine can compute with."""
+    """Yield numbers outside the range that an engine can compute with."""
     title = engine.title
     spread = config.get("initializer_range", 0)
     if model_type in BOUNDED and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
@@ -123,7 +123,7 @@ def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderE
 def _transformers_problems(
     config: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
-    """What only Transformers refuses."""
+    """Yield what only Transformers refuses."""
     settings = settings_of(model_type, TEXT if TEXT in config else "") or {}
     defaults = {name: setting.default for name, setting in settings.items()}
     yield from _token_problems(defaults | dict(text), title)
@@ -134,12 +134,12 @@ def _transformers_problems(
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
             yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
-    declared = config.get("quantization_config")
+    quantization = config.get("quantization_config")
     if (
-        isinstance(declared, Mapping)
-        and (declared or TEXT not in config)
-        and "quant_method" not in declared
-        and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
+        isinstance(quantization, Mapping)
+        and (quantization or TEXT not in config)
+        and "quant_method" not in quantization
+        and not {"load_in_4bit", "load_in_8bit"} & quantization.keys()
     ):
         yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
 
@@ -147,39 +147,43 @@ def _transformers_problems(
 def _cache_problems(
     defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
-    """Settings of attention and its cache, which Transformers makes before the first token."""
-    full = {**defaults, **text}
+    """Yield problems with attention and its cache, which Transformers builds before the first token."""
+    effective = {**defaults, **text}
     window: Any = text.get("sliding_window")
     if window is not None and not (type(window) is int or "sliding_window" in defaults or model_type == OWN_CACHE):
         yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
     if model_type in MAY_BE_WINDOWED and type(window) is int and window <= 0:
         yield _refused("sliding_window", f"is {window}, and {title} looks back at least one token")
-    if model_type in WINDOWED and not (type(full.get("sliding_window")) is int and full["sliding_window"] > 0):
+    if model_type in WINDOWED and not (
+        type(effective.get("sliding_window")) is int and effective["sliding_window"] > 0
+    ):
         yield _refused(
-            "sliding_window", f"is {json.dumps(full.get('sliding_window'))[:40]}, and {title} has layers with it"
+            "sliding_window", f"is {json.dumps(effective.get('sliding_window'))[:40]}, and {title} has layers with it"
         )
     if model_type in LATENT:
         heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
         if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
             yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
     head: Any = text.get("head_dim")
-    if model_type == "deepseek_v3" and type(head) is int and head not in (0, full.get("qk_rope_head_dim")):
-        yield _refused("head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {full.get('qk_rope_head_dim')}")
+    if model_type == "deepseek_v3" and type(head) is int and head not in (0, effective.get("qk_rope_head_dim")):
+        yield _refused(
+            "head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {effective.get('qk_rope_head_dim')}"
+        )
     if isinstance(text.get("model_type"), list | dict):
         yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
 
 
 def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
-    """What only mlx-lm refuses."""
+    """Yield what only mlx-lm refuses."""
     if config.get("model_file") is not None:
         yield _refused("model_file", "names code of the model, which mlx-lm does not run unless it is trusted")
     if TEXT in config and not isinstance(config[TEXT], Mapping):
         yield _refused(TEXT, "is not an object, as mlx-lm expects")
     elif model_type == "gemma3" and TEXT not in config:
         yield _refused(TEXT, "is missing, and mlx-lm does not load without it")
-    declared = config.get("quantization_config")
-    is_described = isinstance(declared, Mapping) and "quant_method" in declared
-    if config.get("quantization") is None and declared and not is_described:
+    quantization = config.get("quantization_config")
+    has_method = isinstance(quantization, Mapping) and "quant_method" in quantization
+    if config.get("quantization") is None and quantization and not has_method:
         yield _refused("quantization_config", "has no quant_method, and mlx-lm does not load without it")
     if (
         model_type == "qwen3"

@@ -1,4 +1,4 @@
-"""What tells the engines of folders apart: the files that they open, their names of tensors, and their biases."""
+"""How folder engines differ: the files that they open, their tensor names, and their biases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATENT = tuple(f"model.layers.{{n}}.self_attn.{name}.bias" for name in ("kv_a_pr
 STARCODER = (*ATTENTION, *(f"model.layers.{{n}}.mlp.{name}.bias" for name in ("c_fc", "c_proj")))
 ALWAYS = ""
 Biases = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""`model_type` -> setting that asks for them, or ALWAYS -> biases of a layer."""
+"""`model_type` -> setting that requires them, or ALWAYS -> biases of a layer."""
 NEWER: Biases = {
     "qwen2_moe": {ALWAYS: ATTENTION[:3]},
     "glm4_moe": {"attention_bias": ATTENTION[:3]},
@@ -24,7 +24,7 @@ NEWER: Biases = {
         for kind in ("cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe")
     },
 }
-"""Those of models that all engines of folders have alike."""
+"""Biases that the models of all folder engines have."""
 
 
 @frozen(kw_only=True)
@@ -38,19 +38,19 @@ class FolderEngine:
     weights, index
         Pattern of the weights that it opens without an index, and whether it reads an index.
     prefixes
-        `model_type` -> prefixes with which its tensors may begin, of those that a family knows besides its own.
+        `model_type` -> prefixes that its tensors may have, among those that a family knows besides its own.
     required
-        `model_type` -> prefixes of which each of its tensors must have one.
+        `model_type` -> prefixes, one of which each of its tensors must have.
     strict
         Whether a tensor that the model does not have is an error.
     drops_head
-        Model types of which it ignores a head that config.json ties.
+        Model types for which it ignores a head that config.json ties.
     takes_head
-        Model types whose stored head counts, whatever config.json says.
+        Model types for which it uses a stored head, whatever config.json says.
     biases
         Biases that its models have.
     leftovers
-        `model_type` -> parts of names that it ignores although it is strict.
+        `model_type` -> parts of tensor names that it ignores although it is strict.
     fp8
         Model types whose FP8 weights it reads; None for all.
     """

@@ -1,4 +1,4 @@
-"""Files of a tokenizer as the package `tokenizers`, which all engines of folders use, reads them."""
+"""Tokenizer files as the package `tokenizers`, which all folder engines use, reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPM_DECODERS = tuple(
     {"type": "Sequence", "decoders": [*_SPM_STEPS, *last]}
     for last in ((), ({"type": "Strip", "content": " ", "start": 1, "stop": 0},))
 )
-"""Decoders with which mlx-lm lists all tokens when it loads a tokenizer."""
+"""Decoders for which mlx-lm lists all tokens when it loads a tokenizer."""
 MOST_ID = (1 << 32) - 1
 Check = Callable[[Any], bool]
 
@@ -55,9 +55,9 @@ SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls
 
 
 def tokenizer_json_problems(document: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[str, str]]:
-    """What keeps a tokenizer.json from being read: the field, and what is wrong with it.
+    """Yield what keeps a tokenizer.json from being read: the field, and what is wrong with it.
 
-    `is_rebuilt`: its class takes only the vocabulary, the merges and the added tokens from the file.
+    `is_rebuilt`: the class reads only the vocabulary, the merges and the added tokens from the file.
     """
     if document.get("version", "1.0") != "1.0":
         yield "version", f"is {str(document['version'])[:40]!r}; only '1.0' is read"
@@ -114,7 +114,7 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
 
 
 def _merged(left: str, right: str, prefix: str) -> str | None:
-    """The token of a merge: the right one loses as many bytes as the prefix has; None if it has fewer."""
+    """Return the token of a merge: the right one loses as many bytes as the prefix has; None if it has fewer."""
     size, data = len(str(prefix).encode()), right.encode()
     return left + data[size:].decode(errors="replace") if size <= len(data) else None
 
@@ -134,7 +134,7 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
 
 
 def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it."""
+    """Yield what keeps a tokenizer_config.json from being read: the field, and what is wrong with it."""
     for name in SPECIAL:
         value = config.get(name)
         if value is not None and not isinstance(value, str | Mapping):
@@ -153,7 +153,7 @@ def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def gap_of(document: Mapping[str, Any]) -> int | None:
-    """An id without a token, below the number of tokens; None without one, or if mlx-lm does not list the tokens."""
+    """Return an id below the number of tokens that has no token; None without one, or if mlx-lm lists no tokens."""
     model, decoder = document.get("model"), document.get("decoder")
     vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     if not isinstance(vocabulary, Mapping) or decoder not in SPM_DECODERS:

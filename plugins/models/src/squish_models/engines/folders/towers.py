@@ -1,4 +1,4 @@
-"""Vision towers, which Transformers loads with the text: their tensors, and the shapes that follow from settings."""
+"""Vision towers, which Transformers loads with the text model: their tensors, and the shapes that settings imply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERGED = "spatial_merge_size*spatial_merge_size*"
 
 @frozen
 class Tower:
-    """The setting with the number of layers, and each tensor's name and shape: products of settings and numbers."""
+    """The setting with the number of layers, and shapes by tensor name, as products of settings and numbers."""
 
     layers: str
     shapes: Mapping[str, str]
@@ -65,16 +65,16 @@ MOST_LAYERS = 1000
 def tower_problems(
     config: Mapping[str, Any], model_type: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, str]]:
-    """The first tensor of a tower that is missing or has another shape, and what is wrong with it.
+    """Yield the first tensor of a tower that is missing or has another shape, and what is wrong with it.
 
     `shapes`: the tensors of the folder.
     """
     tower, part = TOWERS.get(model_type), config.get(VISION)
     if tower is None or (part is not None and not isinstance(part, Mapping)):
         return
-    declared = settings_of(model_type, VISION) or {}
-    settings = {name: setting.default for name, setting in declared.items()} | {
-        name: value for name, value in (part or {}).items() if name in declared
+    defaults = settings_of(model_type, VISION) or {}
+    settings = {name: setting.default for name, setting in defaults.items()} | {
+        name: value for name, value in (part or {}).items() if name in defaults
     }
     layers = settings.get(tower.layers)
     if type(layers) is not int:
@@ -90,13 +90,13 @@ def tower_problems(
     for template, sizes in tower.shapes.items():
         for number in range(min(layers, MOST_LAYERS)) if "{n}" in template else (0,):
             name = template.replace("{n}", str(number))
-            found = shapes.get(name, shapes.get(f"model.{name}"))
-            if found is None:
+            shape = shapes.get(name, shapes.get(f"model.{name}"))
+            if shape is None:
                 yield name, "is missing, and the model in Transformers has it"
                 return
             expected = tuple(_size(each, settings) for each in sizes.split())
-            if None not in expected and found != expected:
-                yield name, f"has the shape {list(found)}, and {VISION} asks for {list(expected)}"
+            if None not in expected and shape != expected:
+                yield name, f"has the shape {list(shape)}, and {VISION} asks for {list(expected)}"
                 return
 
 

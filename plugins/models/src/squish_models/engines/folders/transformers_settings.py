@@ -1,6 +1,6 @@
 """Settings of Transformers' configuration classes, with their types and defaults, as of release 5.23.
 
-Transformers refuses a value of another type, and takes the default for a setting that is not there. mlx-lm loads
+Transformers refuses a value of another type, and uses the default for a missing setting. mlx-lm loads
 tokenizers with Transformers, which reads `config.json` for that, so it refuses the same types.
 """
 
@@ -26,7 +26,7 @@ class Setting:
 
 @cache
 def settings_of(model_type: str, part: str = "") -> Mapping[str, Setting] | None:
-    """The settings of a model type, or of a part of its config.json; None for an unknown one."""
+    """Return the settings of a model type, or of a part of its config.json; None for an unknown one."""
     name = f"{model_type} {part}".strip()
     text = _CLASSES.get(_SAME.get(name, name))
     if text is None:

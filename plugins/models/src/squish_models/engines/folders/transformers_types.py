@@ -1,4 +1,4 @@
-"""The `model_type` of models that Transformers 5.23 has and Squish does not know."""
+"""The `model_type` of models that Transformers 5.23 supports and Squish does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What llama.cpp's computation wants of the numbers of a model; without it, it ends after it has loaded the file."""
+"""What llama.cpp's compute graph requires of a model's hyperparameters; it aborts after loading a file without it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
     "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
 )  # fmt: skip
-"""Architectures whose heads are rotated as a whole."""
+"""Architectures that rotate whole heads."""
 HAS_NO_ROPE = ("gpt2",)
 SPLIT_HEADS = ("deepseek2",)
-"""Architectures whose heads of values, and of keys, have sizes of their own."""
+"""Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
     "command-r", "exaone4",
 )  # fmt: skip
-"""Architectures whose heads together have the size of the embeddings."""
+"""Architectures whose heads together are as wide as the embeddings."""
 
 
 GATING_FUNCTIONS = range(5)
-"""Numbers of functions that weigh experts; 0 is none, for which DeepSeek has a default."""
+"""Ids of gating functions of experts; 0 is none, for which DeepSeek has a default."""
 
 
 def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
-    """Numbers with which the loader is content and the computation is not."""
+    """Yield hyperparameters that the loader accepts and the compute graph does not."""
     architecture = numbers.architecture
 
     def of(name: str, message: str) -> Problem:
@@ -55,7 +55,7 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
 
 
 def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
-    """What DeepSeek's attention stores of a token: latent values with the rotated rows, or whole heads."""
+    """Yield problems with what DeepSeek's attention caches: latent values with the rotated rows, or whole heads."""
 
     def of(name: str, message: str) -> Problem:
         return problem(f"{numbers.architecture}.{name}", f"{message}, and llama.cpp ends")

@@ -1,4 +1,4 @@
-"""Keys that llama.cpp reads from a GGUF, the types it wants, and the numbers that it does not load with."""
+"""Keys that llama.cpp reads from a GGUF, their types, and the numbers that it refuses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from squish_core.api import Problem, Typed
 from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
-"""Kinds of keys besides the scalar types: LAYER keys may be one number for all layers; TEXTS are skipped if scalar."""
+"""Kinds of keys besides scalar types: ONE_A_LAYER keys may have one number for all layers; scalar TEXTS are skipped."""
 SWITCHES = ("bool", "u32", "i32")
-"""Types of elements that are read as integers."""
+"""Element types that are read as integers."""
 MOST_LAYERS, MOST_EXPERTS = 512, 1024
 SCALINGS = ("none", "linear", "yarn", "longrope")
 GENERAL: Mapping[str, str] = {
@@ -90,20 +90,20 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "olmoe": RMS,
     "gemma": RMS,
 }  # fmt: skip
-"""Keys of an architecture, besides those of every one. Others are known to llama.cpp, and not to this table."""
+"""Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
-"""Architectures whose layers have windows -> of how many layers one has none."""
+"""Architecture with windows -> n: every n-th layer has none."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2", "lfm2moe")
-"""Architectures whose layers differ in their number of heads."""
+"""Architectures whose layers may have different numbers of heads."""
 OWN_HEADS = ("granite",)
-"""Architectures whose computation reads the heads of each layer, and whose tensors are those of the first one."""
+"""Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""
 FULL_HEADS = ("llama",)
-"""Architectures that rotate all of a head."""
+"""Architectures that rotate whole heads."""
 
 
 def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
-    """What is wrong with the type of a key's value, or with the number of its elements.
+    """Return what is wrong with the type of a key's value, or with the number of its elements.
 
     >>> wrong_type(Typed("u64", 4), "u32", None)
     'is u64, and llama.cpp reads u32'
@@ -126,7 +126,7 @@ def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
 
 
 class Hyperparameters:
-    """The numbers of a model as llama.cpp has them after reading the keys; `problems` is what it does not load with.
+    """The hyperparameters of a model as llama.cpp has them after reading the keys; `problems` are those it refuses.
 
     Parameters
     ----------
@@ -141,11 +141,11 @@ class Hyperparameters:
         self.keys = LoadedKeys(architecture, meta)
 
     def number(self, name: str) -> int:
-        """A number, that of the first layer where each has its own, 0 if there is none or llama.cpp reads none."""
+        """Return a hyperparameter, that of the first layer if layers differ; 0 if llama.cpp finds or reads none."""
         return self.of_layer(name, 0)
 
     def of_layer(self, name: str, layer: int) -> int:
-        """A number of a layer."""
+        """Return a hyperparameter of a layer."""
         if name not in COMMON and name not in ARCHITECTURES[self.architecture]:
             return 0
         value = self.keys[name]
@@ -155,7 +155,7 @@ class Hyperparameters:
 
     @cached_property
     def layers(self) -> int:
-        """All layers, with those that predict more tokens."""
+        """All layers, including those that predict further tokens."""
         return self.number("block_count")
 
     @cached_property
@@ -164,46 +164,46 @@ class Hyperparameters:
         return self.layers - self.number("nextn_predict_layers")
 
     def has_window(self, layer: int) -> bool:
-        """Whether a layer attends to a window."""
+        """Return whether a layer attends to a window."""
         pattern = PATTERNS.get(self.architecture)
         if pattern is None or not self.number("attention.sliding_window") or layer >= self.trunk:
             return False
-        stated = self.keys["attention.sliding_window_pattern"]
-        if isinstance(stated, Sequence):
-            return layer < len(stated) and bool(stated[layer])
+        windows = self.keys["attention.sliding_window_pattern"]
+        if isinstance(windows, Sequence):
+            return layer < len(windows) and bool(windows[layer])
         pattern = self.number("attention.sliding_window_pattern")
         return pattern == 0 or layer % pattern < pattern - 1
 
     def head_size(self, name: str, layer: int = 0) -> int:
-        """The size of "key" or "value" heads, or the "rope" dimensions, in a layer."""
-        full = {"key": "attention.key_length", "value": "attention.value_length", "rope": "rope.dimension_count"}[name]
+        """Return the size of "key" or "value" heads, or of the "rope" dimensions, in a layer."""
+        key = {"key": "attention.key_length", "value": "attention.value_length", "rope": "rope.dimension_count"}[name]
         if not self.number("attention.head_count"):
             return 0
-        own = f"{full}_swa"
-        return self.number(own if self.has_window(layer) and self.keys.states(own) else full)
+        window_key = f"{key}_swa"
+        return self.number(window_key if self.has_window(layer) and self.keys.states(window_key) else key)
 
     def problems(self) -> Iterator[Problem]:
-        """Keys that are missing or of another type, and then numbers that stop the loader."""
-        found = [*self._type_problems(), *self._missing()]
-        yield from found if found else self._number_problems()
+        """Yield keys that are missing or have another type; without any, the numbers that the loader refuses."""
+        errors = [*self._type_problems(), *self._missing()]
+        yield from errors if errors else self._number_problems()
 
     def _type_problems(self) -> Iterator[Problem]:
         layers = (
             self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
         )
-        own = {**COMMON, **ARCHITECTURES[self.architecture]}
+        kinds = {**COMMON, **ARCHITECTURES[self.architecture]}
         if not self.keys.states("rope.scaling.factor"):
-            own["rope.scale_linear"] = "f32"
+            kinds["rope.scale_linear"] = "f32"
         if not self.number("attention.head_count"):
             for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
-                own.pop(name)
-        for name, kind in own.items():
+                kinds.pop(name)
+        for name, kind in kinds.items():
             yield from key_problem(f"{self.architecture}.{name}", self.meta, kind, layers)
 
     def _missing(self) -> Iterator[Problem]:
-        read = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
+        keys = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
         for name in self.keys.missing:
-            if name in read:
+            if name in keys:
                 yield problem(name, "is missing, and llama.cpp does not load without it")
 
     def _number_problems(self) -> Iterator[Problem]:
@@ -230,9 +230,9 @@ class Hyperparameters:
             yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
         yield from self._expert_problems()
         if self.architecture in FULL_HEADS and self.number("attention.head_count"):
-            full, head = self.number("rope.dimension_count"), self.number("attention.key_length")
-            if full != head:
-                yield of("rope.dimension_count", f"is {full}, and llama.cpp wants the size of a head, {head}")
+            rotated, head = self.number("rope.dimension_count"), self.number("attention.key_length")
+            if rotated != head:
+                yield of("rope.dimension_count", f"is {rotated}, and llama.cpp wants the size of a head, {head}")
 
     def _expert_problems(self) -> Iterator[Problem]:
         def of(name: str, message: str) -> Problem:
@@ -256,7 +256,7 @@ class Hyperparameters:
 
 
 def key_problem(name: str, meta: Mapping[str, Any], kind: str, layers: int | None = None) -> Iterator[Problem]:
-    """The problem of a key's type, if the file has the key."""
+    """Yield the problem of a key's type if the file has the key."""
     value = meta.get(name)
     message = wrong_type(value, kind, layers) if isinstance(value, Typed) else None
     if message is not None:
@@ -264,5 +264,5 @@ def key_problem(name: str, meta: Mapping[str, Any], kind: str, layers: int | Non
 
 
 def problem(where: str, message: str, severity: str = "error") -> Problem:
-    """A problem of a key."""
+    """Return a problem of a key."""
     return Problem(code="engine-key", severity=severity, where=where, message=message)

@@ -1,4 +1,4 @@
-"""Go through a GGUF as llama.cpp's loader does: the file, its keys, its tokenizer, its tensors, their types."""
+"""Follow llama.cpp's loader through a GGUF: the file, its keys, its tokenizer, its tensors, their types."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ OTHER_ARCHITECTURES = frozenset((
     "llama-embed", "maincoder", "kimi-linear", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts",
     "pockettts", "k2-horizon",
 ))  # fmt: skip
-"""Architectures that llama.cpp has, and these tables do not describe."""
+"""Architectures of llama.cpp that these tables do not describe."""
 
 
 def load(file: File) -> Verdict:
-    """Compare a GGUF with what llama.cpp's loader reads; every problem of the stage at which it stops."""
+    """Compare a GGUF with what llama.cpp's loader reads; return every problem of the stage at which it stops."""
     meta = file.index.meta
-    found = [*_file_problems(file, meta)]
-    if any(each.severity == "error" for each in found):
-        return Verdict(tuple(found))
+    problems = [*_file_problems(file, meta)]
+    if any(each.severity == "error" for each in problems):
+        return Verdict(tuple(problems))
     architecture = meta[ARCHITECTURE].value
     if architecture not in ARCHITECTURES:
         return Verdict((), f"llama.cpp's loader for {architecture} is not in squish-models' tables")
     numbers = Hyperparameters(architecture, meta)
-    keys = [*numbers.problems()]
-    found += [*keys, *vocabulary_problems(meta)]
-    if not any(each.severity == "error" for each in keys):
-        found += [*_tensor_problems(file, numbers), *graph_problems(numbers)]
-    return Verdict(tuple(found), _unknown(meta, numbers))
+    key_problems = [*numbers.problems()]
+    problems += [*key_problems, *vocabulary_problems(meta)]
+    if not any(each.severity == "error" for each in key_problems):
+        problems += [*_tensor_problems(file, numbers), *graph_problems(numbers)]
+    return Verdict(tuple(problems), _unknown(meta, numbers))
 
 
 def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
-    """What these tables do not describe, although they have the architecture."""
+    """Return what these tables do not describe although they have the architecture."""
     if model_of(meta) in OTHER_MODELS:
         return f"tokenizer.ggml.model is {model_of(meta)}, whose loader is not in squish-models' tables"
     if numbers.number("decision.block_count"):
@@ -64,7 +64,7 @@ def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
 
 
 def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
-    """What stops llama.cpp before it reads a key of the model."""
+    """Yield what stops llama.cpp before it reads the model's keys."""
     if any(_is_big_endian(spec) for spec in islice(file.index.tensors.values(), 1)):
         message = "is big-endian, and llama.cpp loads it only on a machine of that byte order"
         yield Problem(code="engine-format", severity="error", where=file.name, message=message)
@@ -90,7 +90,7 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _path_problems(file: File) -> Iterator[Problem]:
-    """A file that Squish reads through another format, or a part that llama.cpp does not begin with."""
+    """Yield a file that Squish reads through another format, or a part that is not the first one."""
     message = ""
     if file.path is not None and file.path.is_file():
         with open(file.path, "rb") as data:
@@ -104,7 +104,7 @@ def _path_problems(file: File) -> Iterator[Problem]:
 
 
 def _offset_problems(file: File) -> Iterator[Problem]:
-    """The first tensor that does not follow the one before it, which llama.cpp does not read."""
+    """Yield the first tensor that does not follow the one before it, which llama.cpp refuses."""
     alignment = file.metadata.get("general.alignment", 32)
     ends: dict[int, int] = {}
     for name, spec in file.index.tensors.items():
@@ -137,22 +137,22 @@ def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
     if tokens is not None and tokens != rows:
         message = f"are {tokens}, and {EMBEDDINGS} has {rows} rows"
         yield Problem(code="tokenizer", severity="error", where=f"{PREFIX}tokens", message=message)
-    found: dict[str, Need] = {}
+    present: dict[str, Need] = {}
     missing: list[str] = []
     for need in needs(numbers, rows or 0, tensors.keys()):
         if need.name in tensors:
-            found[need.name] = need
+            present[need.name] = need
         elif need.required:
             missing.append(need.name)
     reason = f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not load files with others"
-    yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in found], reason)
+    yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in present], reason)
     yield from _grouped(ErrorCode.UNMAPPED, missing, "is missing, and llama.cpp does not load without it")
-    yield from _shape_problems(found, tensors)
-    yield from operation_problems({name: tensors[name] for name in found})
+    yield from _shape_problems(present, tensors)
+    yield from operation_problems({name: tensors[name] for name in present})
 
 
 def _shape_problems(found: Mapping[str, Need], tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Tensors of other sizes than the keys imply, grouped by the sizes."""
+    """Yield tensors of other sizes than the keys imply, grouped by the sizes."""
     groups: dict[str, list[str]] = {}
     for name, need in found.items():
         shape = tensors[name].shape
@@ -164,12 +164,12 @@ def _shape_problems(found: Mapping[str, Need], tensors: Mapping[str, TensorSpec]
 
 
 def _padded(sizes: Iterable[int]) -> tuple[int, ...]:
-    """Sizes as llama.cpp has them: of four axes, the last ones 1."""
+    """Return sizes as llama.cpp stores them: four axes, padded with 1."""
     return (*sizes, 1, 1, 1, 1)[:MOST_AXES]
 
 
 def _grouped(code: str, names: Sequence[str], message: str) -> Iterator[Problem]:
-    """One problem for all tensors with the same fault."""
+    """Yield one problem for all tensors with the same fault."""
     if names:
         yield Problem(code=code, severity="error", where=names[0], message=message + others(names))
 

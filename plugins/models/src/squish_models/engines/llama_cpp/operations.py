@@ -1,4 +1,4 @@
-"""Types of tensors with which llama.cpp's operations end or do not run."""
+"""Tensor types with which llama.cpp's operations abort or do not run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fnmatch import fnmatchcase
 from squish_core.api import Problem, TensorSpec
 
 LISTED = 3
-"""How many tensors with one fault are named."""
+"""Number of tensors that a problem names."""
 VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale")
-"""Tensors that are multiplied or added element by element: in f32."""
+"""Tensors that are multiplied or added element by element, which must be f32."""
 
 
 UNRUN = ("ggml.q8_k",)
-"""Blocks of intermediate results, which no file of weights has."""
+"""Blocks of intermediate results, which files of weights do not have."""
 
 
 def operation_problems(tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Tensors of a type that llama.cpp does not compute with, grouped by type."""
+    """Yield tensors of types that llama.cpp does not compute with, grouped by type."""
     groups: dict[str, list[str]] = {}
     for name, spec in tensors.items():
         stored = stored_type(spec)
@@ -30,7 +30,7 @@ def operation_problems(tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
 
 
 def stored_type(spec: TensorSpec) -> str:
-    """The dtype of a tensor of plain numbers, or the id of its codec."""
+    """Return the dtype of a dense tensor, or the id of its codec."""
     if not spec.encodings:
         return spec.problem or "nothing readable"
     codec = spec.encodings[0].codec
@@ -44,7 +44,7 @@ def _runs(name: str, stored: str) -> bool:
 
 
 def others(names: Sequence[str]) -> str:
-    """Words about the tensors with the fault of the first one.
+    """Return text about the other tensors with the fault of the first one.
 
     >>> others(["a", "b", "c", "d"])
     '; so are b, c and 1 more'

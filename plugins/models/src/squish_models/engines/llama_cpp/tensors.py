@@ -1,4 +1,4 @@
-"""The tensors that llama.cpp's loader creates for an architecture: their names, their sizes, what it computes."""
+"""The tensors that llama.cpp's loader creates for an architecture, with the sizes that follow from hyperparameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Test = Callable[[Hyperparameters, int], bool]
 
 @frozen
 class Need:
-    """A tensor that llama.cpp looks for: its sizes with a row's values first; whether it loads without it."""
+    """A tensor that llama.cpp looks for: its sizes, those of a row's values first, and whether it is required."""
 
     name: str
     sizes: tuple[int, ...]
@@ -25,9 +25,9 @@ class Need:
 
 @frozen
 class Row:
-    """A tensor of a layer, or of the model: `sizes` are words for numbers, such as "embd 2*ff".
+    """A tensor of a layer or of the model; `sizes` are expressions such as "embd 2*ff".
 
-    "q k v" in `fused` names the parts of one tensor that may be stored as one or apart.
+    The sizes of "attn_qkv" are those of its parts, which may be stored as one tensor or apart.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Row:
 
 
 def optional(name: str, sizes: str, when: Test | None = None) -> Row:
-    """A tensor that need not be there."""
+    """Return a row for a tensor that may be missing."""
     return Row(name, sizes, required=False, when=when)
 
 
@@ -98,7 +98,7 @@ def _has_shared(numbers: Hyperparameters, layer: int) -> bool:
 
 
 def _is_deep(numbers: Hyperparameters, layer: int) -> bool:
-    """Whether it is the model with 64 layers, which has more tensors."""
+    """Return whether this is the model with 64 layers, which has more tensors."""
     return numbers.trunk >= 64
 
 
@@ -298,7 +298,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "gemma": (*PRE_NORM, *PLAIN_GATED),
 }  # fmt: skip
-"""Tensors of each layer, without `blk.N.`. Those that are named without a suffix may be stored as one or apart."""
+"""Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(LAYERS, TOP),
     "llama": (*TOP, *ROPE_FACTORS),
@@ -328,7 +328,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
 }  # fmt: skip
 """Tensors outside the layers."""
 ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
-"""Architectures that load the layers that predict more tokens; others do not look for tensors of such layers."""
+"""Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
 SCALED_EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
@@ -336,7 +336,7 @@ SCALED_EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
 
 
 def query_rank(numbers: Hyperparameters) -> int:
-    """The rank of DeepSeek's queries, which llama.cpp does not read for the models without one."""
+    """Return the rank of DeepSeek's queries, which llama.cpp does not read for the models without one."""
     layers, tokens = numbers.trunk, numbers.number("vocab_size")
     if layers in (26, 27) or (layers == 48 and tokens == 128256):
         return 0
@@ -344,14 +344,14 @@ def query_rank(numbers: Hyperparameters) -> int:
 
 
 def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> Iterator[Need]:
-    """Every tensor that llama.cpp looks for in a file with these names."""
+    """Yield every tensor that llama.cpp looks for in a file with these names."""
     sizes = sizes_of(numbers, tokens)
     for row in OTHERS[numbers.architecture]:
         if row.when is None or row.when(numbers, 0):
             yield Need(row.name, _evaluated(row.sizes, sizes), row.required)
     count = numbers.layers if numbers.architecture in ALL_LAYERS else numbers.trunk
     for layer in range(count):
-        own = {
+        layer_sizes = {
             **sizes,
             "layer_k": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count_kv", layer),
             "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
@@ -359,7 +359,7 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
         prefix = f"blk.{layer}."
         for row in LAYERS[numbers.architecture]:
             if row.when is None or row.when(numbers, layer):
-                yield from _of_row(row, prefix, own, present)
+                yield from _of_row(row, prefix, layer_sizes, present)
         yield from _scales(prefix, sizes["experts"], present)
 
 
@@ -377,13 +377,13 @@ def _of_row(row: Row, prefix: str, sizes: Sizes, present: Collection[str]) -> It
 
 
 def _attention(row: Row, prefix: str, shape: tuple[int, ...], present: Collection[str]) -> Iterator[Need]:
-    """Queries, keys and values as one tensor if it is there, else each; biases beside either."""
+    """Yield queries, keys and values as one tensor if the file has it, or else each; with biases in either case."""
     columns, *parts = shape
-    whole, letters = f"{prefix}attn_qkv", "qkv"
-    yield Need(f"{whole}.weight", (columns, sum(parts)), required=False)
-    if f"{whole}.weight" in present:
-        yield Need(f"{whole}.bias", (sum(parts),), required=False)
-        if f"{whole}.bias" in present:
+    fused, letters = f"{prefix}attn_qkv", "qkv"
+    yield Need(f"{fused}.weight", (columns, sum(parts)), required=False)
+    if f"{fused}.weight" in present:
+        yield Need(f"{fused}.bias", (sum(parts),), required=False)
+        if f"{fused}.bias" in present:
             return
     else:
         for letter, rows in zip(letters, parts):
@@ -401,7 +401,7 @@ def _scales(prefix: str, experts: int, present: Collection[str]) -> Iterator[Nee
 
 
 def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
-    """The numbers behind the words of the rows."""
+    """Return the sizes that the words in the rows stand for."""
     number, embedding = numbers.number, numbers.number("embedding_length")
     heads, groups = number("attention.head_count"), number("attention.head_count_kv")
     key, value, rotated = (numbers.head_size(name) for name in ("key", "value", "rope"))
@@ -442,14 +442,14 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
 
 
 def expert_size(numbers: Hyperparameters) -> int:
-    """Rows of an expert; Qwen 3 divides those of the dense layers if there is no other key."""
-    stated = numbers.number("expert_feed_forward_length")
+    """Return the rows of an expert; without a key for them, Qwen 3 divides those of the dense layers."""
+    rows = numbers.number("expert_feed_forward_length")
     used = numbers.number("expert_used_count")
-    return stated or (numbers.number("feed_forward_length") // used if used else 0)
+    return rows or (numbers.number("feed_forward_length") // used if used else 0)
 
 
 def _evaluated(words: str, sizes: Sizes) -> tuple[int, ...]:
-    """The numbers for words such as "embd kv_rank+rot": sums of products.
+    """Return the sizes for expressions such as "embd kv_rank+rot": sums of products.
 
     >>> _evaluated("a 2*a+b", {"a": 3, "b": 1})
     (3, 7)

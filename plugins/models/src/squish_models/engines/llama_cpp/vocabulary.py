@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF as llama.cpp loads it: what it refuses, where it ends, what it ignores."""
+"""The tokenizer of a GGUF as llama.cpp loads it: what it refuses, where it aborts, what it ignores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_TOKENIZER = ("none", "no_vocab")
 OTHER_MODELS = (
     "bert", "t5", "rwkv", "test", "plamo2", "plamo3", "hybriddna", "whitespace", "gemma4",
 )  # fmt: skip
-"""Tokenizers that llama.cpp has, and this table does not describe."""
+"""Tokenizers of llama.cpp that this table does not describe."""
 KINDS: Mapping[str, str] = {
     "model": "str", "pre": "str", "token_type_count": "u32", "add_space_prefix": "bool",
     "remove_extra_whitespaces": "bool", "add_bos_token": "bool", "add_eos_token": "bool", "add_sep_token": "bool",
@@ -30,30 +30,29 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
     "tokens": ("str",), "scores": ("f32", "i32"), "token_type": ("i32",), "merges": ("str",),
     "suppress_tokens": ("i32",),
 }  # fmt: skip
-"""Arrays and the types of elements that llama.cpp reads."""
+"""Array -> element types that llama.cpp reads."""
 BYTE = 6
 """The type of tokens that stand for one byte."""
 ONE_A_TOKEN = ("scores", "token_type")
 
 
 def model_of(meta: Mapping[str, Any]) -> str | None:
-    """The kind of the tokenizer; None if no text states it."""
+    """Return the kind of the tokenizer, or None if no string states it."""
     stored = meta.get(f"{PREFIX}model")
     return stored.value if isinstance(stored, Typed) and stored.type == "str" else None
 
 
 def number_of_tokens(meta: Mapping[str, Any], architecture: str) -> int | None:
-    """How many tokens llama.cpp has: those listed, or without a tokenizer as many as a key says; None if it cannot
-    tell."""
+    """Return the number of tokens listed, or without a tokenizer the number in a key; None if neither can be read."""
     if model_of(meta) in NO_TOKENIZER:
-        stated = meta.get(f"{architecture}.vocab_size")
-        return int(stated.value) if isinstance(stated, Typed) and stated.type == "u32" else 0
+        size = meta.get(f"{architecture}.vocab_size")
+        return int(size.value) if isinstance(size, Typed) and size.type == "u32" else 0
     tokens = meta.get(f"{PREFIX}tokens")
     return len(tokens.value) if isinstance(tokens, Typed) and tokens.type == "array:str" else None
 
 
 def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """Everything about the tokenizer that llama.cpp refuses, ends with, or reads otherwise."""
+    """Yield everything about the tokenizer that llama.cpp refuses, aborts with, or reads differently."""
     model = model_of(meta)
     if f"{PREFIX}model" not in meta:
         yield problem("model", "is missing: llama.cpp does not load a model without a tokenizer")
@@ -108,7 +107,7 @@ def _pre(meta: Mapping[str, Any]) -> str:
 
 
 def _split_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """How byte-level tokenizers split texts before they merge."""
+    """Yield problems with how a byte-level tokenizer splits text before merging."""
     pre = _pre(meta)
     if pre and pre not in PRETOKENIZERS:
         yield problem("pre", f"is {pre[:40]!r}, which llama.cpp does not know")
@@ -120,7 +119,7 @@ def _split_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _duplicates(tokens: Collection[str | bytes]) -> Iterator[Problem]:
-    """Two tokens with one text, after llama.cpp has named the empty ones."""
+    """Yield the first duplicate token, after llama.cpp has named the empty ones."""
     places: dict[str | bytes, int] = {}
     for number, token in enumerate(tokens):
         text = token or f"[EMPTY_{number}]"
@@ -132,7 +131,7 @@ def _duplicates(tokens: Collection[str | bytes]) -> Iterator[Problem]:
 
 
 def _byte_problems(meta: Mapping[str, Any], tokens: Collection[str | bytes]) -> Iterator[Problem]:
-    """The first token that stands for a byte and is too short for its digits."""
+    """Yield the first byte token that is too short for its digits."""
     types = meta.get(f"{PREFIX}token_type")
     if isinstance(types, Typed) and types.type == "array:i32":
         for number, (token, kind) in enumerate(zip(tokens, types.value)):
@@ -153,5 +152,5 @@ def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
 
 
 def problem(name: str, message: str, severity: str = "error") -> Problem:
-    """A problem of a tokenizer's key."""
+    """Return a problem of a tokenizer key."""
     return Problem(code="tokenizer", severity=severity, where=f"{PREFIX}{name}", message=message)

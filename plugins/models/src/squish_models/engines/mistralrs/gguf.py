@@ -1,4 +1,4 @@
-"""Go through a GGUF as mistral.rs does: the file, the settings that it makes of the keys, tensors, the tokenizer."""
+"""Follow mistral.rs through a GGUF: the file, the settings derived from its keys, its tensors, its tokenizer."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SETTINGS = {
     "moe_intermediate_size": "expert_feed_forward_length", "conv_L_cache": "shortconv.l_cache",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
 }  # fmt: skip
-"""Setting -> the key that it is made of; others have the same name."""
+"""Setting -> key that it is derived from; others have the same name."""
 WIDE = ("vocab_size", "intermediate_size", "moe_intermediate_size", "block_ff_dim")
-"""Sizes that are not compared with the tensors, but with the memory of the machine."""
+"""Sizes that are not checked against the tensors, but against the memory of the machine."""
 
 
 def load(file: File) -> Verdict:
-    """Compare a GGUF with what mistral.rs reads; every problem of the stage at which it stops."""
-    found = [*_file_problems(file)]
-    if found:
-        return Verdict(tuple(found))
+    """Compare a GGUF with what mistral.rs reads; return every problem of the stage at which it stops."""
+    problems = [*_file_problems(file)]
+    if problems:
+        return Verdict(tuple(problems))
     meta = file.index.meta
     architecture = str(meta[ARCHITECTURE].value).strip().lower()
     keys = Keys(architecture, meta, tuple(file.index.tensors))
@@ -53,33 +53,33 @@ def load(file: File) -> Verdict:
         is_stateless = architecture in GRANITES and _is_stateless(keys)
     except UnreadError as error:
         return Verdict((_key(error.where, error.message), *tokenizer_problems(meta)))
-    found = [*tokenizer_problems(meta)]
+    problems = [*tokenizer_problems(meta)]
     if is_stateless:
-        found.append(_key(ARCHITECTURE, "is a Granite without state layers, which mistral.rs does not run"))
+        problems.append(_key(ARCHITECTURE, "is a Granite without state layers, which mistral.rs does not run"))
     if name not in STRUCTS:
-        return Verdict(tuple(found), f"{ARCHITECTURE} is {architecture}, which is not in squish-models' tables")
+        return Verdict(tuple(problems), f"{ARCHITECTURE} is {architecture}, which is not in squish-models' tables")
     wrong = [*STRUCTS[name].problems(settings, "")]
     settings = STRUCTS[name].read(settings)
     if not wrong:
         wrong = [*division_problems(settings), *layer_problems(name, settings), *_wide_problems(settings)]
     if not wrong and settings["num_hidden_layers"] > len(keys.tensors):
         wrong = [("num_hidden_layers", f"is {settings['num_hidden_layers']}, more than there are tensors")]
-    found += (_key(_name(keys, where), message) for where, message in wrong)
+    problems += (_key(_name(keys, where), message) for where, message in wrong)
     if wrong:
-        return Verdict(tuple(found))
+        return Verdict(tuple(problems))
     binding = Binding(name, settings, file.index.tensors)
     wrong_tensors = [*_head_problems(keys, binding)] or [*first_of_kinds(tensor_problems(binding))]
-    found += wrong_tensors
+    problems += wrong_tensors
     if any(each.severity == "error" for each in wrong_tensors):
-        return Verdict(tuple(dict.fromkeys(found)))
-    found += (_key(_name(keys, where), message) for where, message in number_problems(name, settings))
-    if not any(each.severity == "error" for each in found):
-        found += (*first_of_kinds(spare(binding)), *_token_problems(file, binding))
-    return Verdict(tuple(dict.fromkeys(found)), unsure(settings))
+        return Verdict(tuple(dict.fromkeys(problems)))
+    problems += (_key(_name(keys, where), message) for where, message in number_problems(name, settings))
+    if not any(each.severity == "error" for each in problems):
+        problems += (*first_of_kinds(spare(binding)), *_token_problems(file, binding))
+    return Verdict(tuple(dict.fromkeys(problems)), unsure(settings))
 
 
 def reads_alignment(stated: str | None) -> bool:
-    """Whether mistral.rs takes an alignment that Squish does not open: a power of two of any whole type.
+    """Return whether mistral.rs accepts an alignment that Squish refuses: a power of two of any integer type.
 
     Examples
     --------
@@ -91,12 +91,12 @@ def reads_alignment(stated: str | None) -> bool:
 
 
 def _is_stateless(keys: Keys) -> bool:
-    """Whether a Granite has attention in each layer."""
+    """Return whether a Granite has attention in each layer."""
     return not keys.has(".ssm_") and all(keys.sizes("attention.head_count_kv"))
 
 
 def _file_problems(file: File) -> Iterator[Problem]:
-    """What stops mistral.rs before it chooses a class."""
+    """Yield what stops mistral.rs before it chooses a class."""
     meta = file.index.meta
     for spec in file.index.tensors.values():
         if any(part.byteorder == ">" for encoding in spec.encodings for part in encoding.parts.values()):
@@ -141,7 +141,7 @@ def _split_problems(file: File) -> Iterator[Problem]:
 
 
 def _offset_problems(file: File) -> Iterator[Problem]:
-    """The first tensor that does not follow the one before it, and an end that is not padded."""
+    """Yield the first tensor that does not follow the one before it, and files whose end is not padded."""
     alignment = file.metadata.get(ALIGNMENT, 32)
     ends: dict[int, int] = {}
     for name, spec in file.index.tensors.items():
@@ -162,7 +162,7 @@ def _offset_problems(file: File) -> Iterator[Problem]:
 
 
 def _wide_problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Sizes of which mistral.rs makes room for more than a machine has, whatever the tensors have."""
+    """Yield sizes for which mistral.rs allocates more memory than a machine has, whatever the tensors' shapes."""
     for name in WIDE:
         size = settings.get(name)
         if size is not None and 4 * size * max(settings["hidden_size"], 1) > MEMORY:
@@ -170,13 +170,13 @@ def _wide_problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _head_problems(keys: Keys, binding: Binding) -> Iterator[Problem]:
-    """Heads of a size that the keys state, and that the class does not read."""
+    """Yield a head size that the keys state and the class does not read."""
     stored, heads = keys.stored(keys.name("attention.key_length")), binding.settings["num_attention_heads"]
-    own = stored.value if stored is not None and stored.type in WHOLE else None
+    key_length = stored.value if stored is not None and stored.type in WHOLE else None
     query = binding.bound.get("model.layers.0.self_attn.q_proj.weight")
-    if "head_dim" in binding.settings or own is None or query is None or not query.shape:
+    if "head_dim" in binding.settings or key_length is None or query is None or not query.shape:
         return
-    if query.shape[0] == heads * own != binding.settings["hidden_size"]:
+    if query.shape[0] == heads * key_length != binding.settings["hidden_size"]:
         message = "states heads of another size than the hidden size by their number, which mistral.rs refuses for "
         where = keys.name("attention.key_length")
         yield Problem(code="engine-setting", severity="error", where=where, message=message + keys.architecture)
@@ -190,7 +190,7 @@ def _token_problems(file: File, binding: Binding) -> Iterator[Problem]:
 
 
 def _name(keys: Keys, setting: str) -> str:
-    """The key of a setting."""
+    """Return the key of a setting."""
     first, _, rest = setting.partition(".")
     if first in ("rope_scaling", "rope_parameters") and rest and rest != "rope_theta":
         return keys.name(f"rope.scaling.{rest}")

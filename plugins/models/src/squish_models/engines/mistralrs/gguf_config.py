@@ -1,4 +1,4 @@
-"""The settings that mistral.rs makes of a GGUF's keys, for the class with which it loads the file."""
+"""The settings that mistral.rs derives from a GGUF's keys, for the class that loads the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .gguf_keys import SCALING, Keys, UnreadError
 Config = dict[str, Any]
 THETA = 10000.0
 LARGE_GEMMA = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}
-"""Class -> layers of the model whose queries are scaled by the width of all heads."""
+"""Class -> number of layers of the model whose queries are scaled by the width of all heads."""
 EXPERTS = ("expert_count", "expert_used_count")
 EXPERT_TENSORS = (".ffn_gate_inp.", ".ffn_gate_exps.", ".ffn_up_exps.", ".ffn_down_exps.")
 LATENT = ("attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla")
@@ -26,23 +26,23 @@ REQUIRED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "granitemoe": (EXPERTS, EXPERT_TENSORS), "deepseek2": ((*EXPERTS, *LATENT), (".attn_k_b.", ".attn_v_b.")),
     "lfm2": (("shortconv.l_cache",), (".shortconv.conv.", ".shortconv.in_proj.")),
 }  # fmt: skip
-"""Architecture -> keys, and parts of names of tensors, without which it is refused at once."""
+"""Architecture -> keys, and parts of tensor names, without which mistral.rs refuses it at once."""
 CLASSES = {
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3moe": "Qwen3MoeForCausalLM",
     "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "phi3": "Phi3ForCausalLM",
     "glm4": "Glm4ForCausalLM", "gpt-oss": "GptOssForCausalLM", "lfm2": "Lfm2ForCausalLM",
     "starcoder2": "Starcoder2ForCausalLM", "mistral3": "MistralForCausalLM",
 }  # fmt: skip
-"""Architecture -> class; that of `llama` and `deepseek2` depends on the keys."""
+"""Architecture -> class; for `llama` and `deepseek2` it depends on the keys."""
 OTHER_ARCHITECTURES = (
     "gemma", "phi2", "phimoe", "qwen3next", "qwen35", "qwen35moe", "glm4moe", "smollm3", "granite", "granitemoe",
     "granitehybrid", "hunyuan-dense", "hunyuan-moe", "lfm2moe",
 )  # fmt: skip
-"""Architectures that mistral.rs loads as text models, and these tables do not describe."""
+"""Architectures that mistral.rs loads as text models and these tables do not describe."""
 
 
 def class_of(keys: Keys) -> str:
-    """The class that loads the file; "" for an architecture outside the tables. Raises `UnreadError`."""
+    """Return the class that loads the file; "" for an architecture outside the tables. Raises `UnreadError`."""
     _check_required(keys)
     if keys.architecture == "llama":
         return _class_of_llama(keys)
@@ -52,7 +52,7 @@ def class_of(keys: Keys) -> str:
 
 
 def _check_required(keys: Keys) -> None:
-    """What is looked for before the class is chosen: keys by name, tensors by a part of it."""
+    """Raise `UnreadError` if a key or tensor is missing that mistral.rs looks for before it chooses the class."""
     own, parts = REQUIRED.get(keys.architecture, ((), ()))
     if keys.architecture == "gemma3":
         return
@@ -74,17 +74,17 @@ def _class_of_llama(keys: Keys) -> str:
     if keys.name("attention.sliding_window") in keys.meta:
         return "MistralForCausalLM"
     names = [keys.stored(f"general.{name}") for name in ("basename", "name")]
-    named = next((str(name.value) for name in names if name is not None and name.type == "str"), "")
-    first = next(filter(None, re.split(r"[^0-9A-Za-z]", named)), "")
-    if first.lower() == "mistral":
+    title = next((str(name.value) for name in names if name is not None and name.type == "str"), "")
+    first_word = next(filter(None, re.split(r"[^0-9A-Za-z]", title)), "")
+    if first_word.lower() == "mistral":
         raise UnreadError(
-            "general.name", f"is {named[:40]!r}: mistral.rs takes a Mistral only with its original config.json"
+            "general.name", f"is {title[:40]!r}: mistral.rs takes a Mistral only with its original config.json"
         )
     return "LlamaForCausalLM"
 
 
 def _class_of_deepseek(keys: Keys) -> str:
-    """GLM 4.7 Flash has the architecture of DeepSeek, and its name tells them apart."""
+    """Return the class: GLM 4.7 Flash shares DeepSeek's architecture, and its name tells them apart."""
     for name in ("name", "basename"):
         stored = keys.stored(f"general.{name}")
         if stored and stored.type == "str" and "glm4" in re.sub(r"[^0-9a-z]", "", str(stored.value).lower()):
@@ -93,7 +93,7 @@ def _class_of_deepseek(keys: Keys) -> str:
 
 
 def config_of(name: str, keys: Keys) -> Config:
-    """The settings for a class. Raises `UnreadError`."""
+    """Return the settings for a class. Raises `UnreadError`."""
     config = BUILDERS[name](name, keys)
     finite = {
         each: None if isinstance(value, float) and not math.isfinite(value) else value for each, value in config.items()
@@ -113,20 +113,20 @@ def _vocabulary(keys: Keys) -> int:
 
 def _epsilon(keys: Keys) -> float:
     values = [keys.maybe_number(f"attention.layer_norm_{kind}epsilon") for kind in ("rms_", "")]
-    found = next((value for value in values if value is not None), None)
-    if found is None:
+    stored = next((value for value in values if value is not None), None)
+    if stored is None:
         raise keys.refuse("attention.layer_norm_rms_epsilon", "is missing, and mistral.rs does not load without it")
-    return found
+    return stored
 
 
 def _theta(keys: Keys, default: float | None) -> float:
-    own = keys.maybe_number("rope.freq_base") if default is not None else keys.number("rope.freq_base")
-    return THETA if own is None else own
+    base = keys.maybe_number("rope.freq_base") if default is not None else keys.number("rope.freq_base")
+    return THETA if base is None else base
 
 
 def _standard(keys: Keys, theta: float | None = THETA) -> Config:
     hidden, heads = keys.uniform("embedding_length"), keys.uniform("attention.head_count")
-    own = keys.maybe_size("attention.key_length")
+    key_length = keys.maybe_size("attention.key_length")
     epsilon = _epsilon(keys)
     return {
         "vocab_size": _vocabulary(keys),
@@ -142,7 +142,7 @@ def _standard(keys: Keys, theta: float | None = THETA) -> Config:
         "rope_theta": _theta(keys, theta),
         "sliding_window": keys.window(),
         "hidden_act": "silu",
-        "head_dim": keys.divided("embedding_length", "attention.head_count") if own is None else own,
+        "head_dim": keys.divided("embedding_length", "attention.head_count") if key_length is None else key_length,
         "tie_word_embeddings": "output.weight" not in keys.tensors,
     }
 
@@ -190,10 +190,10 @@ def _phi3(name: str, keys: Keys) -> Config:
         keys.number(f"{SCALING}attn_factor")
     else:
         keys.scaling()
-    before = keys.maybe_size(f"{SCALING}original_context_length")
+    original = keys.maybe_size(f"{SCALING}original_context_length")
     return {
         **config,
-        "original_max_position_embeddings": config["max_position_embeddings"] if before is None else before,
+        "original_max_position_embeddings": config["max_position_embeddings"] if original is None else original,
         "rope_scaling": None,
         "rope_scaling_attn_factor": keys.maybe_number(f"{SCALING}attn_factor"),
         "partial_rotary_factor": _rotated(keys, config),
@@ -203,7 +203,7 @@ def _phi3(name: str, keys: Keys) -> Config:
 
 
 def _id(keys: Keys, name: str) -> int | None:
-    """A token's id, of any whole type."""
+    """Return a token id, of any integer type."""
     number = Keys("tokenizer.ggml", keys.meta, ()).maybe_size(name)
     if number is not None and number >= 1 << 32:
         raise UnreadError(f"tokenizer.ggml.{name}", "is not an id of 32 bits")
@@ -211,7 +211,7 @@ def _id(keys: Keys, name: str) -> int | None:
 
 
 def _rotated(keys: Keys, config: Config) -> float:
-    """The share of a head that is rotated."""
+    """Return the fraction of a head that is rotated."""
     rows, head = keys.size("rope.dimension_count"), config["head_dim"]
     if not head or rows > head or head >= 1 << 32:
         raise keys.refuse("rope.dimension_count", f"is {rows}, and heads have {head} rows")
@@ -289,7 +289,7 @@ def _gemma(name: str, keys: Keys, config: Config) -> Config:
 
 
 def _gemma3(name: str, keys: Keys) -> Config:
-    """Gemma 3 has a loader of its own, which takes no arrays."""
+    """Return the settings of Gemma 3, whose own loader accepts no arrays."""
     names = {
         "max_position_embeddings": "context_length", "hidden_size": "embedding_length",
         "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
@@ -329,7 +329,7 @@ def _gemma3(name: str, keys: Keys) -> Config:
 
 
 def _check_gemma3_layers(keys: Keys) -> None:
-    """Layers behind the last one are read, too."""
+    """Raise `UnreadError` if a layer after the last one, which mistral.rs reads, too, lacks a tensor."""
     names = set(keys.tensors)
     for layer in sorted(keys.layers_with("")):
         for role in GEMMA3_LAYER if layer >= keys.size("block_count") else ():
@@ -389,7 +389,7 @@ def _lfm2(name: str, keys: Keys) -> Config:
     if len(groups) not in (1, layers):
         raise keys.refuse("attention.head_count_kv", f"has {len(groups)} numbers for {layers} layers")
     counts = groups * min(layers, len(keys.tensors)) if len(groups) == 1 else groups
-    mixed = keys.layers_with(".shortconv.")
+    conv_layers = keys.layers_with(".shortconv.")
     inner = keys.uniform("feed_forward_length")
     return {
         "vocab_size": _vocabulary(keys),
@@ -408,7 +408,7 @@ def _lfm2(name: str, keys: Keys) -> Config:
         "block_auto_adjust_ff_dim": False,
         "tie_word_embeddings": "output.weight" not in keys.tensors,
         "layer_types": [
-            "conv" if not count or layer in mixed else "full_attention" for layer, count in enumerate(counts)
+            "conv" if not count or layer in conv_layers else "full_attention" for layer, count in enumerate(counts)
         ],
     }
 

@@ -1,4 +1,4 @@
-"""Keys of a GGUF as mistral.rs reads them: each has one kind of types, and is required or may be missing."""
+"""Keys of a GGUF as mistral.rs reads them: each has one kind of type, and is required or optional."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ WHOLE = ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64")
 REAL = ("f32", "f64")
 SCALING = "rope.scaling."
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-"""Parts of the names of tensors with factors of RoPE."""
+"""Parts of the names of RoPE factor tensors."""
 
 
 class UnreadError(Exception):
-    """A key with which mistral.rs does not load a file: its name, and what is wrong with it."""
+    """A key with which mistral.rs refuses a file: its name, and what is wrong with it."""
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(f"{where} {message}")
@@ -23,17 +23,17 @@ class UnreadError(Exception):
 
 
 class Keys:
-    """The keys of an architecture, and the names of the tensors beside them."""
+    """The keys of an architecture, and the names of the file's tensors."""
 
     def __init__(self, architecture: str, meta: Mapping[str, Any], tensors: Sequence[str]) -> None:
         self.architecture, self.meta, self.tensors = architecture, meta, tensors
 
     def name(self, key: str) -> str:
-        """The full name of a key of the architecture."""
+        """Return the full name of a key of the architecture."""
         return f"{self.architecture}.{key}"
 
     def stored(self, name: str) -> Typed | None:
-        """The value of a key by its full name."""
+        """Return the value of a key by its full name."""
         value = self.meta.get(name)
         return value if isinstance(value, Typed) else None
 
@@ -41,12 +41,12 @@ class Keys:
         return UnreadError(self.name(key), message)
 
     def _read(self, key: str, kinds: tuple[str, ...], expected: str) -> Any:
-        found = self.stored(self.name(key))
-        if found is None:
+        stored = self.stored(self.name(key))
+        if stored is None:
             return None
-        if found.type not in kinds or (kinds is WHOLE and found.value < 0):
+        if stored.type not in kinds or (kinds is WHOLE and stored.value < 0):
             raise self.refuse(key, f"is not {expected}, as mistral.rs expects")
-        return found.value
+        return stored.value
 
     def _needed(self, key: str, value: Any) -> Any:
         if value is None:
@@ -76,16 +76,16 @@ class Keys:
         return None if value is None else str(value)
 
     def sizes(self, key: str) -> list[int]:
-        """Whole numbers: one for all layers, or one a layer."""
-        found = self.stored(self.name(key))
-        if found is not None and found.type.removeprefix("array:") in WHOLE and found.type.startswith("array:"):
-            values = list(found.value)
+        """Return integers: one for all layers, or one per layer."""
+        stored = self.stored(self.name(key))
+        if stored is not None and stored.type.removeprefix("array:") in WHOLE and stored.type.startswith("array:"):
+            values = list(stored.value)
             if all(value >= 0 for value in values):
                 return values
         return [self.size(key)]
 
     def uniform(self, key: str, but_zero: bool = False) -> int:
-        """One whole number, however often it is stated; `but_zero`: beside layers that have none."""
+        """Return the integer that all layers share; `but_zero`: ignore layers with 0."""
         values = [value for value in self.sizes(key) if value or not but_zero]
         if not values:
             raise self.refuse(key, "has no number, and mistral.rs does not load without one")
@@ -94,20 +94,20 @@ class Keys:
         return values[0]
 
     def layers(self) -> int:
-        """The number of layers without those that predict further tokens."""
-        count, later = self.size("block_count"), self.maybe_size("nextn_predict_layers") or 0
-        if later > count:
-            raise self.refuse("nextn_predict_layers", f"is {later}, more than the {count} layers")
-        if count - later > len(self.tensors):
+        """Return the number of layers without those that predict further tokens."""
+        count, extra = self.size("block_count"), self.maybe_size("nextn_predict_layers") or 0
+        if extra > count:
+            raise self.refuse("nextn_predict_layers", f"is {extra}, more than the {count} layers")
+        if count - extra > len(self.tensors):
             raise self.refuse("block_count", f"is {count}, more than there are tensors")
-        return count - later
+        return count - extra
 
     def has(self, part: str) -> bool:
-        """Whether the name of a tensor contains a text."""
+        """Return whether the name of any tensor contains a string."""
         return any(part in name for name in self.tensors)
 
     def layers_with(self, *parts: str) -> set[int]:
-        """Layers of which the name of a tensor contains one of the texts."""
+        """Return the layers with a tensor whose name contains one of the strings."""
         return {layer for layer, name in self._of_layers() if any(part in name for part in parts)}
 
     def _of_layers(self) -> Iterator[tuple[int, str]]:
@@ -117,7 +117,7 @@ class Keys:
                 yield int(start), f".{rest}"
 
     def divided(self, key: str, by: str) -> int:
-        """A size divided by another, which must leave no rest."""
+        """Return a size divided by another; raise `UnreadError` if there is a remainder."""
         number, divisor = self.uniform(key), self.uniform(by)
         if not divisor or number % divisor:
             raise self.refuse(by, f"is {divisor}, by which {number} cannot be divided")
@@ -127,24 +127,24 @@ class Keys:
         return self.maybe_size("attention.sliding_window") or None
 
     def pattern(self, layers: int) -> list[bool] | None:
-        """Which layers have a window."""
+        """Return which layers have a window."""
         key = "attention.sliding_window_pattern"
-        found = self.stored(self.name(key))
-        if found is None:
+        stored = self.stored(self.name(key))
+        if stored is None:
             return None
-        if found.type.startswith("array:"):
-            if found.type != "array:bool" and len(found.value):
+        if stored.type.startswith("array:"):
+            if stored.type != "array:bool" and len(stored.value):
                 raise self.refuse(key, "is not an array of bools, as mistral.rs expects")
-            if len(found.value) != layers:
-                raise self.refuse(key, f"has {len(found.value)} elements for {layers} layers")
-            return [bool(value) for value in found.value]
+            if len(stored.value) != layers:
+                raise self.refuse(key, f"has {len(stored.value)} elements for {layers} layers")
+            return [bool(value) for value in stored.value]
         period = self.size(key)
         if not period:
             raise self.refuse(key, "is 0, and mistral.rs takes a positive one")
         return [layer % period < period - 1 for layer in range(layers)]
 
     def scaling(self, *known: str) -> str | None:
-        """The kind of RoPE scaling, one of those `known`."""
+        """Return the kind of RoPE scaling, which must be one of `known`."""
         key = f"{SCALING}type"
         kind = self.maybe_text(key)
         if kind in (None, "none"):
@@ -154,7 +154,7 @@ class Keys:
         return kind
 
     def refuse_scaling(self) -> None:
-        """Refuse any RoPE scaling, also by factors."""
+        """Raise `UnreadError` for any RoPE scaling, including scaling by factors."""
         for name in self.tensors:
             if any(part in name for part in FACTORS):
                 raise UnreadError(name, f"has rope factors, which mistral.rs does not read for {self.architecture}")

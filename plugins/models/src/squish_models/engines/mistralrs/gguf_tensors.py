@@ -57,11 +57,11 @@ INNER = {
     "block_sparse_moe.experts.0.up_proj": ("intermediate_size", 1),
     "mlp.experts.0.up_proj": ("moe_intermediate_size", 1), "mlp.experts.up_proj": ("intermediate_size", 1),
 }  # fmt: skip
-"""Matrix of a layer whose rows, not the settings, are its inner size -> the setting, and the number of matrices."""
+"""Matrix of a layer whose rows, not the settings, determine the inner size -> the setting, and number of matrices."""
 MOST = 1000
-"""Missing tensors, behind which no others are looked for."""
+"""Number of missing tensors after which the search stops."""
 MOST_EXPERTS = 1 << 14
-"""Experts that are gone through one by one; no model has a tenth of them."""
+"""Number of experts that are checked one by one; no model has a tenth of them."""
 FREE_ROWS = (EMBEDDINGS, "lm_head.weight")
 LAYER = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 PLACE = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
@@ -70,14 +70,14 @@ EXPERT = re.compile(r"\.experts\.\d+\.")
 
 @frozen
 class Bound:
-    """A tensor under the name of a folder: the tensor of the file, and its shape."""
+    """A tensor under its name in a folder: the tensor of the file, and its shape."""
 
     source: str
     shape: tuple[int, ...]
 
 
 class Binding:
-    """The tensors that mistral.rs takes from a file for a class."""
+    """The tensors that mistral.rs reads from a file for a class."""
 
     def __init__(self, name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> None:
         self.name, self.settings, self.tensors = name, settings, tensors
@@ -103,7 +103,7 @@ class Binding:
             yield f"model.layers.{match[1]}.{role}" + ("" if match[2] == "attn_sinks" else f".{match[3]}")
 
     def _bind(self, target: str, stored: str) -> None:
-        """Take a tensor, which must be of a type that mistral.rs reads even if no layer uses it."""
+        """Bind a tensor, which must have a type that mistral.rs reads even if no layer uses it."""
         spec = self.tensors[stored]
         codec = spec.encodings[0].codec.id if spec.encodings else ""
         if codec == MXFP4 and ".experts." in target and self.name == "GptOssForCausalLM":
@@ -123,7 +123,7 @@ class Binding:
             self.bound[target] = Bound(stored, shape)
 
     def _bind_experts(self, target: str, stored: str, shape: tuple[int, ...]) -> None:
-        """All experts in one tensor, as one each."""
+        """Bind a tensor of all experts as one tensor per expert."""
         count = self.settings.get("num_experts", self.settings.get("num_local_experts", 0))
         if len(shape) != 3 or shape[0] < count or count > MOST_EXPERTS:
             message = f"has the shape {list(shape)}, and mistral.rs expects one of three sizes with {count} experts"
@@ -133,7 +133,7 @@ class Binding:
             self.bound[target.replace(".experts.", f".experts.{number}.")] = Bound(stored, shape[1:])
 
     def _merge(self, source: str, target: str) -> None:
-        """Matrices that mistral.rs puts one below the other."""
+        """Concatenate and split the matrices of a layer as mistral.rs does."""
         for suffix in ("weight", "bias"):
             if self.name == "Phi3ForCausalLM" and f"{source}attn_qkv.{suffix}" not in self.tensors:
                 parts = [f"{source}{each}.{suffix}" for each in ATTENTION]
@@ -171,20 +171,20 @@ class Binding:
             self.problems.append(_contradiction(stored, message))
 
     def needs(self) -> Iterator[Need]:
-        """Every tensor that is read; the inner sizes of a layer are those of its tensors."""
+        """Yield every tensor that is read; the inner sizes of a layer are those of its tensors."""
         shapes = {name: each.shape for name, each in self.bound.items()}
         yield from needs(self.name, {**self.settings, "num_hidden_layers": 0}, shapes)
         for layer in range(self.settings["num_hidden_layers"]):
             prefix = f"model.layers.{layer}."
-            own: dict[str, Any] = dict(self.settings)
+            layer_settings: dict[str, Any] = dict(self.settings)
             for matrix, (setting, count) in INNER.items():
                 shape = shapes.get(f"{prefix}{matrix}.weight", ())
                 if len(shape) == (3 if matrix == "mlp.experts.up_proj" else 2):
-                    own[setting] = shape[-2] // count
-            yield from LAYERS[self.name](own, prefix, layer, shapes)
+                    layer_settings[setting] = shape[-2] // count
+            yield from LAYERS[self.name](layer_settings, prefix, layer, shapes)
 
     def source(self, target: str) -> str:
-        """The name of the file's tensor that a name of a folder stands for."""
+        """Return the name of the file's tensor for a name in a folder."""
         root = next((stored for stored, name in ROOT.items() if name == target), None)
         match = PLACE.fullmatch(EXPERT.sub(".experts.", target))
         if root or not match:
@@ -194,7 +194,7 @@ class Binding:
 
 
 def tensor_problems(binding: Binding) -> Iterator[Problem]:
-    """What is missing, and what has another shape."""
+    """Yield tensors that are missing, or have another type or shape."""
     for kind, names in binding.unread.items():
         more = f"; so are {len(names) - 1} more" if len(names) > 1 else ""
         message = f"is stored as {kind}, which mistral.rs does not run{more}"
@@ -209,20 +209,20 @@ def tensor_problems(binding: Binding) -> Iterator[Problem]:
         missing += need.name not in binding.bound
         if missing > MOST:
             break
-        found = binding.bound.get(need.name)
-        if found is None:
+        bound = binding.bound.get(need.name)
+        if bound is None:
             where = binding.source(need.name)
             if not need.may_miss:
                 yield _missing(where, "is missing, and mistral.rs does not load without it", "error")
             elif where.endswith(".bias"):
                 yield _missing(where, "is missing, and mistral.rs computes without it", "warning")
-        elif not _fits(need, found.shape):
-            message = f"has the shape {list(found.shape)}, and mistral.rs expects {list(need.shape)}"
-            yield _contradiction(found.source, message)
+        elif not _fits(need, bound.shape):
+            message = f"has the shape {list(bound.shape)}, and mistral.rs expects {list(need.shape)}"
+            yield _contradiction(bound.source, message)
         bias = f"{need.name.removesuffix('.weight')}.bias"
         if need.is_coded and bias in binding.bound and bias not in read:
             read.add(bias)
-            rows = found.shape[0] if found is not None and found.shape else need.shape[0]
+            rows = bound.shape[0] if bound is not None and bound.shape else need.shape[0]
             if not _fits(Need(bias, (rows,), may_miss=True), binding.bound[bias].shape):
                 message = f"has the shape {list(binding.bound[bias].shape)}, and mistral.rs expects {rows} values"
                 yield _contradiction(binding.bound[bias].source, message)
@@ -231,19 +231,19 @@ def tensor_problems(binding: Binding) -> Iterator[Problem]:
 
 
 def _expert_problems(binding: Binding) -> Iterator[Problem]:
-    """Experts of gpt-oss: MXFP4 codes of two matrices are read together; codes have biases, others may."""
-    for target, found in binding.bound.items():
+    """Yield problems of gpt-oss experts: MXFP4 codes of two matrices are read together, and require biases."""
+    for target, bound in binding.bound.items():
         if ".mlp.experts." not in target or not target.endswith(".weight"):
             continue
         other = re.sub("(gate|up)_proj", lambda match: "up_proj" if match[1] == "gate" else "gate_proj", target)
         is_coded, bias = target in binding.coded, binding.bound.get(target.removesuffix(".weight") + ".bias")
         if is_coded and other not in binding.coded:
-            yield _contradiction(found.source, f"is of MXFP4 codes, and {binding.source(other)} is not")
+            yield _contradiction(bound.source, f"is of MXFP4 codes, and {binding.source(other)} is not")
         if bias is None and is_coded:
-            name = found.source.removesuffix(".weight") + ".bias"
+            name = bound.source.removesuffix(".weight") + ".bias"
             yield _missing(name, "is missing, and mistral.rs does not load without it", "error")
-        elif bias is not None and bias.shape != found.shape[:-1]:
-            message = f"has the shape {list(bias.shape)}, and mistral.rs expects {list(found.shape[:-1])}"
+        elif bias is not None and bias.shape != bound.shape[:-1]:
+            message = f"has the shape {list(bias.shape)}, and mistral.rs expects {list(bound.shape[:-1])}"
             yield _contradiction(bias.source, message)
 
 
@@ -267,25 +267,25 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _factor_problems(binding: Binding) -> Iterator[Problem]:
-    """Factors of LongRoPE, of which there must be one for each pair of rotated rows."""
+    """Yield LongRoPE factors that do not have one value for each pair of rotated rows."""
     share = binding.settings["partial_rotary_factor"]
     count = int(head_size(binding.settings) * (1.0 if share is None else share)) // 2
     for kind in ("long", "short"):
-        found = binding.bound.get(f"model.rope_factors_{kind}.weight")
-        if found is not None and _count(found.shape) != count:
+        bound = binding.bound.get(f"model.rope_factors_{kind}.weight")
+        if bound is not None and _count(bound.shape) != count:
             yield _contradiction(
-                found.source, f"has the shape {list(found.shape)}, and mistral.rs expects {count} factors"
+                bound.source, f"has the shape {list(bound.shape)}, and mistral.rs expects {count} factors"
             )
 
 
 def embedding_rows(binding: Binding) -> int | None:
-    """How many tokens have an embedding."""
-    found = binding.bound.get(EMBEDDINGS)
-    return found.shape[0] if found is not None and found.shape else None
+    """Return how many tokens have an embedding."""
+    bound = binding.bound.get(EMBEDDINGS)
+    return bound.shape[0] if bound is not None and bound.shape else None
 
 
 def spare(binding: Binding) -> Iterator[Problem]:
-    """Biases and norms of layers that mistral.rs leaves out."""
+    """Yield biases and norms of layers that mistral.rs ignores."""
     read = {binding.bound[need.name].source for need in binding.needs() if need.name in binding.bound}
     read |= {binding.bound[name].source for name in binding.bound if name.endswith(".bias")}
     for name in sorted(set(binding.tensors) - read):

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF, as mistral.rs makes it of the keys."""
+"""The tokenizer of a GGUF as mistral.rs builds it from the keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PRETOKENIZERS = frozenset((
     "phi-2", "starcoder", "smollm", "glm4", "chatglm-bpe", "deepseek-llm", "deepseek-coder", "deepseek-v3",
     "hunyuan-dense", "hunyuan", "gpt-4o", "llama4", "tekken",
 ))  # fmt: skip
-"""Values of `tokenizer.ggml.pre` that it knows."""
+"""Supported values of `tokenizer.ggml.pre`."""
 TEMPLATE = "tokenizer.chat_template"
 
 
 def tokenizer_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """What keeps mistral.rs from making a tokenizer."""
+    """Yield what keeps mistral.rs from building a tokenizer."""
     wrong = [*_type_problems(meta)]
     yield from wrong
     if {f"{PREFIX}model", f"{PREFIX}tokens"} & {each.where for each in wrong}:
@@ -43,7 +43,7 @@ def tokenizer_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _type_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """Keys that are missing or of another type. Ids but that of the end may be of any type, and are left out then."""
+    """Yield keys that are missing or have another type; ids of another type are ignored, except that of the end."""
     for name, kind in (("model", "str"), ("tokens", TEXTS), ("eos_token_id", "u32")):
         if f"{PREFIX}{name}" not in meta:
             yield _problem(f"{PREFIX}{name}", "is missing, and mistral.rs does not load without it")
@@ -68,7 +68,7 @@ def _is_empty(value: Typed) -> bool:
 
 
 def _value(meta: Mapping[str, Any], name: str, kind: str) -> Any:
-    """The value of a key if it has the type."""
+    """Return the value of a key if it has the type."""
     value = meta.get(f"{PREFIX}{name}")
     return value.value if isinstance(value, Typed) and (value.type == kind or _is_empty(value)) else None
 
@@ -86,7 +86,7 @@ def _unigram_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
 def _pair_problems(meta: Mapping[str, Any], tokens: Sequence[Any]) -> Iterator[Problem]:
     pre, merges = _value(meta, "pre", "str"), _value(meta, "merges", TEXTS)
     if f"{PREFIX}pre" in meta and pre is None:
-        return  # of another type, which is said already
+        return  # has another type, which is reported already
     if pre not in PRETOKENIZERS:
         shown = "is missing" if pre is None else f"is {pre[:40]!r}, which mistral.rs does not know"
         yield _problem(f"{PREFIX}pre", f"{shown}; it does not guess how to split texts")

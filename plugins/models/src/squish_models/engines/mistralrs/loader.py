@@ -1,4 +1,4 @@
-"""Go through a folder as mistral.rs does: its files, its settings, its tokenizer, its tensors, its numbers."""
+"""Follow mistral.rs through a folder: its files, its settings, its tokenizer, its tensors, its numbers."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ LAYOUT = "_mistralrs_qk_rope_layout"
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 WEIGHTS = re.compile(r"model-\d+-of-\d+\.safetensors\b|model\.safetensors\b|consolidated\.safetensors\b")
 MOST = 1000
-"""Missing tensors, behind which no others are looked for."""
+"""Number of missing tensors after which the search stops."""
 NAMED = Struct({"architectures": ListOf(TEXT)})
 
 
 def load(file: File) -> Verdict:
-    """Compare a folder with what mistral.rs reads; every problem of the stage at which it stops."""
+    """Compare a folder with what mistral.rs reads; return every problem of the stage at which it stops."""
     assert file.path is not None
-    place, config, found = _read_config(file.path)
-    if found:
-        return Verdict(tuple(found))
+    place, config, problems = _read_config(file.path)
+    if problems:
+        return Verdict(tuple(problems))
     name = config["architectures"][0]
     if name not in CLASSES:
         return Verdict((), f"the class {name} is not in squish-models' tables")
     settings = CLASSES[name].read(config)
     wrong = [*_config_problems(name, config)]
-    found = [_setting(place, *each) for each in wrong]
-    found += _tokenizer_problems(file.path, config, name)
+    problems = [_setting(place, *each) for each in wrong]
+    problems += _tokenizer_problems(file.path, config, name)
     try:
         stored, missing = _weights(file)
     except SquishError as error:
-        return Verdict(tuple(found), f"{error.reason()}")
+        return Verdict(tuple(problems), f"{error.reason()}")
     if wrong or missing:
-        return Verdict((*found, *missing))
+        return Verdict((*problems, *missing))
     if settings["num_hidden_layers"] > len(stored):
         message = f"is {settings['num_hidden_layers']}, more than there are tensors"
-        return Verdict((*found, _setting(place, "num_hidden_layers", message)))
-    found += [*method_problems(name, settings, stored)] or [*first_of_kinds(_each_tensor(name, settings, stored))]
-    if any(each.severity == "error" for each in found):
-        return Verdict(tuple(found))
-    found += (_setting(place, *each) for each in number_problems(name, settings))
-    return Verdict(tuple(found), unknown_method(name, settings, stored) or unsure(settings))
+        return Verdict((*problems, _setting(place, "num_hidden_layers", message)))
+    problems += [*method_problems(name, settings, stored)] or [*first_of_kinds(_each_tensor(name, settings, stored))]
+    if any(each.severity == "error" for each in problems):
+        return Verdict(tuple(problems))
+    problems += (_setting(place, *each) for each in number_problems(name, settings))
+    return Verdict(tuple(problems), unknown_method(name, settings, stored) or unsure(settings))
 
 
 def config_problems(folder: Path) -> list[Problem]:
-    """What keeps mistral.rs from making a model of a folder's settings, whatever its weights are."""
+    """Return what keeps mistral.rs from building a model from a folder's settings, whatever its weights are."""
     place, config, found = _read_config(folder)
     name = "" if found else config["architectures"][0]
     return found or [_setting(place, *each) for each in (_config_problems(name, config) if name in CLASSES else ())]
 
 
 def _read_config(folder: Path) -> tuple[str, Any, list[Problem]]:
-    """The file of the settings, its content, and why no class is found."""
+    """Return the name of the settings file, its content, and why no class is found for it."""
     place = OTHER_CONFIG if (folder / OTHER_CONFIG).is_file() else CONFIG
     config, found = _document(folder, place)
     return place, config, found or [_setting(place, *each) for each in _class_problems(config)]
@@ -83,7 +83,7 @@ def _config_problems(name: str, config: Any) -> list[Wrong]:
 
 
 def _document(folder: Path, name: str) -> tuple[Any, list[Problem]]:
-    """A JSON file, and why it cannot be read."""
+    """Return the content of a JSON file, and why it cannot be read."""
     try:
         return read_json(folder / name), []
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def _class_problems(config: Any) -> Iterator[Wrong]:
 
 
 def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
-    """Lists of kinds of layers that do not fit the number of layers."""
+    """Yield lists of layer kinds that do not fit the number of layers."""
     kinds, layers = settings.get("layer_types"), settings["num_hidden_layers"]
     if name == "Qwen2ForCausalLM" and kinds is not None:
         if len(kinds) != layers:
@@ -125,7 +125,7 @@ def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
 
 
 def _weights(file: File) -> tuple[dict[str, TensorSpec], list[Problem]]:
-    """The tensors of the files that mistral.rs opens, and which of the files are missing."""
+    """Return the tensors of the files that mistral.rs opens, and a problem if files are missing."""
     folder = file.path
     assert folder is not None
     names = _weight_names(folder)
@@ -153,14 +153,14 @@ def _weight_names(folder: Path) -> list[str]:
     if not (folder / INDEX).is_file():
         return sorted(path.name for path in folder.iterdir() if WEIGHTS.search(path.name))
     try:
-        where = read_json(folder / INDEX)["weight_map"]
-        return sorted(set(where.values()))
+        weight_map = read_json(folder / INDEX)["weight_map"]
+        return sorted(set(weight_map.values()))
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
 
 def first_of_kinds(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems of tensors: the first of each kind, and how many others there are."""
+    """Yield tensor problems: the first of each kind, and how many others there are."""
     alike: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         alike.setdefault((problem.code, NUMBER.sub("#", problem.where)), []).append(problem)
@@ -173,12 +173,12 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
     shapes = {each: spec.shape for each, spec in stored.items()}
     read = set()
     missing: list[str] = []
-    left: list[str] = []
+    optional: list[str] = []
     for need in read_needs(name, settings, shapes):
         each = need.name
         read.add(each)
         if each not in stored:
-            (left if need.may_miss else missing).append(each)
+            (optional if need.may_miss else missing).append(each)
             if len(missing) > MOST:
                 break
             continue
@@ -190,7 +190,7 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
             yield _tensor("engine-type", each, message)
     for each in missing:
         yield _tensor("engine-tensor", each, "is missing, and mistral.rs does not load without it")
-    for each in left:
+    for each in optional:
         if each.endswith(".bias"):
             yield _tensor("engine-tensor", each, "is missing, and mistral.rs computes without it", "warning")
     for each in sorted(set(stored) - read):
@@ -199,42 +199,42 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
 
 
 def _tokenizer_problems(folder: Path, config: Any, name: str) -> Iterator[Problem]:
-    document, found = _document(folder, TOKENIZER)
+    document, faults = _document(folder, TOKENIZER)
     yield from (
-        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in found
+        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in faults
     )
-    described: Any = {}
+    settings: Any = {}
     if (folder / TOKENIZER_CONFIG).is_file():
-        described, broken = _document(folder, TOKENIZER_CONFIG)
-        wrong = [*described_problems(described)] if not broken else []
-        if (folder / TEMPLATE).is_file():  # then the engine goes on without the file
-            described = {} if broken or wrong else described
-        elif broken or wrong:
-            yield from (_token(TOKENIZER_CONFIG, "", each.message) for each in broken)
+        settings, errors = _document(folder, TOKENIZER_CONFIG)
+        wrong = [*described_problems(settings)] if not errors else []
+        if (folder / TEMPLATE).is_file():  # the engine then continues without the file
+            settings = {} if errors or wrong else settings
+        elif errors or wrong:
+            yield from (_token(TOKENIZER_CONFIG, "", each.message) for each in errors)
             yield from (_token(TOKENIZER_CONFIG, *each) for each in wrong)
             return
     generation = _generation(folder, config)
     if name in AS_MULTIMODAL and (folder / GENERATION_CONFIG).is_file():
-        _, broken = _document(folder, GENERATION_CONFIG)
-        yield from (_token(GENERATION_CONFIG, "", each.message) for each in broken)
+        _, errors = _document(folder, GENERATION_CONFIG)
+        yield from (_token(GENERATION_CONFIG, "", each.message) for each in errors)
     if (folder / PROCESSOR_CONFIG).is_file():
-        processor, broken = _document(folder, PROCESSOR_CONFIG)
-        wrong = [*PROCESSOR.problems(processor, "")] if not broken else [("", broken[0].message)]
+        processor, errors = _document(folder, PROCESSOR_CONFIG)
+        wrong = [*PROCESSOR.problems(processor, "")] if not errors else [("", errors[0].message)]
         yield from (_token(PROCESSOR_CONFIG, *each) for each in wrong)
-    if found:
+    if faults:
         return
     wrong = [*vocabulary_problems(document)]
     yield from (_token(TOKENIZER, *each) for each in wrong)
     if not wrong:
-        for field, message in end_problems(described, generation, document):
+        for field, message in end_problems(settings, generation, document):
             yield _token(TOKENIZER_CONFIG if field == "eos_token" else GENERATION_CONFIG, field, message)
 
 
 def _generation(folder: Path, config: Any) -> dict[str, Any]:
-    """What generation_config.json states, or config.json if the other cannot be read."""
+    """Return what generation_config.json states, or config.json if the former cannot be read."""
     if (folder / GENERATION_CONFIG).is_file():
-        document, broken = _document(folder, GENERATION_CONFIG)
-        if not broken and not any(GENERATION.problems(document, "")):
+        document, errors = _document(folder, GENERATION_CONFIG)
+        if not errors and not any(GENERATION.problems(document, "")):
             return GENERATION.read(document)
     return {} if any(GENERATION.problems(config, "")) else GENERATION.read(config)
 

@@ -1,4 +1,4 @@
-"""Settings with whose numbers mistral.rs does not compute: it divides by them, or its logits are not numbers."""
+"""Settings that mistral.rs cannot compute with: it divides by them, or its logits become NaN."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Settings = Mapping[str, Any]
 Wrong = tuple[str, str]
 NAN = "with which the logits of mistral.rs are not numbers"
 MEMORY = 1 << 36
-"""Bytes of rotations, which mistral.rs computes for every position when it loads: more than a machine has."""
+"""Bytes of rotations, which mistral.rs computes for every position at load; more than a machine has."""
 SHORT = 8
-"""Positions with which mistral.rs takes some prompts, which must have fewer tokens."""
+"""Number of positions up to which some prompts fail; prompts must have fewer tokens."""
 UNSURE = -1e-4
-"""Below it, whether a mean square plus epsilon has a root depends on the values."""
+"""Epsilon below which it depends on the values whether a mean square plus epsilon has a root."""
 COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 FACTORS = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 YARN_NEEDS = ("original_max_position_embeddings", "factor", "beta_fast", "beta_slow")
 
 
 def division_problems(settings: Settings) -> Iterator[Wrong]:
-    """What mistral.rs divides by, or counts layers with, before it reads a tensor."""
+    """Yield settings of 0 by which mistral.rs divides, or counts layers, before it reads a tensor."""
     for name in (
         "num_hidden_layers",
         "num_attention_heads",
@@ -38,7 +38,7 @@ def division_problems(settings: Settings) -> Iterator[Wrong]:
 
 
 def number_problems(name: str, settings: Settings) -> Iterator[Wrong]:
-    """What ends the computation of a model whose tensors have the shapes that mistral.rs expects."""
+    """Yield settings that break the computation of a model whose tensors have the expected shapes."""
     heads, groups = settings["num_attention_heads"], settings.get("num_key_value_heads")
     if groups and heads % groups:
         yield "num_key_value_heads", f"is {groups}, by which {heads} heads cannot be divided"
@@ -68,7 +68,7 @@ def _has_window(name: str, settings: Settings) -> bool:
 
 
 def unsure(settings: Settings) -> str:
-    """A setting whose effect depends on the values of the tensors, or on the prompt."""
+    """Return a message about a setting whose effect depends on the tensors' values or on the prompt."""
     for name in ("rms_norm_eps", "norm_eps", "norm_epsilon"):
         if settings.get(name) is not None and settings[name] < UNSURE:
             return f"{name} is {settings[name]}: whether mistral.rs computes numbers with it depends on the tensors"
@@ -93,8 +93,8 @@ def _rope_problems(name: str, settings: Settings) -> Iterator[Wrong]:
     if not 0 < rotated <= head:
         where = "head_dim" if share is None else "partial_rotary_factor"
         yield where, f"lets mistral.rs rotate {rotated} rows of heads that have {head}"
-    own = settings.get("rope_local_base_freq")
-    for where, base in (("rope_theta", _base(settings)), ("rope_local_base_freq", own)):
+    local_base = settings.get("rope_local_base_freq")
+    for where, base in (("rope_theta", _base(settings)), ("rope_local_base_freq", local_base)):
         if base is not None and base <= 0 and rotated > 2:
             yield where, f"is {base}, {NAN}"
     parameters = settings.get("rope_parameters") or {}
@@ -121,8 +121,8 @@ def _scaling_problems(name: str, settings: Settings, scaling: Settings, rotated:
 
 def _base(settings: Settings) -> float | None:
     parameters = settings.get("rope_parameters")
-    stated = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
-    return settings.get("rope_theta") if stated is None else stated
+    theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
+    return settings.get("rope_theta") if theta is None else theta
 
 
 def _factor_problems(settings: Settings, scaling: Settings, count: int) -> Iterator[Wrong]:
@@ -131,13 +131,13 @@ def _factor_problems(settings: Settings, scaling: Settings, count: int) -> Itera
             yield f"rope_scaling.{name}", f"has {len(scaling[name])} factors, and mistral.rs reads {count}"
         elif 0 in scaling[name][:count]:
             yield f"rope_scaling.{name}", f"has a factor of 0, {NAN}"
-    before = settings["original_max_position_embeddings"]
-    if settings["max_position_embeddings"] <= before:
+    original_length = settings["original_max_position_embeddings"]
+    if settings["max_position_embeddings"] <= original_length:
         return
     if scaling["type"] in ("linear", "dynamic"):
         yield "rope_scaling.type", f"is {scaling['type']}, which mistral.rs does not compute for Phi 3"
-    elif before <= 1:
-        yield "original_max_position_embeddings", f"is {before}, {NAN}"
+    elif original_length <= 1:
+        yield "original_max_position_embeddings", f"is {original_length}, {NAN}"
 
 
 def _expert_problems(settings: Settings) -> Iterator[Wrong]:

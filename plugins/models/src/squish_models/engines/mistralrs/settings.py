@@ -1,4 +1,4 @@
-"""Settings that each class of mistral.rs reads from config.json: types, which are required, and defaults."""
+"""Settings that each class of mistral.rs reads from config.json, with their types and defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_activation(value: Any) -> bool:
     return isinstance(value, str) and value in ACTIVATIONS
 
 
-"""Without "swiglu", which it reads and cannot compute: it halves what the next matrix expects."""
+"""Without "swiglu", which mistral.rs reads and cannot compute: it halves what the next matrix expects."""
 ACTIVATION = Scalar("an activation that it has", _is_activation)
 QUANTIZED = Struct(
     {
@@ -35,7 +35,7 @@ QUANTIZED = Struct(
     }
 )
 GROUPED = (None, "gptq", "awq", "afq")
-"""Methods for which a number of bits and a size of groups are required."""
+"""Methods that require a number of bits and a group size."""
 BASE: dict[str, Kind] = {
     **dict.fromkeys(
         ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -240,13 +240,13 @@ CLASSES: dict[str, Struct] = {
         UNTIED,
     ),
 }  # fmt: skip
-"""Class of a model -> what it reads."""
+"""Class -> settings that it reads."""
 OTHER_CLASSES = frozenset((
     "GemmaForCausalLM", "PhiForCausalLM", "PhiMoEForCausalLM", "Glm4MoeLiteForCausalLM", "Glm4MoeForCausalLM",
     "SmolLM3ForCausalLM", "GraniteMoeHybridForCausalLM", "HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM",
     "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Lfm2MoeForCausalLM",
 ))  # fmt: skip
-"""Classes that mistral.rs has as text models, and these tables do not describe."""
+"""Text classes of mistral.rs that these tables do not describe."""
 MULTIMODAL = frozenset((
     "Phi3VForCausalLM", "Idefics2ForConditionalGeneration", "LlavaNextForConditionalGeneration",
     "LlavaForConditionalGeneration", "Lfm2VlForConditionalGeneration", "MllamaForConditionalGeneration",
@@ -259,13 +259,13 @@ MULTIMODAL = frozenset((
 ))  # fmt: skip
 """Classes with another modality, which these tables do not describe; Qwen 2 VL is refused as a text model."""
 AS_MULTIMODAL = ("Gemma3ForCausalLM",)
-"""Text models that it loads as multimodal ones."""
+"""Text models that mistral.rs loads as multimodal ones."""
 
 
 def quantization_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is missing from a quantization_config whose types are right."""
-    declared = config.get("quantization_config")
-    if declared is not None and declared.get("quant_method") in GROUPED:
+    """Yield what is missing from a quantization_config whose types are right."""
+    quantization = config.get("quantization_config")
+    if quantization is not None and quantization.get("quant_method") in GROUPED:
         for name in ("bits", "group_size"):
-            if declared.get(name) is None:
+            if quantization.get(name) is None:
                 yield f"quantization_config.{name}", "is missing"

@@ -1,4 +1,4 @@
-"""How a quantization_config of Hugging Face or MLX changes what mistral.rs reads, on a CPU."""
+"""How a quantization_config of Hugging Face or MLX changes what mistral.rs reads on a CPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MERGED = ("Glm4ForCausalLM",)
 
 
 def _method(settings: Settings) -> str:
-    declared: Mapping[str, Any] | None = settings["quantization_config"]
-    return "" if declared is None else declared.get("quant_method") or "afq"
+    quantization: Mapping[str, Any] | None = settings["quantization_config"]
+    return "" if quantization is None else quantization.get("quant_method") or "afq"
 
 
 def read_needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
-    """Every tensor that is read, as it must be stored."""
+    """Yield every tensor that is read, as it must be stored."""
     method = _method(settings)
     for need in needs(name, settings, stored):
         if need.is_coded and method == "afq":
@@ -35,22 +35,22 @@ def read_needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
 
 
 def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
-    """Codes, scales and biases of AFQ, as MLX stores them."""
-    declared = settings["quantization_config"]
+    """Yield codes, scales and biases of AFQ as MLX stores them."""
+    quantization = settings["quantization_config"]
     prefix = need.name.removesuffix("weight")
     *rows, columns = need.shape
-    yield evolve(need, shape=(*rows, columns * declared["bits"] // 32), dtypes=("u32",))
+    yield evolve(need, shape=(*rows, columns * quantization["bits"] // 32), dtypes=("u32",))
     for part in ("scales", "biases"):
-        yield Need(prefix + part, (*rows, columns // (declared["group_size"] or 1)), dtypes=CONVERTED)
+        yield Need(prefix + part, (*rows, columns // (quantization["group_size"] or 1)), dtypes=CONVERTED)
 
 
 def method_problems(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
-    """Codes that mistral.rs does not run on a CPU."""
+    """Yield codes that mistral.rs does not run on a CPU."""
     stored = {each: spec.shape for each, spec in tensors.items()}
-    method, declared = _method(settings), settings["quantization_config"]
+    method, quantization = _method(settings), settings["quantization_config"]
     if method == "afq":
-        if declared["bits"] not in BITS or declared["group_size"] not in GROUPS:
-            yield _declared(f"is AFQ with {declared['bits']} bits in groups of {declared['group_size']}")
+        if quantization["bits"] not in BITS or quantization["group_size"] not in GROUPS:
+            yield _declared(f"is AFQ with {quantization['bits']} bits in groups of {quantization['group_size']}")
         if name in MERGED or any(need.is_coded and _is_expert(need.name) for need in needs(name, settings, stored)):
             yield _declared("is AFQ, which mistral.rs does not run for this model on a CPU")
     elif method in ("gptq", "awq"):
@@ -67,7 +67,7 @@ def _is_expert(name: str) -> bool:
 
 
 def unknown_method(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> str:
-    """Why it is not known whether mistral.rs runs the codes."""
+    """Return why it is unknown whether mistral.rs runs the codes; "" if it is known."""
     method = _method(settings)
     if method == "bitsandbytes":
         return "quantization_config.quant_method is bitsandbytes, which squish-models' tables do not describe"
@@ -83,7 +83,7 @@ def unknown_method(name: str, settings: Settings, tensors: Mapping[str, TensorSp
 
 
 def _scales(shape: tuple[int, ...], block: list[int] | None) -> tuple[int, ...]:
-    """The shape of the scales of FP8 codes: one, or one a block."""
+    """Return the shape of the scales of FP8 codes: one, or one per block."""
     if block is None or 0 in block:
         return ()
     return tuple(-(-size // each) for size, each in zip(shape, block))

@@ -1,4 +1,4 @@
-"""Tensors that each class of mistral.rs reads, with their shapes, from the settings that it has read."""
+"""Tensors that each class of mistral.rs reads, with the shapes that follow from its settings."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Settings = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 FLOATS = ("f32", "f16", "bf16")
 CONVERTED = (*FLOATS, "f64", "i64", "i32", "i16", "u32", "u8", "f8_e4m3")
-"""Types that it converts where it converts at all: its tables, and the embeddings that it looks up."""
+"""Types that mistral.rs converts if it converts at all: those of tables, and of embeddings that it looks up."""
 EMBEDDINGS = "model.embed_tokens.weight"
 BLOCK = 32
-"""Values of a block of MXFP4."""
+"""Values per MXFP4 block."""
 EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
-"""Names of the three matrices of an expert that is stored by itself."""
+"""Names of the three matrices of an expert that is stored separately."""
 
 
 @frozen
 class Need:
     """A tensor that is read.
 
-    `may_miss`: mistral.rs computes without it. `is_coded`: the quantization_config says how it is stored. `dtypes`:
-    types of which it may be.
+    `may_miss`: mistral.rs computes without it. `is_coded`: the quantization_config determines how it is stored.
+    `dtypes`: the types that it may have.
     """
 
     name: str
@@ -35,27 +35,27 @@ class Need:
 
 
 def head_size(settings: Settings) -> int:
-    """The size of a head."""
-    own = settings.get("head_dim")
-    return int(own if own is not None else settings["hidden_size"] // settings["num_attention_heads"])
+    """Return the size of a head."""
+    head_dim = settings.get("head_dim")
+    return int(head_dim if head_dim is not None else settings["hidden_size"] // settings["num_attention_heads"])
 
 
 def _linear(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[Need]:
-    """A matrix, and its bias, which mistral.rs leaves out where it is missing."""
+    """Yield a matrix and its bias; mistral.rs computes without a missing bias."""
     yield Need(f"{name}.weight", (rows, columns), is_coded=True)
     if bias:
         yield Need(f"{name}.bias", (rows,), may_miss=True)
 
 
 def _whole(name: str, rows: int, columns: int, bias: bool) -> Iterator[Need]:
-    """A matrix, and a bias without which mistral.rs does not load."""
+    """Yield a matrix and a required bias."""
     yield Need(f"{name}.weight", (rows, columns), is_coded=True)
     if bias:
         yield Need(f"{name}.bias", (rows,))
 
 
 def _floats(needs: Iterator[Need]) -> Iterator[Need]:
-    """Tensors that are floats, whatever the quantization_config says."""
+    """Yield tensors as floats, whatever the quantization_config says."""
     for need in needs:
         yield evolve(need, is_coded=False)
 
@@ -83,13 +83,15 @@ def _gated(prefix: str, hidden: int, inner: int) -> Iterator[Need]:
 
 
 def _experts(prefix: str, count: int, hidden: int, inner: int, stored: Shapes) -> Iterator[Need]:
-    """Experts one by one under either kind of names, or two tensors with all of them in either orientation."""
+    """Yield experts one by one under either set of names, or two tensors with all of them in either orientation."""
     names = next((each for each in EXPERT_NAMES if f"{prefix}0.{each[0]}.weight" in stored), EXPERT_NAMES[0])
     if f"{prefix}gate_up_proj" in stored and f"{prefix}0.{names[0]}.weight" not in stored:
-        turned = stored[f"{prefix}gate_up_proj"] == (count, hidden, 2 * inner)
-        both, back = ((hidden, 2 * inner), (inner, hidden)) if turned else ((2 * inner, hidden), (hidden, inner))
-        yield Need(f"{prefix}gate_up_proj", (count, *both), is_coded=True)
-        yield Need(f"{prefix}down_proj", (count, *back), is_coded=True)
+        is_transposed = stored[f"{prefix}gate_up_proj"] == (count, hidden, 2 * inner)
+        gate_up, down = (
+            ((hidden, 2 * inner), (inner, hidden)) if is_transposed else ((2 * inner, hidden), (hidden, inner))
+        )
+        yield Need(f"{prefix}gate_up_proj", (count, *gate_up), is_coded=True)
+        yield Need(f"{prefix}down_proj", (count, *down), is_coded=True)
         return
     for number in range(count):
         for name, shape in zip(names, ((inner, hidden), (inner, hidden), (hidden, inner))):
@@ -97,7 +99,7 @@ def _experts(prefix: str, count: int, hidden: int, inner: int, stored: Shapes) -
 
 
 def _plain(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
-    """A layer of Llama, Mistral or Qwen 2."""
+    """Yield a layer of Llama, Mistral or Qwen 2."""
     yield from _attention(prefix, settings, head_size(settings))
     yield from _gated(f"{prefix}mlp.", settings["hidden_size"], settings["intermediate_size"])
     yield from _norms(prefix, settings["hidden_size"], "input_layernorm", "post_attention_layernorm")
@@ -185,7 +187,7 @@ def _glm4(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterat
 
 
 def _gpt_oss(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
-    """Experts are MXFP4 codes, or three tensors with names that no checkpoint of Hugging Face has."""
+    """Yield a layer of gpt-oss: experts are MXFP4 codes, or three tensors that no Hugging Face checkpoint has."""
     hidden, inner, count = (settings[name] for name in ("hidden_size", "intermediate_size", "num_local_experts"))
     bias, experts = settings["attention_bias"], f"{prefix}mlp.experts."
     yield from _floats(_attention(prefix, settings, head_size(settings), bias=bias, out=bias))
@@ -208,21 +210,21 @@ def _gpt_oss(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Ite
 
 def _deepseek(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
     hidden, heads = settings["hidden_size"], settings["num_attention_heads"]
-    plain, rotated, rank = (settings[name] for name in ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank"))
+    unrotated, rotated, rank = (settings[name] for name in ("qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank"))
     attention, bias, inner = f"{prefix}self_attn.", settings["attention_bias"], settings["q_lora_rank"]
     if inner is None:
-        yield from _linear(f"{attention}q_proj", heads * (plain + rotated), hidden)
+        yield from _linear(f"{attention}q_proj", heads * (unrotated + rotated), hidden)
     else:
         yield from _whole(f"{attention}q_a_proj", inner, hidden, bias)
         yield from _norms(attention, inner, "q_a_layernorm")
-        yield from _linear(f"{attention}q_b_proj", heads * (plain + rotated), inner)
+        yield from _linear(f"{attention}q_b_proj", heads * (unrotated + rotated), inner)
     yield from _whole(f"{attention}kv_a_proj_with_mqa", rank + rotated, hidden, bias)
     yield from _norms(attention, rank, "kv_a_layernorm")
     if all(f"{attention}{name}_b_proj.weight" in stored for name in "kv"):
-        yield from _linear(f"{attention}k_b_proj", heads * rank, plain)
+        yield from _linear(f"{attention}k_b_proj", heads * rank, unrotated)
         yield from _linear(f"{attention}v_b_proj", heads * settings["v_head_dim"], rank)
     else:
-        yield from _linear(f"{attention}kv_b_proj", heads * (plain + settings["v_head_dim"]), rank)
+        yield from _linear(f"{attention}kv_b_proj", heads * (unrotated + settings["v_head_dim"]), rank)
     yield from _linear(f"{attention}o_proj", hidden, heads * settings["v_head_dim"], bias)
     yield from _norms(prefix, hidden, "input_layernorm", "post_attention_layernorm")
     if has_experts(settings, layer):
@@ -232,9 +234,9 @@ def _deepseek(settings: Settings, prefix: str, layer: int, stored: Shapes) -> It
 
 
 def has_experts(settings: Settings, layer: int) -> bool:
-    """Whether a layer of DeepSeek has experts."""
-    is_late = layer >= settings["first_k_dense_replace"] and _divides(settings["moe_layer_freq"], layer)
-    return settings["n_routed_experts"] is not None and is_late
+    """Return whether a layer of DeepSeek has experts."""
+    is_sparse = layer >= settings["first_k_dense_replace"] and _divides(settings["moe_layer_freq"], layer)
+    return settings["n_routed_experts"] is not None and is_sparse
 
 
 def _deepseek_experts(settings: Settings, prefix: str, stored: Shapes) -> Iterator[Need]:
@@ -248,8 +250,8 @@ def _deepseek_experts(settings: Settings, prefix: str, stored: Shapes) -> Iterat
 
 
 def _lfm2(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
-    hidden, kinds, attending = (settings[name] for name in ("hidden_size", "layer_types", "full_attn_idxs"))
-    if kinds[layer] == "conv" if kinds else attending is not None and layer not in attending:
+    hidden, kinds, attention_layers = (settings[name] for name in ("hidden_size", "layer_types", "full_attn_idxs"))
+    if kinds[layer] == "conv" if kinds else attention_layers is not None and layer not in attention_layers:
         bias, width = settings["conv_bias"], settings["conv_L_cache"]
         yield from _whole(f"{prefix}conv.in_proj", 3 * hidden, hidden, bias)
         yield from _whole(f"{prefix}conv.out_proj", hidden, hidden, bias)
@@ -269,7 +271,7 @@ def _lfm2(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterat
 
 
 def lfm_inner(settings: Settings) -> int:
-    """The inner size of LFM 2's feed-forward layers."""
+    """Return the inner size of LFM 2's feed-forward layers."""
     inner = settings["block_ff_dim"]
     size = int(settings["intermediate_size"] if inner is None else inner)
     if settings["block_auto_adjust_ff_dim"]:
@@ -297,21 +299,21 @@ LAYERS: dict[str, Layer] = {
 """Class -> the tensors of a layer."""
 FACTORS = "model.rope_freqs.weight"
 NORMS = {"Lfm2ForCausalLM": "embedding_norm"}
-"""Class -> the norm behind the last layer, if its name is not "norm"."""
+"""Class -> the norm after the last layer, if its name is not "norm"."""
 
 
 FLOAT_HEAD = ("Phi3ForCausalLM", "GptOssForCausalLM")
-"""Classes whose head is floats, whatever the quantization_config says."""
+"""Classes whose head consists of floats, whatever the quantization_config says."""
 
 
 def is_tied(settings: Settings) -> bool:
-    """Whether the embeddings are the head, too."""
-    own = settings.get("tie_embedding")
-    return bool(settings["tie_word_embeddings"] if own is None else own)
+    """Return whether the embeddings serve as the head, too."""
+    tied = settings.get("tie_embedding")
+    return bool(settings["tie_word_embeddings"] if tied is None else tied)
 
 
 def needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
-    """Every tensor that a class reads."""
+    """Yield every tensor that a class reads."""
     hidden, rows = settings["hidden_size"], settings["vocab_size"]
     if name == "LlamaForCausalLM":
         yield Need(FACTORS, (head_size(settings) // 2,), may_miss=True, dtypes=CONVERTED)

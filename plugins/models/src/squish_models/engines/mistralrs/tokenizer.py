@@ -1,4 +1,4 @@
-"""Files of a tokenizer, as mistral.rs reads them: each field that it knows has one type."""
+"""Tokenizer files as mistral.rs reads them: each field that it knows has one type."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ LISTED = Struct({"id": SIZE, "content": TEXT})
 
 
 def config_problems(document: Any) -> Iterator[Wrong]:
-    """What keeps a tokenizer_config.json from being read."""
+    """Yield what keeps mistral.rs from reading a tokenizer_config.json."""
     yield from Struct(CONFIG).problems(document, "")
 
 
 def vocabulary_problems(document: Any) -> Iterator[Wrong]:
-    """What keeps a tokenizer.json from being read."""
+    """Yield what keeps mistral.rs from reading a tokenizer.json."""
     if not isinstance(document, Mapping):
         yield "", "is not an object"
         return
     model = document.get("model")
     if isinstance(model, Mapping) and isinstance(model.get("vocab"), Mapping):
         yield from ListOf(LISTED).problems(document.get("added_tokens"), "added_tokens")
-    spare = next((name for name in document if name not in MEMBERS), None)
-    if spare is not None:
-        yield spare[:40], "is a member that the package tokenizers does not read"
+    unknown = next((name for name in document if name not in MEMBERS), None)
+    if unknown is not None:
+        yield unknown[:40], "is a member that the package tokenizers does not read"
     wrong = [*tokenizer_json_problems(document, is_rebuilt=False)]
     yield from wrong
     if not wrong and not _is_of_bytes(document.get("decoder")):
@@ -87,19 +87,19 @@ def _is_of_bytes(decoder: Any) -> bool:
 
 
 def words(document: Mapping[str, Any]) -> dict[str, int]:
-    """Every token of a tokenizer.json, with its id."""
+    """Return every token of a tokenizer.json with its id."""
     vocabulary = document["model"].get("vocab")
     if isinstance(vocabulary, list):
-        found = {str(entry[0]): number for number, entry in enumerate(vocabulary) if entry}
+        ids = {str(entry[0]): number for number, entry in enumerate(vocabulary) if entry}
     else:
-        found = dict(vocabulary or {})
+        ids = dict(vocabulary or {})
     for token in document.get("added_tokens") or ():
-        found.setdefault(token["content"], token["id"])
-    return found
+        ids.setdefault(token["content"], token["id"])
+    return ids
 
 
 def spoken(token: str, decoder: Mapping[str, Any]) -> str | None:
-    """What a decoder makes of one token; None if it has a step that is not known here."""
+    """Return the text that a decoder makes of one token; None if one of its steps is unknown here."""
     steps = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
     for step in steps:
         kind, content = step.get("type"), step.get("content", "")
@@ -112,17 +112,17 @@ def spoken(token: str, decoder: Mapping[str, Any]) -> str | None:
         elif kind == "Replace" and isinstance(pattern, Mapping) and "String" in pattern:
             token = token.replace(pattern["String"], content)
         elif kind == "Strip":
-            ahead = len(token) - len(token.lstrip(content))
-            token = token[min(ahead, step.get("start", 0)) :]
-            behind = len(token) - len(token.rstrip(content))
-            token = token[: len(token) - min(behind, step.get("stop", 0))]
+            leading = len(token) - len(token.lstrip(content))
+            token = token[min(leading, step.get("start", 0)) :]
+            trailing = len(token) - len(token.rstrip(content))
+            token = token[: len(token) - min(trailing, step.get("stop", 0))]
         elif kind != "Fuse":
             return None
     return token
 
 
 def _bytes_of(token: str) -> bytes:
-    """The bytes for which the characters of a byte-level token stand."""
+    """Return the bytes that the characters of a byte-level token stand for."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     codes = {**{chr(byte): byte for byte in printable}, **{chr(256 + place): byte for place, byte in enumerate(others)}}
@@ -132,10 +132,10 @@ def _bytes_of(token: str) -> bytes:
 
 
 def end_problems(config: Mapping[str, Any], generation: Mapping[str, Any], document: Any) -> Iterator[Wrong]:
-    """Tokens that end a text and that the tokenizer does not have, with which mistral.rs ends."""
+    """Yield end tokens that the tokenizer does not have, with which mistral.rs aborts."""
     vocabulary = words(document)
-    stated = config.get("eos_token")
-    text = stated.get("content") if isinstance(stated, Mapping) else stated
+    end_token = config.get("eos_token")
+    text = end_token.get("content") if isinstance(end_token, Mapping) else end_token
     if text is not None and text not in vocabulary:
         yield "eos_token", f"is {str(text)[:40]!r}, which the tokenizer does not have"
     names = {number: token for token, number in vocabulary.items()}

@@ -14,28 +14,28 @@ from squish_core.api import LimitError
 
 MOST = (1 << 64) - 1
 MOST_BYTES, MOST_VALUES = 64 << 20, 4 << 20
-"""Bytes and values of a file up to which it is read, as squish_core reads those of a model."""
+"""Limits of the bytes and values of a file, the same as squish_core has for a model's files."""
 Wrong = tuple[str, str]
 """The path of a member, and what is wrong with it."""
 
 
 class Members(dict[str, Any]):
-    """The members of an object, and which of their names are there twice."""
+    """The members of an object, and the names that occur twice."""
 
     twice: frozenset[str] = frozenset()
 
 
 class Kind(Protocol):
-    """A type of a value."""
+    """A type of a JSON value."""
 
     def problems(self, value: Any, where: str) -> Iterator[Wrong]:
-        """What keeps the value from being read."""
+        """Yield what keeps the value from being read."""
 
 
 def read_json(path: Path) -> Any:
-    """A JSON document with `Members` for objects; raises ValueError for what serde does not read.
+    """Return a JSON document with `Members` for objects; raise ValueError for what serde does not read.
 
-    LimitError for a file that would take too much memory, of which nothing is known then.
+    Raise LimitError for a file that would need too much memory, which leaves its content unknown.
     """
     with open(path, "rb") as file:
         data = file.read(MOST_BYTES + 1)
@@ -44,7 +44,7 @@ def read_json(path: Path) -> Any:
         if count > most:
             raise LimitError(f"has too many {unit}", part=path.name, expected=f"at most {most}", code=code)
     document = json.loads(data.decode(), object_pairs_hook=_members, parse_constant=_refuse, parse_float=_finite)
-    json.dumps(document, ensure_ascii=False).encode()  # refuses half of a surrogate pair, as serde does
+    json.dumps(document, ensure_ascii=False).encode()  # refuses lone surrogates, as serde does
     return document
 
 
@@ -122,7 +122,7 @@ class MapOf:
 
 @frozen
 class Either:
-    """The first of several types that the value has."""
+    """A value of one of several types."""
 
     kinds: tuple[Kind, ...]
     expected: str
@@ -134,7 +134,7 @@ class Either:
 
 @frozen
 class Struct:
-    """An object: the type of each member that is read, and the default of those that may be missing."""
+    """An object: the types of the members that are read, and the defaults of those that may be missing."""
 
     fields: Mapping[str, Kind]
     defaults: Mapping[str, Any] = field(factory=dict)
@@ -156,16 +156,16 @@ class Struct:
                 yield start + name, "is missing"
 
     def _others(self, name: str) -> list[str]:
-        return [alias for alias, meant in self.aliases.items() if meant == name]
+        return [alias for alias, target in self.aliases.items() if target == name]
 
     def read(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The members without a problem, with the defaults of those that are missing."""
+        """Return the members that are read, with defaults for missing ones."""
         members = {self.aliases.get(name, name): each for name, each in value.items()}
         return {name: members.get(name, self.defaults.get(name)) for name in self.fields}
 
 
 def choice(*names: str) -> Scalar:
-    """One of several names."""
+    """Return the type of a string that is one of several names."""
     return Scalar(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
