@@ -339,7 +339,7 @@ def _refuse() -> NoReturn:
     raise UsageError("the layout of this format depends on the stored bytes", code=ErrorCode.IMAGE, hint=HINT)
 
 
-HINT = "Write the target with convert; only a target whose other bytes do not depend on tensors has an image before."
+HINT = "Write it with convert."
 
 
 def _nbytes(extent: bytes | bytearray | PartExtent | OpenExtent) -> int:

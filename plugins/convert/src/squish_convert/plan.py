@@ -250,7 +250,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     if image is None:
         what = f"a file that is compressed as a whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
-            f"{what} has no image before it is written: its bytes depend on those of the tensors",
+            f"{what} cannot be laid out before it is written: its bytes depend on those of the tensors",
             file=plan.target,
             code=ErrorCode.IMAGE,
             hint=HINT,

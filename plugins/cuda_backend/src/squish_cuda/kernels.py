@@ -310,18 +310,18 @@ def product(
                 group = few + half * w.FIRST
                 s = scales(w, row, run, group, inside)
                 if w.OFFSET > 0 or w.ZERO != 0:
-                    around = tl.load(x.sums + (start_of_x + run) * w.SUB + group * w.SUB // 8, mask=inside, other=0.0)
+                    sum_of_x = tl.load(x.sums + (start_of_x + run) * w.SUB + group * w.SUB // 8, mask=inside, other=0.0)
                     if LANES > 1:  # each sum is there as often as lanes share it
-                        around = around * (w.SUB / 8)
-                    rest -= around * w.ZERO * s
+                        sum_of_x = sum_of_x * (w.SUB / 8)
+                    rest -= sum_of_x * w.ZERO * s
                     if w.OFFSET > 0:
                         o = offsets(w, row, run, group, inside) / w.UNIT
                         if w.OFFSET == 1:
-                            rest -= around * o * s
+                            rest -= sum_of_x * o * s
                         elif w.OFFSET == 2:
-                            rest += around * o
+                            rest += sum_of_x * o
                         else:
-                            rest -= around * o
+                            rest -= sum_of_x * o
             if LEVELS == 0:
                 some = tl.zeros((M, BN, BR, w.FIRST), tl.float32)
                 for byte in tl.static_range(4):

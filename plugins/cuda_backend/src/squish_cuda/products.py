@@ -32,7 +32,7 @@ def linear(weight: Weight, x: Tensor, bias: Tensor | None = None, activations: s
 
 
 def levels_of(form: Form, activations: str) -> int:
-    """How x is prepared: in f32 for codes whose values are no integers."""
+    """Return how x is prepared: in f32 for codes whose values are not integers."""
     return LEVELS[activations] if form.has_integer_products else 0
 
 

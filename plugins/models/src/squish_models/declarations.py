@@ -79,23 +79,23 @@ class Place:
         details.setdefault("hint", GUIDE)
         return FormatError(message, file=str(self.path), part=place, code=ErrorCode.CONFIG, **details)
 
-    def known(self, name: str, names: Collection[str], what: str, key: str, table: str = "") -> None:
+    def check_name(self, name: str, names: Collection[str], what: str, key: str, table: str = "") -> None:
         """Raise FormatError for a name in the value of a key that is not one of these."""
         if name not in names:
             matches = get_close_matches(name, names, 3, 0.5)
             near = f"Close matches: {', '.join(matches)}." if matches else ""
             expected = None if near else ", ".join(sorted(names))
-            message = f"is no {what}" if name == key else f"has {name!r}, which is no {what}"
+            message = f"is not a {what}" if name == key else f"is {name!r}, which is not a {what}"
             raise self.error(message, key, table, expected=expected, hint=f"{near} {GUIDE}".strip())
 
-    def typed(self, value: Any, kind: Any, key: str, table: str = "") -> Any:
-        """A value of a type; of a list, every item is text. FormatError for another one."""
+    def check_type(self, value: Any, kind: Any, key: str, table: str = "") -> Any:
+        """Return a value of this type (a list of texts); FormatError for another one."""
         fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or type(value) is not bool)
         if not fits or (kind is list and not all(isinstance(each, str) for each in value)):
             expected = {str: "text", bool: "true or false", float: "a number", list: "a list of texts"}.get(
                 kind, "table"
             )
-            raise self.error("has a value of another type", key, table, expected=expected, found=repr(value)[:60])
+            raise self.error("has a value of the wrong type", key, table, expected=expected, found=repr(value)[:60])
         return value
 
     def name(self, value: Any, key: str, table: str = "") -> str:
@@ -149,8 +149,8 @@ def register_family(path: str | Path, registry: Registry | None = None) -> str:
     """
     chosen = default_registry() if registry is None else registry
     info, dist = read_family(Path(path)).info, os.path.abspath(path)
-    known = chosen.families.get(info.id)
-    if known is None or known.dist != dist:
+    entry = chosen.families.get(info.id)
+    if entry is None or entry.dist != dist:
         chosen.register(FilePlugin(info), dist=dist)
     return info.id
 
@@ -196,8 +196,8 @@ def _head(path: Path) -> tuple[Place, dict[str, Any]]:
     """The file's content, with its keys at the top level checked."""
     place, stated = _load(path)
     for key, value in stated.items():
-        place.known(key, (*TOP, *TABLES), "key or table", key)
-        place.typed(value, TOP.get(key, dict), key)
+        place.check_name(key, (*TOP, *TABLES), "key or table", key)
+        place.check_type(value, TOP.get(key, dict), key)
     for key in ("base", "model_type"):
         if key not in stated:
             raise place.error("is missing", key, expected="text, such as 'llama'")
@@ -247,7 +247,7 @@ def _load(path: Path) -> tuple[Place, dict[str, Any]]:
 def _base(place: Place, name: str) -> type[TextModel]:
     """The class of the family to start from."""
     families = {entry.id for entry in default_registry().families.values() if not entry.info.layouts}
-    place.known(name, families, "family to start from", "base")
+    place.check_name(name, families, "family to start from", "base")
     family = type(default_registry().implementation("family", name))
     if not issubclass(family, TextModel):
         raise place.error("is not a family of text models", "base", found=name)
@@ -285,7 +285,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
             place.name(name, key, table)
     for table, kind in (("prefixes", str), ("values", dict)):
         for key, value in stated.get(table, {}).items():
-            place.typed(value, kind, key, table)
+            place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
     sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.shape}
     kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
@@ -303,20 +303,20 @@ def _rows(
     for name, value in stated.items():
         place.name(name, name, "rows")
         if value is False:
-            place.known(name, rows, "row of the base", name, "rows")
+            place.check_name(name, rows, "row of the base", name, "rows")
             del rows[name]
             continue
-        change = {"gguf": value} if isinstance(value, str) else dict(place.typed(value, dict, name, "rows"))
+        change = {"gguf": value} if isinstance(value, str) else dict(place.check_type(value, dict, name, "rows"))
         for field in change:
-            place.known(field, (*ROW_FIELDS, "like"), "field of a row", name, "rows")
+            place.check_name(field, (*ROW_FIELDS, "like"), "field of a row", name, "rows")
         like = change.pop("like", name)
         if like != name:
-            place.known(like, {row.hf for row in base}, "row of the base", name, "rows")
+            place.check_name(like, {row.hf for row in base}, "row of the base", name, "rows")
         start = next((row for row in (*rows.values(), *base) if row.hf == like), None)
         if start is None and not {"gguf", "shape"} <= change.keys():
             raise place.error("is a new row", name, "rows", expected="gguf and shape, or like", found=", ".join(change))
         stated_shape = change.pop("shape", start.shape if start else ())
-        place.typed(
+        place.check_type(
             list(map(str, stated_shape)) if isinstance(stated_shape, (list, tuple)) else stated_shape,
             list,
             name,
@@ -324,13 +324,13 @@ def _rows(
         )
         shape = tuple(map(str, stated_shape))
         if change.get("kind"):
-            place.known(change["kind"], kinds, "kind of layers", name, "rows")
+            place.check_name(change["kind"], kinds, "kind of layers", name, "rows")
         for size in shape:
             if not size.isdigit():
-                place.known(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
+                place.check_name(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
         for field, item in change.items():
             kind = {"add": float, "permute": str, "tied_to": str}.get(field, type(getattr(_EXAMPLE, field)))
-            place.typed(item, kind, name, "rows")
+            place.check_type(item, kind, name, "rows")
         place.name(change.get("gguf", "_"), name, "rows")
         rows[name] = evolve(start or Row(name, change["gguf"], shape), hf=name, shape=shape, **change)
     return tuple(rows.values())
@@ -346,12 +346,12 @@ def _keys(place: Place, stated: Mapping[str, Any], base: Iterable[Key]) -> tuple
         for each in value if isinstance(value, list) else [value]:
             if each is False:
                 continue
-            fields = {"gguf": each} if isinstance(each, str) else dict(place.typed(each, dict, setting, "keys"))
+            fields = {"gguf": each} if isinstance(each, str) else dict(place.check_type(each, dict, setting, "keys"))
             for field, item in fields.items():
-                place.known(field, ("gguf", "type", "required"), "field of a key", setting, "keys")
-                place.typed(item, bool if field == "required" else str, setting, "keys")
+                place.check_name(field, ("gguf", "type", "required"), "field of a key", setting, "keys")
+                place.check_type(item, bool if field == "required" else str, setting, "keys")
             like = next((key for key in base if key.hf == setting or key.gguf == fields.get("gguf")), Key("", ""))
-            place.known(fields.get("type", like.type), KEY_TYPES, "type of a key", setting, "keys")
+            place.check_name(fields.get("type", like.type), KEY_TYPES, "type of a key", setting, "keys")
             own.append(evolve(like, hf=setting, **{"gguf": like.gguf, **fields}))
             place.name(own[-1].gguf, setting, "keys")
     taken = {key.gguf for key in own}
@@ -406,7 +406,9 @@ def _stacks(
     renamed = []
     for key, module in stated.items():
         if key != "stack":
-            place.known(place.typed(module, str, key, "mlx"), modules, "row", place.name(key, key, "mlx"), "mlx")
+            place.check_name(
+                place.check_type(module, str, key, "mlx"), modules, "row", place.name(key, key, "mlx"), "mlx"
+            )
             renamed.append(Rule(f"{LAYER}{key}.weight", f"{LAYER}{module}.weight"))
     if "stack" not in stated:
         return {**base.more, "mlx": (*base.more.get("mlx", ()), *renamed)}
