@@ -152,7 +152,12 @@ def failures(tests: Any, only: str | None = None) -> Iterator[str]:
             except pytest.skip.Exception:
                 continue
             except (AssertionError, SquishError, pytest.fail.Exception) as error:
-                yield f"{name}: {error}"
+                yield f"{name}: {without_folder(error, arguments)}"
+
+
+def without_folder(error: BaseException, arguments: dict[str, Any]) -> str:
+    """The text of an error without the temporary folder, whose name may have digits."""
+    return str(error).replace(str(arguments.get("tmp_path", "")), "")
 
 
 def calls(tests: Any, test: Any) -> Iterator[dict[str, Any]]:

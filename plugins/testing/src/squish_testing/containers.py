@@ -249,7 +249,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
             pytest.skip("no sample is written")
         file, target = self._rewritable(names[0]), tmp_path / "copy"
         index = evolve(file.index, meta={**file.index.meta, **TYPED_META})
-        with typed_errors_only(f"{names[0]}: writing metadata with stored types"):
+        with typed_errors_only(f"{names[0]}: writing {len(TYPED_META)} keys with stored types"):
             result = convert(File(file.source, index, self.registry), target, self.container)
         dropped = {item.name for item in result.dropped if item.kind == "metadata"}
         with self.open(target) as copy:
