@@ -33,7 +33,10 @@ class Lfm2(TextModel):
         Row("self_attn.out_proj", "attn_output", ("hidden_size", "q_rows"), kind=ATTENTION),
         Row("self_attn.q_layernorm", "attn_q_norm", ("head_dim",), kind=ATTENTION),
         Row("self_attn.k_layernorm", "attn_k_norm", ("head_dim",), kind=ATTENTION),
-        Row("conv.conv", "shortconv.conv", ("hidden_size", "one", "taps"), f32=True, squeeze=True, kind=CONVOLUTION),
+        Row(
+            "conv.conv", "shortconv.conv", ("hidden_size", "one", "taps"), gguf_shape=("hidden_size", "taps"), f32=True,
+            kind=CONVOLUTION,
+        ),
         Row("conv.in_proj", "shortconv.in_proj", ("in_rows", "hidden_size"), kind=CONVOLUTION),
         Row("conv.out_proj", "shortconv.out_proj", ("hidden_size", "hidden_size"), kind=CONVOLUTION),
         norm("ffn_norm", "ffn_norm"),
