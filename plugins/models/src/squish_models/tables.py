@@ -51,6 +51,14 @@ class Row:
         """The Hugging Face name."""
         return f"{'' if self.top else self.layer}{self.hf}{suffix}"
 
+    def sizes(self) -> Iterator[str]:
+        """The sizes that its shapes and its order of heads refer to."""
+        yield from (*self.shape, *self.gguf_shape)
+        if self.tile is not None:
+            parts = self.tile.parts
+            yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
+            yield from [self.tile.after] if self.tile.after else []
+
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
         yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
