@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from squish_convert.families import Add, Expression, Family, Interleave, Join, NegExp, Permute, Reshape, Stack, Tile, Transpose
+from squish_convert.families import (
+    Add,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    NegExp,
+    Permute,
+    Reshape,
+    Stack,
+    Tile,
+    Transpose,
+)
 from squish_models import squish_families
 
 import squish_core as squish

@@ -40,6 +40,8 @@ derived = ["gating_function"]
 post_attention_layernorm = "post_attention_norm"
 "mlp.shared.up_proj" = { gguf = "ffn_up_shexp", shape = ["shared_size", "hidden_size"], kind = "last" }
 "mlp.scale" = { gguf = "ffn_scale", shape = [1, "hidden_size"], add = 1, bias = true }
+"mlp.decay" = { gguf = "ffn_decay", shape = ["hidden_size", 1], neg_exp = true, gguf_shape = ["hidden_size"] }
+"mlp.groups" = { gguf = "ffn_groups", shape = ["shared_size"], tile = { groups = "num_key_value_heads", parts = ["head_dim", 1], after = "experts" } }
 
 [keys]
 num_experts = false
@@ -97,6 +99,14 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = ['hidden'] }\n", "line 4, [rows] mlp.up_proj", "no size"),
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = 'hidden_size' }\n", "line 4, [rows] mlp.up_proj", "another type"),
         (HEAD + "[rows]\n'mlp.up_proj' = { bias = 1 }\n", "line 4, [rows] mlp.up_proj", "another type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = 1 }\n", "line 4, [rows] mlp.up_proj", "another type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'experts' } }\n", "line 4, [rows] mlp.up_proj", "no order"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { heads = 2 } }\n", "line 4, [rows] mlp.up_proj", "no field of tile"),
+        (
+            HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'a', parts = 'layers' } }\n",
+            "line 4, [rows] mlp.up_proj", "no size",
+        ),
+        (HEAD + "[rows]\n'mlp.up_proj' = { gguf_shape = ['rows'] }\n", "line 4, [rows] mlp.up_proj", "no size"),
         (HEAD + "[rows]\n'mlp.up_proj' = { gguf = 'a/b' }\n", "line 4, [rows] mlp.up_proj", "is not a name"),
         (HEAD + "[rows]\n'mlp.up_proj' = { like = 'mlp.up' }\n", "line 4, [rows] mlp.up_proj", "no row of the base"),
         (HEAD + "[rows]\n'mlp.{x}' = 'ffn_up'\n", "line 4, [rows] mlp.{x}", "is not a name"),

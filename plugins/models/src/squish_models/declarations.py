@@ -19,7 +19,7 @@ from squish_convert.api import Rule, Stack, Tile
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from .config.keys import SIZES_LIST, Key
+from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
 from .declared import BEHIND, Declared, Layers, Pattern
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
@@ -29,7 +29,7 @@ LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST)
+KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,

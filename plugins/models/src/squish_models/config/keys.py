@@ -86,7 +86,11 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
         if value is None or (not key.required and (loaded.is_disabled(key.gguf) or _is_unstated(loaded, key))):
             continue
-        value = ([value] if isinstance(value, int) else value) if key.type in (SIZES_LIST, SWITCHES_LIST) else _single(value)
+        value = (
+            ([value] if isinstance(value, int) else value)
+            if key.type in (SIZES_LIST, SWITCHES_LIST)
+            else _single(value)
+        )
         _check(key, name, value)
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):

@@ -229,7 +229,7 @@ class Qwen35Moe(Qwen35):
 
 
 class Qwen3Next(DeltaNet):
-    """Qwen3-Next and Qwen3-Coder-Next: Hugging Face has the rows of each key head one after the other, as one matrix."""
+    """Qwen3-Next and Qwen3-Coder-Next: in Hugging Face, the rows of each key head follow each other in one matrix."""
 
     model_type, architecture, class_name = "qwen3_next", "qwen3next", "Qwen3NextForCausalLM"
     rows = _rows((_delta("in_proj_ba", "ssm_ba", "gate_rows", "hidden_size"),), MOE, None, None)

@@ -34,7 +34,11 @@ class Lfm2(TextModel):
         Row("self_attn.q_layernorm", "attn_q_norm", ("head_dim",), kind=ATTENTION),
         Row("self_attn.k_layernorm", "attn_k_norm", ("head_dim",), kind=ATTENTION),
         Row(
-            "conv.conv", "shortconv.conv", ("hidden_size", "one", "taps"), gguf_shape=("hidden_size", "taps"), f32=True,
+            "conv.conv",
+            "shortconv.conv",
+            ("hidden_size", "one", "taps"),
+            gguf_shape=("hidden_size", "taps"),
+            f32=True,
             kind=CONVOLUTION,
         ),
         Row("conv.in_proj", "shortconv.in_proj", ("in_rows", "hidden_size"), kind=CONVOLUTION),
