@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,6 @@ def test_settings_that_contradict_themselves_or_the_tensors_are_refused(
     source = write_model(tmp_path / "m", family, config, files=TOKENIZER)
     _, other = config_of("Qwen3.5-4B", **settings)
     squish.convert(source, tmp_path / "n", "hf", rename="keep")
-    import json
-
     (tmp_path / "n" / "config.json").write_text(json.dumps(other))
     with pytest.raises(SquishError) as caught:
         squish.convert(tmp_path / "n", tmp_path / "m.gguf")
@@ -174,5 +173,5 @@ def test_rows_of_experts_one_by_one_that_become_codes_are_refused_by_mlx(tmp_pat
     source = write_model(tmp_path / "m", family, config, files=TOKENIZER)
     squish.convert(source, tmp_path / "floats", "mlx")
     with pytest.raises(SquishError) as caught:
-        squish.convert(source, tmp_path / "codes", "mlx", encode={"*mlp.experts*": "int4:group_size=32"})
+        squish.convert(source, tmp_path / "codes", "mlx", encode={"*experts.*.gate_proj*": "int4:group_size=32"})
     assert caught.value.code == "engine"

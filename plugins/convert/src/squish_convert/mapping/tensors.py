@@ -399,10 +399,14 @@ def negative_exp(values: np.ndarray) -> np.ndarray:
 
 
 def log_of_negative(values: np.ndarray) -> np.ndarray:
-    """Logarithms of the negative values, rounded once."""
+    """Logarithms of the negative values; those of bf16 or f16, where they have the same exponential."""
     import numpy as np
 
-    return np.log(-values.astype(np.float64)).astype(np.float32)
+    logarithms = np.log(-values.astype(np.float64)).astype(np.float32)
+    for dtype in ("f16", "bf16"):
+        rounded = dtypes.cast(logarithms, dtype).astype(np.float32)
+        logarithms = np.where(negative_exp(rounded) == values, rounded, logarithms)
+    return logarithms
 
 
 def change_values(

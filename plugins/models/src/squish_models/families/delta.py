@@ -201,6 +201,7 @@ class Qwen35(DeltaNet, Qwen2VL):
     rows = _rows(GATES, gated_mlp(), TILED, AFTER_KEYS)
     more: ClassVar = {}
     keys: ClassVar[Sequence[Key]] = (*Qwen2VL.keys, *STATES)
+    fixed: ClassVar = {**DeltaNet.fixed, "attn_output_gate": True}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -216,7 +217,7 @@ class Qwen35Moe(Qwen35):
     rows = _rows(GATES, MOE, TILED, AFTER_KEYS)
     more: ClassVar = STACKED
     keys: ClassVar[Sequence[Key]] = (*Qwen35.keys, *EXPERTS)
-    fixed: ClassVar = {**DeltaNet.fixed, "norm_topk_prob": True}
+    fixed: ClassVar = {**Qwen35.fixed, "norm_topk_prob": True}
     unstated: ClassVar = {"norm_topk_prob": True}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
