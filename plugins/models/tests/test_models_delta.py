@@ -77,7 +77,7 @@ def test_whole_blocks_of_columns_move_as_codes(tmp_path: Path) -> None:
     with squish.open(tmp_path / "q8.gguf") as file, squish.open(tmp_path / "mlx") as other:
         codes = file["blk.0.ssm_out.weight"].numpy()
         np.testing.assert_array_equal(tiled(other[OUT].numpy(), 4, 1), codes)
-        assert other[OUT].codec.id == "affine"
+        assert other[OUT].codec.startswith("affine")
 
 
 def test_columns_within_a_block_are_refused_and_decoded_by_the_rule_in_the_text(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_columns_within_a_block_are_refused_and_decoded_by_the_rule_in_the_text(
         np.testing.assert_array_equal(tiled(other[OUT].numpy(), 4, 1), file["blk.0.ssm_out.weight"].numpy())
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.0])
+@pytest.mark.parametrize("decay", [1.0, 1e-30])
 def test_a_decay_that_has_no_logarithm_is_refused(decay: float, tmp_path: Path) -> None:
     _, path = converted(tmp_path, "Qwen3.5-4B")
     with squish.open(path) as file:

@@ -340,6 +340,8 @@ def _tile(place: Place, name: str, stated: Any) -> Tile:
     """The order of heads in the field of a row."""
     fields = dict(place.typed(stated, dict, name, "rows"))
     types = {"groups": str, "parts": str, "after": str, "columns": bool, "inverse": bool}
+    if isinstance(fields.get("parts"), list):
+        fields["parts"] = list(_sizes(place, name, fields["parts"]))
     for field, value in fields.items():
         place.known(field, types, "field of tile", name, "rows")
         place.typed(value, list if field == "parts" and isinstance(value, list) else types[field], name, "rows")
