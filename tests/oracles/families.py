@@ -57,8 +57,9 @@ GPT2 = {
 """SIZE for GPT-2, which has no key-value heads."""
 
 DELTA = {
-    "num_hidden_layers": 4, "head_dim": 64, "max_position_embeddings": 1024, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "full_attention_interval": 4,
+    "num_hidden_layers": 4, "head_dim": 64, "max_position_embeddings": 1024, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "full_attention_interval": 4,
     "rope_parameters": {
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2],
         "mrope_interleaved": True,
