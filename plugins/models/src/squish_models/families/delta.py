@@ -102,7 +102,7 @@ class DeltaNet(Declared):
     derived = ("rotary_dim", "mrope_section", "inner_size", "recurrent_layers", "mlp_bias", "layers_behind")
     rotated_by_default = 0.25
     predicting = "mtp_num_hidden_layers"
-    other_modalities = ("mtp.*", "model.mtp.*", "visual.*", "model.visual.*")
+    other_modalities: ClassVar[Sequence[str]] = ("mtp.*", "model.mtp.*", "visual.*", "model.visual.*")
     prefixes: ClassVar = {**BARE, "model.language_model.": "model.", "language_model.model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,9 +197,11 @@ COUNT = Key("num_hidden_layers", "block_count")
 class Qwen35(DeltaNet, Qwen2VL):
     """Qwen 3.5 and 3.6, their text part; the layers that predict more tokens are left out."""
 
+    other_modalities = DeltaNet.other_modalities
+
     model_type, architecture, class_name, mlx_type = "qwen3_5_text", "qwen35", "Qwen3_5ForCausalLM", "qwen3_5"
     rows = _rows(GATES, gated_mlp(), TILED, AFTER_KEYS)
-    more: ClassVar = {}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]] = (*Qwen2VL.keys, *STATES)
     fixed: ClassVar = {**DeltaNet.fixed, "attn_output_gate": True}
 
@@ -215,7 +217,7 @@ class Qwen35Moe(Qwen35):
     model_type, architecture, class_name = "qwen3_5_moe_text", "qwen35moe", "Qwen3_5MoeForCausalLM"
     mlx_type = "qwen3_5_moe"
     rows = _rows(GATES, MOE, TILED, AFTER_KEYS)
-    more: ClassVar = STACKED
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = STACKED
     keys: ClassVar[Sequence[Key]] = (*Qwen35.keys, *EXPERTS)
     fixed: ClassVar = {**Qwen35.fixed, "norm_topk_prob": True}
     unstated: ClassVar = {"norm_topk_prob": True}

@@ -130,7 +130,7 @@ class Heads(Wrapper):
         sizes = [fields.get("heads"), fields.get("groups"), *(parts if isinstance(parts, (list, tuple)) else [None])]
         is_valid = all(type(size) is int and size > 0 for size in sizes) and type(fields.get("first")) is int
         if is_valid and type(fields.get("inverse")) is bool and type(columns) is bool and len(fields) == 5:
-            order = Order(**{**fields, "parts": tuple(sizes[2:])})  # type: ignore[arg-type]
+            order = Order(**{**fields, "parts": tuple(sizes[2:])})
             axis = -1 if columns else 0
             if order.first >= 0 and spec.shape and spec.shape[axis] == order.rows:
                 return order, axis
