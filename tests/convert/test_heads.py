@@ -9,6 +9,8 @@ import pytest
 import toys
 from attrs import evolve
 from squish_convert.arrays import in_memory
+from squish_convert.mapping.codecs.heads import Order
+from squish_convert.mapping.row_views import RowViews
 
 import squish_core as squish
 from squish_core.codecs.permuted import PermutedRows
@@ -33,15 +35,53 @@ def wrapped(encoding: Encoding, params: dict[str, object]) -> Encoding:
     return evolve(encoding, codec=CodecSpec("heads", params, encoding.codec))
 
 
+HALVES: dict[str, object] = {
+    "heads": 3,
+    "groups": 4,
+    "parts": (1, 1),
+    "inverse": True,
+    "first": 0,
+    "columns": False,
+}
+
+
 @pytest.mark.parametrize("rows", [slice(0, 24), slice(3, 5), slice(8, 16), slice(23, 24)])
 def test_any_region_has_its_rows_in_order(rows: slice) -> None:
     expected = VALUES.reshape(3, 2, 4, 6).swapaxes(1, 2).reshape(24, 6)
-    np.testing.assert_array_equal(tensor(heads=3, inverse=False)[rows, 1:4], expected[rows, 1:4])
+    np.testing.assert_array_equal(tensor(**HALVES)[rows, 1:4], expected[rows, 1:4])
     back = VALUES.reshape(3, 4, 2, 6).swapaxes(1, 2).reshape(24, 6)
-    np.testing.assert_array_equal(tensor(heads=3, inverse=True)[rows, 1:4], back[rows, 1:4])
+    np.testing.assert_array_equal(tensor(**{**HALVES, "inverse": False})[rows, 1:4], back[rows, 1:4])
 
 
-@pytest.mark.parametrize("params", [{"heads": 5, "inverse": False}, {"heads": 24, "inverse": False}, {"heads": 3}, {}])
+def tiled(values: np.ndarray, groups: int, parts: tuple[int, ...]) -> np.ndarray:
+    """The first part of every group of rows, then the second of every group, ..."""
+    split = np.split(values.reshape(groups, sum(parts), -1), np.cumsum(parts)[:-1], axis=1)
+    return np.concatenate([part.reshape(-1, values.shape[-1]) for part in split])
+
+
+@pytest.mark.parametrize(
+    ("groups", "parts", "first"), [(2, (3, 3, 3, 3), 0), (4, (1, 2), 12), (2, (4, 4), 8), (24, (1,), 0)]
+)
+def test_groups_of_rows_and_columns_are_tiled_and_grouped(groups: int, parts: tuple[int, ...], first: int) -> None:
+    params = {"heads": 1, "groups": groups, "parts": parts, "first": first}
+    expected = np.concatenate([VALUES[:first], tiled(VALUES[first:], groups, parts)])
+    np.testing.assert_array_equal(tensor(**params, inverse=False, columns=False).numpy(), expected)
+    order = Order(1, groups, parts, False, first)
+    rows = RowViews(in_memory({"w": VALUES, "v": np.ascontiguousarray(VALUES.T)}, registry=toys.registry()))
+    for columns, name, values in ((False, "w", VALUES), (True, "v", VALUES.T)):
+        spec = rows.file.index.tensors[name]
+        moved = rows.reorder(spec, order, columns)
+        back = rows.reorder(moved, evolve(order, inverse=True), columns)
+        turned = expected.T if columns else expected
+        np.testing.assert_array_equal(Tensor(rows.file, moved).numpy(), turned)
+        np.testing.assert_array_equal(Tensor(rows.file, back).numpy(), values)
+        is_moved_as_bytes = moved.encodings[0].codec == spec.encodings[0].codec
+        assert is_moved_as_bytes == (not columns or not first)
+
+
+@pytest.mark.parametrize(
+    "params", [{**HALVES, "heads": 5}, {**HALVES, "groups": 24}, {**HALVES, "parts": (1, 0)}, {"heads": 3}, {}]
+)
 def test_heads_that_do_not_divide_the_rows_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(CodecError) as caught:
         tensor(**params).numpy()

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from squish_convert.families import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
+from squish_convert.families import (
+    Add,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    NegExp,
+    Permute,
+    Reshape,
+    Stack,
+    Tile,
+    Transpose,
+)
 from squish_models import squish_families
 
 import squish_core as squish
@@ -28,6 +40,12 @@ def operations(expression: Expression) -> Iterator[str]:
             yield "rows of q and k interleaved"
         elif isinstance(expression, Add):
             yield f"norms {expression.constant:+g}"
+        elif isinstance(expression, NegExp):
+            yield "`-exp` of decays"
+        elif isinstance(expression, Tile):
+            yield f"heads {'grouped' if expression.inverse else 'tiled'}{' in columns' if expression.columns else ''}"
+        elif isinstance(expression, Reshape):
+            yield "axes of 1 left out"
         elif isinstance(expression, Stack):
             yield "experts stacked"
         elif isinstance(expression, Transpose):

@@ -100,7 +100,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "olmo_hybrid": {}, "phi": {},
     "phimoe": {**OWN_HEAD, "attention_bias": True, "lm_head_bias": True, "sliding_window": None},
-    "qwen3_5": {}, "qwen3_5_moe": {}, "qwen3_next": {}, "qwen3_vl_moe": {},
+    "qwen3_vl_moe": {},
     "recurrent_gemma": {
         **OWN_HEAD, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
         "rope_parameters": {**PLAIN, "rope_theta": 10000.0, "partial_rotary_factor": 0.5},

@@ -56,6 +56,18 @@ GPT2 = {
 }  # fmt: skip
 """SIZE for GPT-2, which has no key-value heads."""
 
+DELTA = {
+    "num_hidden_layers": 4, "head_dim": 64, "max_position_embeddings": 1024, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "full_attention_interval": 4,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2],
+        "mrope_interleaved": True,
+    },
+}  # fmt: skip
+"""A gated delta rule with two heads of values for each of keys, and gated attention in the last layer."""
+SHARED = {**MOE, "shared_expert_intermediate_size": 96, "tie_word_embeddings": False}
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {
         "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
@@ -240,6 +252,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen2_moe": {
         "config": {**MOE, "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "tie_word_embeddings": False},
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "qwen3_5_text": {"config": {**DELTA, "tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen3_5_text-wide": {
+        "model_type": "qwen3_5_text", "config": {**DELTA, "linear_num_value_heads": 6, "tie_word_embeddings": False},
+        "tokenizer": "qwen2", "special": QWEN,
+    },
+    "qwen3_5_moe_text": {"config": {**DELTA, **SHARED}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen3_next": {
+        "config": {
+            **DELTA, **SHARED,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        },
         "tokenizer": "qwen2",
         "special": QWEN,
     },

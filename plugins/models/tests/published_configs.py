@@ -26,6 +26,25 @@ QWEN3_VL = {
     "rms_norm_eps": 1e-06, "rope_theta": 5000000,
     "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
 }  # fmt: skip
+LINEAR = [*["linear_attention"] * 3, "full_attention"]
+DELTA = {
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 8,
+}  # fmt: skip
+QWEN3_5 = {
+    **SIZES, "attention_bias": False, "attn_output_gate": True, "dtype": "bfloat16", "eos_token_id": 63,
+    "full_attention_interval": 4, "head_dim": 16, "hidden_act": "silu", "layer_types": LINEAR, **DELTA,
+    "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False,
+    "rms_norm_eps": 1e-06, "use_cache": True,
+    "rope_parameters": {
+        "mrope_interleaved": True, "mrope_section": [1, 1, 0], "rope_type": "default", "rope_theta": 10000000,
+        "partial_rotary_factor": 0.25,
+    },
+}  # fmt: skip
+SHARED = {
+    "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2,
+    "output_router_logits": False, "router_aux_loss_coef": 0.001,
+}  # fmt: skip
 LATENT = {
     "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
     "v_head_dim": 24,
@@ -34,6 +53,26 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3-VL-4B-Instruct": ("qwen3vl", {
         "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": QWEN3_VL,
         "tie_word_embeddings": True, "vision_config": {"deepstack_visual_indexes": [5, 11, 17], "depth": 24},
+    }),
+    "Qwen3.5-4B": ("qwen35", {
+        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "image_token_id": 60,
+        "text_config": {**QWEN3_5, "model_type": "qwen3_5_text", "tie_word_embeddings": True},
+        "tie_word_embeddings": True, "vision_config": {"model_type": "qwen3_5", "depth": 24},
+    }),
+    "Qwen3.6-35B-A3B": ("qwen35moe", {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "image_token_id": 60,
+        "text_config": {
+            **{key: value for key, value in QWEN3_5.items() if key != "intermediate_size"}, **SHARED,
+            "model_type": "qwen3_5_moe_text",
+        },
+        "tie_word_embeddings": False, "vision_config": {"model_type": "qwen3_5_moe", "depth": 27},
+    }),
+    "Qwen3-Next-80B-A3B-Instruct": ("qwen3next", {
+        **SIZES, **DELTA, **SHARED, "architectures": ["Qwen3NextForCausalLM"], "attention_bias": False,
+        "decoder_sparse_step": 1, "full_attention_interval": 4, "head_dim": 16, "hidden_act": "silu",
+        "mlp_only_layers": [], "model_type": "qwen3_next", "norm_topk_prob": True, "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000000, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16", "use_sliding_window": False,
     }),
     "Qwen1.5-MoE-A2.7B": ("qwen2_moe", {
         **SIZES, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "decoder_sparse_step": 1,

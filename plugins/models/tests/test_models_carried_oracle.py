@@ -25,7 +25,6 @@ REFUSED = {
     "muse_glimmer": "it has no model.vision_",
     "nanochat": "it has no model.embed_tokens.weight",
     "olmo_hybrid": "it has no model.layers.0.attention_layer_norm.weight",
-    "qwen3_5_moe": "it has no model.language_model.layers.0.mlp.experts.0",
     "qwen3_vl_moe": "it has no model.language_model.layers.0.mlp.experts.down_proj of",
 }
 """Model type -> why mlx-lm does not run what Transformers 5 saves of it."""

@@ -15,7 +15,7 @@ import squish_models
 from published_configs import SIZES
 from small_tokenizer import TOKENIZER
 from squish_cli.app import run
-from squish_convert.api import family_conflicts
+from squish_convert.api import NegExp, Reshape, Tile, family_conflicts
 from squish_models.declarations import LARGEST, read_family
 from squish_testing import write_model
 
@@ -40,6 +40,11 @@ derived = ["gating_function"]
 post_attention_layernorm = "post_attention_norm"
 "mlp.shared.up_proj" = { gguf = "ffn_up_shexp", shape = ["shared_size", "hidden_size"], kind = "last" }
 "mlp.scale" = { gguf = "ffn_scale", shape = [1, "hidden_size"], add = 1, bias = true }
+"mlp.decay" = { gguf = "ffn_decay", shape = ["hidden_size"], neg_exp = true, gguf_shape = ["hidden_size", 1] }
+[rows."mlp.groups"]
+gguf = "ffn_groups"
+shape = ["shared_size"]
+tile = { groups = "num_key_value_heads", parts = ["head_dim", 1], after = "experts" }
 
 [keys]
 num_experts = false
@@ -97,6 +102,14 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = ['hidden'] }\n", "line 4, [rows] mlp.up_proj", "not a size"),
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = 'hidden_size' }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
         (HEAD + "[rows]\n'mlp.up_proj' = { bias = 1 }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = 1 }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'a' } }\n", "line 4, [rows] mlp.up_proj", "the order of heads"),
+        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { heads = 2 } }\n", "line 4, [rows] mlp.up_proj", "not a field of tile"),
+        (
+            HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'a', parts = 'layers' } }\n",
+            "line 4, [rows] mlp.up_proj", "not a size",
+        ),
+        (HEAD + "[rows]\n'mlp.up_proj' = { gguf_shape = ['rows'] }\n", "line 4, [rows] mlp.up_proj", "not a size"),
         (HEAD + "[rows]\n'mlp.up_proj' = { gguf = 'a/b' }\n", "line 4, [rows] mlp.up_proj", "is not a name"),
         (HEAD + "[rows]\n'mlp.up_proj' = { like = 'mlp.up' }\n", "line 4, [rows] mlp.up_proj", "not a row of the base"),
         (HEAD + "[rows]\n'mlp.{x}' = 'ffn_up'\n", "line 4, [rows] mlp.{x}", "is not a name"),
@@ -157,6 +170,10 @@ def test_every_table_changes_the_base(tmp_path: Path) -> None:
     assert "self_attn.q_norm" not in rows
     assert (rows["self_attn.query_norm"].gguf, rows["self_attn.query_norm"].shape) == ("attn_q_norm", ("head_dim",))
     assert rows["post_attention_layernorm"].gguf == "post_attention_norm"
+    module = "model.layers.{n}.mlp."
+    assert rows["mlp.decay"].expression(".weight") == Reshape(NegExp(f"{module}decay.weight"), ("hidden_size", "1"))
+    tile = Tile(f"{module}groups.weight", "num_key_value_heads", ("head_dim", "1"), "experts")
+    assert rows["mlp.groups"].expression(".weight") == tile
     assert {key.hf: key.type for key in family.keys}.items() >= {"n_experts": "u32", "factor": "f32"}.items()
     assert family.experts == "n_experts"
     settings = {

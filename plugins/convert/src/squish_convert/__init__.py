@@ -23,7 +23,7 @@ def squish_codecs() -> list[CodecInfo]:
         ),
         CodecInfo(
             id="heads",
-            title="another codec with the rows of each head permuted",
+            title="another codec with the rows or columns of heads permuted",
             factory="squish_convert.mapping.codecs.heads:Heads",
             lossless=True,
         ),

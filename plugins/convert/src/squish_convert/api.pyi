@@ -18,10 +18,12 @@ from squish_convert.families import FamilyTensor as FamilyTensor
 from squish_convert.families import Interleave as Interleave
 from squish_convert.families import Join as Join
 from squish_convert.families import Model as Model
+from squish_convert.families import NegExp as NegExp
 from squish_convert.families import Permute as Permute
+from squish_convert.families import Reshape as Reshape
 from squish_convert.families import Rule as Rule
-from squish_convert.families import Squeeze as Squeeze
 from squish_convert.families import Stack as Stack
+from squish_convert.families import Tile as Tile
 from squish_convert.families import Transpose as Transpose
 from squish_convert.families import family_conflicts as family_conflicts
 from squish_convert.families import source_names as source_names

@@ -43,6 +43,7 @@ from .compatible import (
     without_encoder_params,
     without_statistics,
 )
+from .mapping.row_views import column_reason
 from .mapping.tensors import wraps_dense
 from .overflow import REFUSE
 from .planning_data import complete_params, repack_exactness, values_of
@@ -297,6 +298,8 @@ class Decision:
             refusals.append(f"its codes do not fit {answer.codec} exactly")
         if spec.problem:
             refusals.append(spec.problem)
+        if reason := column_reason(spec, self.registry):
+            refusals.append(reason)
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}",
             tensor=spec.name,

@@ -95,10 +95,35 @@ class Add:
 
 
 @frozen
-class Squeeze:
-    """Drop the middle axis of a tensor of shape [rows, 1, columns]."""
+class NegExp:
+    """The negative exponential of a vector, in f32. Its inverse is the logarithm of the negative values."""
 
     of: Expression
+
+
+@frozen
+class Tile:
+    """Take the first part of every group of rows, then the second part of every group, and so on.
+
+    `groups` names the number of groups. `parts` names the rows of each part of a group, or the number of parts of equal
+    size in all groups. The first rows, as many as `after` names, stay where they are.
+    `columns`: the groups lie in the columns. `inverse`: the parts come first, and are put into groups.
+    """
+
+    of: Expression
+    groups: str
+    parts: str | tuple[str, ...]
+    after: str = ""
+    columns: bool = False
+    inverse: bool = False
+
+
+@frozen
+class Reshape:
+    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes."""
+
+    of: Expression
+    shape: tuple[str, ...]
 
 
 @frozen
@@ -140,7 +165,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Reshape | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 

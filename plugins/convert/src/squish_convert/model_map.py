@@ -372,7 +372,7 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 def check_dense(file: File, steps: Sequence[Step]) -> None:
     """Raise UsageError for codes of tensors that the target's engine reads only dense."""
-    if not isinstance(file, PassThroughFile):
+    if not isinstance(file, MappedFile | PassThroughFile):
         return
     patterns = [re.compile(each) for each in file.carried.dense_only]
     for step in steps:

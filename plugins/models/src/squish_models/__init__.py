@@ -33,6 +33,12 @@ FAMILIES = {
     "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss"),
     "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2"),
     "qwen3vl": ("Qwen 3 VL, its text part", "qwen:Qwen3VL", ("qwen3_vl", "qwen3_vl_text"), "qwen3vl"),
+    "qwen35": ("Qwen 3.5 and 3.6, their text part", "delta:Qwen35", ("qwen3_5", "qwen3_5_text"), "qwen35"),
+    "qwen35moe": (
+        "Qwen 3.5 and 3.6 with experts, their text part", "delta:Qwen35Moe", ("qwen3_5_moe", "qwen3_5_moe_text"),
+        "qwen35moe",
+    ),
+    "qwen3next": ("Qwen3-Next", "delta:Qwen3Next", ("qwen3_next",), "qwen3next"),
     "hunyuan-dense": (
         "HunYuan 1, its dense models", "qwen:HunyuanDense", ("hunyuan_v1_dense",), "hunyuan-dense",
     ),

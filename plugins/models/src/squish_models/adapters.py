@@ -22,6 +22,7 @@ from squish_convert.api import (
     Permute,
     Rule,
     Stack,
+    Tile,
     Transpose,
     source_names,
 )
@@ -206,7 +207,7 @@ def _peft(name: str, suffix: str) -> str:
 
 
 def _half(expression: Expression, suffix: str) -> Expression:
-    """Return A or B for the tensors of an expression: only B permutes rows, both stack experts."""
+    """Return A or B for the tensors of an expression: B permutes rows, A columns, and both stack experts."""
     if isinstance(expression, str):
         return _peft(expression, suffix)
     if isinstance(expression, Stack):
@@ -216,6 +217,9 @@ def _half(expression: Expression, suffix: str) -> Expression:
     if isinstance(expression, Permute):
         inner = _half(expression.of, suffix)
         return Permute(inner, expression.heads) if suffix == "lora_b" else inner
+    if isinstance(expression, Tile):
+        inner = _half(expression.of, suffix)
+        return evolve(expression, of=inner) if suffix == ("lora_a" if expression.columns else "lora_b") else inner
     raise TypeError(f"an adapter cannot express {type(expression).__name__}")
 
 

@@ -62,7 +62,7 @@ def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) ->
     spelled = {
         key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *family.derived)
     }
-    if has_other_parts(config):
+    if has_other_parts(config) or config.get("model_type") == family.mlx_type:
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
     spelled["tie_word_embeddings"] = settings["tie_word_embeddings"]
     for key in family.layer_counts:  # mistral.rs needs them even without a sliding window

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve, fields_dict, frozen
-from squish_convert.api import Rule, Stack
+from squish_convert.api import Rule, Stack, Tile
 
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from .config.keys import SIZES_LIST, Key
+from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
 from .declared import BEHIND, Declared, Layers, Pattern
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
@@ -29,7 +29,7 @@ LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST)
+KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
@@ -287,7 +287,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
-    sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.shape}
+    sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
     kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
     attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
     if "mlx" in stated:
@@ -315,27 +315,47 @@ def _rows(
         start = next((row for row in (*rows.values(), *base) if row.hf == like), None)
         if start is None and not {"gguf", "shape"} <= change.keys():
             raise place.error("is a new row", name, "rows", expected="gguf and shape, or like", found=", ".join(change))
-        stated_shape = change.pop("shape", start.shape if start else ())
-        place.check_type(
-            list(map(str, stated_shape)) if isinstance(stated_shape, (list, tuple)) else stated_shape,
-            list,
-            name,
-            "rows",
-        )
-        shape = tuple(map(str, stated_shape))
+        shape = _sizes(place, name, change.pop("shape", start.shape if start else ()))
+        if "gguf_shape" in change:
+            change["gguf_shape"] = _sizes(place, name, change["gguf_shape"])
+        if "tile" in change:
+            change["tile"] = _tile(place, name, change["tile"])
         if change.get("kind"):
             place.check_name(change["kind"], kinds, "kind of layers", name, "rows")
-        for size in shape:
-            if not size.isdigit():
-                place.check_name(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
         for field, item in change.items():
-            kind = {"add": float, "permute": str, "tied_to": str}.get(field, type(getattr(_EXAMPLE, field)))
+            kind = _TYPES.get(field, type(getattr(_EXAMPLE, field)))
             place.check_type(item, kind, name, "rows")
         place.name(change.get("gguf", "_"), name, "rows")
-        rows[name] = evolve(start or Row(name, change["gguf"], shape), hf=name, shape=shape, **change)
+        rows[name] = row = evolve(start or Row(name, change["gguf"], shape), hf=name, shape=shape, **change)
+        for size in row.sizes():
+            if not size.isdigit():
+                place.check_name(size, sizes, "size, setting of [keys] or product of [sizes]", name, "rows")
     return tuple(rows.values())
 
 
+def _sizes(place: Place, name: str, stated: Any) -> tuple[str, ...]:
+    """The sizes in a shape; numbers as text."""
+    texts = list(map(str, stated)) if isinstance(stated, (list, tuple)) else stated
+    return tuple(place.check_type(texts, list, name, "rows"))
+
+
+def _tile(place: Place, name: str, stated: Any) -> Tile:
+    """The order of heads in the field of a row."""
+    fields = dict(place.check_type(stated, dict, name, "rows"))
+    types = {"groups": str, "parts": str, "after": str, "columns": bool, "inverse": bool}
+    if isinstance(fields.get("parts"), list):
+        fields["parts"] = list(_sizes(place, name, fields["parts"]))
+    for field, value in fields.items():
+        place.check_name(field, types, "field of tile", name, "rows")
+        place.check_type(value, list if field == "parts" and isinstance(value, list) else types[field], name, "rows")
+    if not {"groups", "parts"} <= fields.keys():
+        raise place.error("does not state the order of heads", name, "rows", expected="tile with groups and parts")
+    parts = fields.pop("parts")
+    return Tile("", parts=tuple(parts) if isinstance(parts, list) else parts, **fields)
+
+
+_TYPES = {"add": float, "permute": str, "tied_to": str, "tile": Tile}
+"""Types of the fields of a row that are None by default."""
 _EXAMPLE = Row("", "", ())
 
 

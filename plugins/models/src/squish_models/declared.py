@@ -118,7 +118,7 @@ class Declared(TextModel):
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         sizes = super().sizes(settings)
-        names = {name for row in self.rows for name in row.shape} - sizes.keys() - {"*"}
+        names = {name for row in self.rows for name in row.sizes()} - sizes.keys() - {"*"}
         for name in sorted(names):
             size = 1
             for factor in self.products.get(name, (name,)):

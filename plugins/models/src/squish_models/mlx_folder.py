@@ -14,9 +14,14 @@ TYPES = frozenset((*SPELLED, *RESPELLED, *REQUIRED, *COMPUTED))
 """Model types whose settings mlx-lm reads under names of its own, or without a default."""
 
 
-def for_mlx(data: bytes, tensors: Mapping[str, TensorSpec], name: str) -> bytes:
-    """The config.json of a folder for mlx-lm; UsageError if mlx-lm would not run the model."""
+def for_mlx(data: bytes, tensors: Mapping[str, TensorSpec], name: str, mlx_type: str = "") -> bytes:
+    """The config.json of a folder for mlx-lm; UsageError if mlx-lm would not run the model.
+
+    `mlx_type` is mlx-lm's name of the family, if it differs.
+    """
     config = json.loads(data)
+    if mlx_type:
+        return dump_json({**config, "model_type": mlx_type})
     if config.get("model_type") not in TYPES:
         return data
     spelled = mlx_config(config)

@@ -40,6 +40,8 @@ class TextSettings(Family):
     ----------
     model_type, architecture, class_name
         The names of the family in config.json and GGUF.
+    mlx_type
+        The name in config.json for mlx-lm, if it has another one.
     rows
         Its weights.
     more
@@ -71,6 +73,7 @@ class TextSettings(Family):
     model_type: ClassVar[str]
     architecture: ClassVar[str]
     class_name: ClassVar[str]
+    mlx_type: ClassVar[str] = ""
     rows: ClassVar[Sequence[Row]]
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]]

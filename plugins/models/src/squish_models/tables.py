@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from attrs import frozen
-from squish_convert.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack, Transpose
+from attrs import evolve, frozen
+from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -22,7 +22,8 @@ class Row:
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `squeeze`: GGUF leaves its middle axis out. `transpose`: Hugging Face stores it as [in, out].
+    there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
+    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
@@ -38,7 +39,9 @@ class Row:
     top: bool = False
     tied_to: str | None = None
     kind: str = ""
-    squeeze: bool = False
+    tile: Tile | None = None
+    neg_exp: bool = False
+    gguf_shape: tuple[str, ...] = ()
     transpose: bool = False
     layer: str = LAYER
     suffix: str = ".weight"
@@ -47,6 +50,14 @@ class Row:
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
         return f"{'' if self.top else self.layer}{self.hf}{suffix}"
+
+    def sizes(self) -> Iterator[str]:
+        """The sizes that its shapes and its order of heads refer to."""
+        yield from (*self.shape, *self.gguf_shape)
+        if self.tile is not None:
+            parts = self.tile.parts
+            yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
+            yield from [self.tile.after] if self.tile.after else []
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
@@ -70,8 +81,12 @@ class Row:
             expression = Permute(expression, self.permute)
         if self.add is not None and suffix == self.suffix:  # llama.cpp adds to the weights of norms, not to biases
             expression = Add(expression, self.add)
-        if self.squeeze:
-            expression = Squeeze(expression)
+        if self.neg_exp:
+            expression = NegExp(expression)
+        if self.tile is not None:
+            expression = evolve(self.tile, of=expression)
+        if self.gguf_shape:
+            expression = Reshape(expression, self.gguf_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression

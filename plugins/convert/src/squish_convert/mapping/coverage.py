@@ -17,7 +17,7 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import ANY, Expression, Family, Interleave, Join, Rule, Squeeze, Stack, Transpose, source_names
+from ..families import ANY, Expression, Family, Interleave, Join, Reshape, Rule, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
@@ -198,12 +198,11 @@ def shape_of(
 ) -> tuple[int, ...]:
     """Shape of an expression, from the sizes of the model; -1 for any size. `dense`: the tensor stores no codes."""
     if isinstance(expression, str):
-        return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
+        return _shape(shapes[expression], sizes)
     if isinstance(expression, Stack):
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes, dense))
-    if isinstance(expression, Squeeze):
-        rows, _, columns = shape_of(expression.of, shapes, sizes)
-        return (rows, columns)
+    if isinstance(expression, Reshape):
+        return _shape(expression.shape, sizes)
     if isinstance(expression, Transpose):
         shape = shape_of(expression.of, shapes, sizes, dense)
         return swapped(shape) if dense or not expression.dense_only else shape
@@ -214,6 +213,10 @@ def shape_of(
         first, _ = expression.of[0]
         return (sum(sizes[rows] for _, rows in expression.of), *shape_of(first, shapes, sizes)[1:])
     return shape_of(expression.of, shapes, sizes)
+
+
+def _shape(names: Iterable[str], sizes: Sizes) -> tuple[int, ...]:
+    return tuple(-1 if name == ANY else sizes[name] for name in names)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ Byte ranges cannot express transposed axes or interleaved rows; for these, a cod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -13,6 +14,7 @@ from attrs import evolve
 from squish_core import dtypes
 from squish_core.codecs.base import Codec
 from squish_core.codecs.permuted import PermutedRows
+from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
@@ -20,7 +22,7 @@ from squish_core.model import DENSE, CodecSpec, Encoding, Part, Segment, TensorS
 from squish_core.plugins.registry import Registry
 
 from .codecs.groups import Groups
-from .codecs.heads import head_order
+from .codecs.heads import HEADS, Order, reordered, source_rows
 from .codecs.stack import member_role
 from .codecs.transpose import swapped
 
@@ -177,32 +179,28 @@ class RowViews:
     def __init__(self, file: File) -> None:
         self.file = file
 
-    def permute(self, spec: TensorSpec, heads: int, inverse: bool) -> TensorSpec:
-        """Interleave the halves of each head's rows, or (`inverse`) undo it."""
-        rows = spec.shape[0] if spec.shape else 0
-        if heads < 1 or rows % (2 * heads):
-            raise TensorError(
-                "cannot be divided into heads with an even number of rows",
-                tensor=spec.name,
-                code="heads",
-                expected=f"a multiple of {2 * heads} rows",
-                found=f"shape {list(spec.shape)}",
-            )
-        order = head_order(rows, heads, inverse)
+    def reorder(self, spec: TensorSpec, order: Order, columns: bool = False) -> TensorSpec:
+        """Put rows or columns in another order; columns move as bytes only where a part is whole blocks of codes."""
+        sources = source_rows(order)
+        rows = prod(spec.shape[:-1]) if columns else order.rows
 
-        def move(part: Part) -> Part:
-            row = part.nbytes // rows if rows else 0
-            data = None if part.data is None else _take(part.data, rows, order)
-            return evolve(part, segments=permute(part.segments, row, order) if row else (), data=data, digest=None)
+        def move(part: Part, sources: np.ndarray) -> Part:
+            size = part.nbytes // len(sources) if len(sources) else 0
+            data = None if part.data is None else _take(part.data, len(sources), sources)
+            segments = permute(part.segments, size, sources) if size else ()
+            return evolve(part, segments=segments, data=data, digest=None)
 
         def view(encoding: Encoding) -> Encoding:
             try:
                 _check_uncompressed(spec, encoding)
-                moving = self._row_parts(spec, encoding)
+                if columns:
+                    moving, width = self._column_parts(spec, encoding, order)
+                    moved = _in_every_row(rows, sources[::width] // width)
+                else:
+                    moving, moved = self._row_parts(spec, encoding), sources
             except SquishError:  # values and codes can be permuted where parts cannot
-                codec = CodecSpec("heads", {"heads": heads, "inverse": inverse}, encoding.codec)
-                return evolve(encoding, codec=codec)
-            parts = {role: move(part) if role in moving else part for role, part in encoding.parts.items()}
+                return evolve(encoding, codec=reordered(encoding.codec, order, columns))
+            parts = {role: move(part, moved) if role in moving else part for role, part in encoding.parts.items()}
             return evolve(encoding, parts=parts)
 
         encodings = tuple(map(view, spec.encodings))
@@ -238,6 +236,14 @@ class RowViews:
 
     def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
         """Reshape a dense tensor."""
+        if prod(shape) != spec.elements:
+            raise TensorError(
+                "has another number of values than its shape in the target",
+                tensor=spec.name,
+                code=ErrorCode.CONTRADICTION,
+                expected=f"{prod(shape)}, as in {list(shape)}",
+                found=f"shape {list(spec.shape)}",
+            )
 
         def view(encoding: Encoding) -> Encoding:
             if encoding.codec != DENSE:
@@ -356,6 +362,8 @@ class RowViews:
 
         Their size doubles if the codec declares them for twice the rows.
         """
+        if encoding.codec.id == HEADS:
+            raise _row_error(spec, encoding, "reads them in another order than they are stored")
         rows = spec.shape[0]
         single = self._shapes(spec, encoding, spec.shape)
         double = self._shapes(spec, encoding, (2 * rows, *spec.shape[1:]))
@@ -365,6 +373,24 @@ class RowViews:
             if shape[:1] != (rows,) or double.get(role) != (dtype, (2 * rows, *shape[1:])):
                 raise _row_error(spec, encoding, f"does not store its part {role} row by row")
         return roles
+
+    def _column_parts(self, spec: TensorSpec, encoding: Encoding, order: Order) -> tuple[set[str], int]:
+        """Return the parts that have pieces for equal numbers of columns, which move together, and that number.
+
+        Other parts apply to all columns.
+        """
+        width, axis = gcd(*order.parts), len(spec.shape) - 1
+        pieces = order.rows // width
+        whole = self._shapes(spec, encoding, spec.shape)
+        single = self._shapes(spec, encoding, (*spec.shape[:-1], width))
+        roles = {role for role, form in whole.items() if single.get(role) != form}
+        for role in roles:
+            (dtype, shape), (kind, piece) = whole[role], single.get(role, ("", ()))
+            many = (*spec.shape[:-1], *(pieces * size for size in piece[axis : axis + 1]), *piece[axis + 1 :])
+            is_whole = encoding.parts[role].nbytes % (prod(spec.shape[:-1]) * pieces) == 0
+            if (dtype, shape) != (kind, many) or order.first or not is_whole:
+                raise _row_error(spec, encoding, f"does not store its part {role} in pieces of {width} columns")
+        return roles, width
 
     def _check_parts(self, spec: TensorSpec, shape: tuple[int, ...], encoding: Encoding) -> Encoding:
         """Return the encoding if its parts match the codec's declaration for this shape."""
@@ -388,6 +414,16 @@ def _is_readable(codec: Codec, spec: TensorSpec) -> bool:
     return True
 
 
+def column_reason(spec: TensorSpec, registry: Registry) -> str:
+    """Return why columns of a tensor, which are read in another order, do not move as bytes; empty if none are."""
+    for codec in (encoding.codec for encoding in spec.encodings):
+        if codec.id == HEADS and codec.params["columns"] and codec.inner is not None:
+            block = registry.codec(codec.inner).grain(spec)[-1]
+            blocks = f"blocks of {block} columns" if block else "blocks that cannot be moved"
+            return f"its heads of {gcd(*codec.params['parts'])} columns move as whole blocks, and it has {blocks}"
+    return ""
+
+
 def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:
     if encoding.filtered:
         raise _row_error(spec, encoding, "is compressed")
@@ -399,7 +435,11 @@ def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:
 def _slice(part: Part, start: int, stop: int) -> Part:
     row = part.nbytes // part.shape[0] if part.shape[0] else 0
     data = None if part.data is None else bytes(part.data)[start * row : stop * row]
-    segments = cut(part.segments, start * row, (stop - start) * row)
+    segments = part.segments
+    if isinstance(segments, PermutedRows) and segments.row_bytes == row:
+        segments = PermutedRows(segments.file, segments.offset, row, segments.order[start:stop])
+    else:
+        segments = cut(segments, start * row, (stop - start) * row)
     return evolve(part, shape=(stop - start, *part.shape[1:]), segments=segments, data=data, digest=None)
 
 
@@ -409,6 +449,13 @@ def _item(part: Part, count: int, number: int) -> Part:
     if part.shape[:1] != (count,) or size * count != part.nbytes:
         return part  # `_check_parts` decides whether all tensors of the stack share it
     return evolve(part, shape=part.shape[1:], segments=cut(part.segments, number * size, size), data=data, digest=None)
+
+
+def _in_every_row(rows: int, sources: np.ndarray) -> np.ndarray:
+    """Source of each piece of a matrix, from those of the pieces of one row."""
+    import numpy as np
+
+    return (np.arange(rows)[:, None] * len(sources) + sources).reshape(-1)
 
 
 def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:

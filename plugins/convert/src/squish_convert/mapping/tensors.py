@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
@@ -17,18 +18,22 @@ from squish_core.model import DENSE, CodecSpec, Encoding, Exactness, Part, Tenso
 
 from ..families import (
     GGUF,
+    Add,
     Expression,
     Family,
     Interleave,
     Join,
+    NegExp,
     Permute,
+    Reshape,
     Rule,
-    Squeeze,
     Stack,
+    Tile,
     Transpose,
     source_names,
 )
-from .coverage import Coverage, SourceTensor, groups_of_sizes, is_dense, turns_when_dense
+from .codecs.heads import Order
+from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
 from .names import Numbers, fill, members, target_rules
 from .row_views import RowViews, deinterleave, interleave, transpose
 
@@ -202,13 +207,11 @@ class _Builder:
             pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
             return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
         spec = self._forward(expression.of, numbers)
-        if isinstance(expression, Permute):
-            return self._permute(spec, expression, False)
         if isinstance(expression, Transpose):
             return spec if expression.dense_only and self.tensors.setting.coded else self._transpose(spec)
-        if isinstance(expression, Squeeze):
-            return self.rows.reshape(spec, (spec.shape[0], *spec.shape[2:]))
-        return self._add(spec, expression.constant, None)
+        if isinstance(expression, Reshape):
+            return self._reshape(spec, expression)
+        return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
         """Extract a tensor of the family from the source tensor that contains it."""
@@ -238,28 +241,74 @@ class _Builder:
             groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
             number = _part_of(pieces, name, numbers)
             return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
-        if isinstance(expression, Permute):
-            spec = self._permute(spec, expression, True)
-        elif isinstance(expression, Transpose):
+        if isinstance(expression, Transpose):
             spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
-        elif isinstance(expression, Squeeze):
-            spec = self.rows.reshape(spec, (spec.shape[0], 1, *spec.shape[1:]))
+        elif isinstance(expression, Reshape):
+            spec = self._reshape(spec, expression.of)
         else:
-            spec = self._add(spec, -expression.constant, self.tensors.setting.vectors)
+            spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
 
-    def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
-        self.words["rows reordered within heads"] = None
-        return self.rows.permute(spec, self.sizes[permute.heads], inverse)
+    def _changed(self, spec: TensorSpec, change: Permute | Tile | Add | NegExp, inverse: bool) -> TensorSpec:
+        """Apply an operation that keeps the shape, or its inverse."""
+        if isinstance(change, Permute | Tile):
+            return self._reorder(spec, change, inverse)
+        if isinstance(change, Add):
+            constant = -change.constant if inverse else change.constant
+            self.words[f"{constant:+g} in f32"] = None
+            do, undo = adding(constant), adding(-constant)
+        else:
+            do, undo = (log_of_negative, negative_exp) if inverse else (negative_exp, log_of_negative)
+            self.words["logarithm in f32" if inverse else "negative exponential in f32"] = None
+        narrow = self.tensors.setting.vectors if inverse else None
+        spec, self.exactness = change_values(self.tensors.file, spec, do, undo, narrow)
+        return spec
+
+    def _reorder(self, spec: TensorSpec, change: Permute | Tile, inverse: bool) -> TensorSpec:
+        columns = isinstance(change, Tile) and change.columns
+        size = (spec.shape or (0,))[-1 if columns else 0]
+        if isinstance(change, Permute):
+            heads = self.sizes[change.heads]
+            order = Order(heads, size // (2 * heads) if heads else 0, (1, 1), not inverse)
+            word = "rows reordered within heads"
+        else:
+            order = _tiled(change, self.sizes, size, inverse != change.inverse)
+            word = f"{'columns' if columns else 'rows'} of groups of heads {'grouped' if order.inverse else 'tiled'}"
+        if order.rows != size or order.heads < 1:
+            raise TensorError(
+                f"has {'columns' if columns else 'rows'} that cannot be divided into heads",
+                tensor=spec.name,
+                code="heads",
+                expected=f"a multiple of {2 * order.heads}"
+                if isinstance(change, Permute)
+                else f"{order.groups} equal groups beyond the first {order.first}",
+                found=f"shape {list(spec.shape)}",
+            )
+        if order.groups <= 1 or len(order.parts) <= 1:
+            return spec
+        self.words[word] = None
+        return self.rows.reorder(spec, order, columns)
+
+    def _reshape(self, spec: TensorSpec, target: Expression) -> TensorSpec:
+        """Give a tensor the shape of an expression."""
+        shapes = {tensor.name: tensor.shape for tensor in self.tensors.family.tensors}
+        return self.rows.reshape(spec, shape_of(target, shapes, self.sizes))
 
     def _transpose(self, spec: TensorSpec) -> TensorSpec:
         self.words["transposed"] = None
         return transpose(spec)
 
-    def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
-        self.words[f"{constant:+g} in f32"] = None
-        spec, self.exactness = add_constant(self.tensors.file, spec, constant, narrow)
-        return spec
+
+def _tiled(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -> Order:
+    """The order of a `Tile` along an axis of a size."""
+    groups, first = sizes[tile.groups], sizes[tile.after] if tile.after else 0
+    if isinstance(tile.parts, str):
+        heads = sizes[tile.parts]
+        each = max(size - first, 0) // heads if heads else 0
+        parts = (each,) * (heads // groups if groups and heads % groups == 0 else 0)
+    else:
+        parts = tuple(sizes[part] for part in tile.parts)
+    return Order(1, groups, parts, inverse, first)
 
 
 def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
@@ -333,24 +382,64 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
         return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
 
 
-def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> tuple[TensorSpec, Exactness]:
-    """Add a constant to a vector in f32; returns the sum, and how exactly subtraction restores the values.
+Values = Callable[["np.ndarray"], "np.ndarray"]
+"""A function of f32 values."""
 
-    The sum has the dtype `narrow` if subtraction then still restores the same f32 values.
+
+def adding(constant: float) -> Values:
+    """The function that adds a constant."""
+    return lambda values: values + values.dtype.type(constant)
+
+
+def negative_exp(values: np.ndarray) -> np.ndarray:
+    """Negative exponentials, rounded once."""
+    import numpy as np
+
+    return (-np.exp(values.astype(np.float64))).astype(np.float32)
+
+
+def log_of_negative(values: np.ndarray) -> np.ndarray:
+    """Logarithms of the negative values; those of bf16 or f16, where they have the same exponential."""
+    import numpy as np
+
+    logarithms = np.log(-values.astype(np.float64)).astype(np.float32)
+    for dtype in ("f16", "bf16"):
+        rounded = dtypes.cast(logarithms, dtype).astype(np.float32)
+        logarithms = np.where(negative_exp(rounded) == values, rounded, logarithms)
+    return logarithms
+
+
+def change_values(
+    file: File, spec: TensorSpec, change: Values, restore: Values, narrow: str | None
+) -> tuple[TensorSpec, Exactness]:
+    """Change the values of a vector in f32; returns the result, and how exactly `restore` gives the values back.
+
+    The result has the dtype `narrow` if `restore` then still gives the same f32 values. TensorError if no value close
+    to one of them comes back.
     """
     import numpy as np
 
     values = read_vector(file, spec)
     with np.errstate(all="ignore"):  # NaN and infinities are values like others
-        total = values + np.float32(constant)
+        total = change(values)
         if narrow is not None and narrow != "f32":
             rounded = dtypes.cast(total, narrow).astype(np.float32)
-            if np.array_equal(rounded - np.float32(constant), values, equal_nan=True):
+            if np.array_equal(restore(rounded), values, equal_nan=True):
                 return evolve(dense(spec.name, rounded, narrow), attrs=spec.attrs), Exactness("values", "f32")
-        restored = total - np.float32(constant)
+        restored = restore(total)
         error = np.abs(restored.astype(np.float64) - values)
         error[(restored == values) | (np.isnan(restored) & np.isnan(values))] = 0
     largest = float(error.max(initial=0.0))
+    if not math.isfinite(largest):
+        place = int(np.argmin(np.isfinite(error)))
+        raise TensorError(
+            "has a value that the target cannot express",
+            tensor=spec.name,
+            code="values",
+            expected="values with an exponential in f32" if change is negative_exp else "negative values",
+            found=f"{values[place]} at {place}",
+            hint=HINT,
+        )
     exactness = Exactness("values", "f32") if largest == 0 else Exactness("bounded", error=largest)
     return evolve(dense(spec.name, total), attrs=spec.attrs), exactness
 

@@ -98,6 +98,18 @@ COMMON: Mapping[str, Any] = {
     "vocab_size": None,
 }
 """Keys of every architecture, without its name. None: no default. A scaling factor of 0 means no scaling, like 1."""
+DELTA = {
+    **dict.fromkeys(
+        ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count"), REQUIRED
+    ),
+    "full_attention_interval": 4,
+    "attention.recurrent_layers": None,
+}
+"""Keys of families with a gated delta rule."""
+DELTA_EXPERTS = {
+    **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+    "expert_shared_feed_forward_length": _same("feed_forward_length"),
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
@@ -174,6 +186,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "attention.scale": _attention_scale,
     },
     "olmoe": {**RMS, **EXPERTS},
+    "qwen35": {**RMS, **DELTA, "rope.dimension_sections": REQUIRED},
+    "qwen35moe": {**RMS, **DELTA, **DELTA_EXPERTS, "rope.dimension_sections": REQUIRED},
+    "qwen3next": {**RMS, **DELTA, **DELTA_EXPERTS},
     "gemma": RMS,
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""

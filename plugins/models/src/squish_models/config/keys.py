@@ -14,6 +14,8 @@ from .gguf_defaults import REQUIRED, LoadedKeys
 
 SIZES_LIST = "array:i32"
 """Type of a setting with several sizes."""
+SWITCHES_LIST = "array:bool"
+"""Type of a setting that is on or off in each layer."""
 MAX_F32 = float(np.finfo(np.float32).max)
 
 
@@ -84,7 +86,11 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
         if value is None or (not key.required and (loaded.is_disabled(key.gguf) or _is_unstated(loaded, key))):
             continue
-        value = ([value] if isinstance(value, int) else value) if key.type == SIZES_LIST else _single(value)
+        value = (
+            ([value] if isinstance(value, int) else value)
+            if key.type in (SIZES_LIST, SWITCHES_LIST)
+            else _single(value)
+        )
         _check(key, name, value)
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
@@ -131,7 +137,7 @@ def _check(key: Key, place: str, value: Any) -> None:
 
 
 def _read(key: Key, value: Any) -> Any:
-    if key.type == SIZES_LIST:
+    if key.type in (SIZES_LIST, SWITCHES_LIST):
         return _sizes(value)
     if key.type == "bool":
         return bool(value)
@@ -142,6 +148,8 @@ def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
     if key.type == SIZES_LIST:
         return np.array(value, np.int32)
+    if key.type == SWITCHES_LIST:
+        return np.array(value, np.bool_)
     if key.type == "bool":
         return bool(value)
     return float(np.float32(value)) if key.type == "f32" else int(value)
@@ -159,6 +167,11 @@ def _are_sizes(value: Any) -> bool:
     return sizes is not None and all(type(size) is int and 0 <= size < 1 << 31 for size in sizes)
 
 
+def _are_switches(value: Any) -> bool:
+    switches = _sizes(value)
+    return switches is not None and all(type(each) is bool for each in switches)
+
+
 def _is_u32(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
@@ -169,6 +182,7 @@ def _is_positive_f32(value: Any) -> bool:
 
 _TYPES = {
     SIZES_LIST: (_are_sizes, "are not sizes", "integers"),
+    SWITCHES_LIST: (_are_switches, "are not switches", "true or false for each layer"),
     "bool": (lambda value: isinstance(value, (bool, np.bool_)), "is neither true nor false", "a bool"),
     "u32": (_is_u32, "is not a size", "an integer from 0 to 4294967295"),
     "f32": (_is_positive_f32, "is not a positive number", "a positive f32"),

@@ -264,7 +264,6 @@ UNREAD: Mapping[str, str] = {
     "muse_glimmer": "model.vision_*",
     "nanochat": "model.embed_tokens.weight",
     "olmo_hybrid": "*.attention_layer_norm.weight",
-    "qwen3_5_moe": "*.mlp.experts.0.*",
 }
 """Model type -> Transformers 5's names of tensors that mlx-lm names differently or does not have."""
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}

@@ -444,7 +444,7 @@ MISTRAL_RS = Engine(
         ),
         "gpt_oss": ("yarn",),
     },
-    unsupported=("gpt2", "granite", "olmo2"),
+    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text"),
     differences=differences.MISTRAL_RS,
     unigram=True,
     tokenizers=("tokenizer.json",),

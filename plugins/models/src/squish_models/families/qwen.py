@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Model
+from squish_convert.api import Model, Rule
 
 from squish_core.api import ErrorCode, FormatError
 
@@ -24,7 +24,7 @@ class Qwen2(TextModel):
 
     model_type, architecture, class_name = "qwen2", "qwen2", "Qwen2ForCausalLM"
     rows = pre_norm_model(attention(), gated_mlp())
-    more: ClassVar = {"gguf": fused_attention(permute=False)}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"gguf": fused_attention(permute=False)}
     keys: ClassVar[Sequence[Key]] = COMMON
     fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
 
@@ -37,7 +37,7 @@ class Qwen2VL(Qwen2):
         *COMMON,
         Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False),
     )
-    other_modalities = ("visual.*", "model.visual.*")
+    other_modalities: ClassVar[Sequence[str]] = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ TRANSFORMERS = FolderEngine(
     strict=False,
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), ("model.language_model.",)),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     takes_head=frozenset(
@@ -105,7 +105,7 @@ MLX = FolderEngine(
     prefixes={
         "gemma3": ("language_model.",),
         "mistral3": ("language_model.", "model.language_model."),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), ("model.language_model.",)),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},

@@ -38,6 +38,10 @@ NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
 GATING = {"expert_gating_func": "u32"}
+DELTA = {
+    "ssm.conv_kernel": "u32", "ssm.inner_size": "u32", "ssm.state_size": "u32", "ssm.time_step_rank": "u32",
+    "ssm.group_count": "u32", "full_attention_interval": "u32", "attention.recurrent_layers": ONE_A_LAYER,
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
     "granite": {
@@ -88,6 +92,11 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "expert_shared_feed_forward_length": "u32",
     },
     "olmoe": RMS,
+    "qwen35": {**RMS, **DELTA, "rope.dimension_sections": FOUR},
+    "qwen35moe": {
+        **RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32", "rope.dimension_sections": FOUR,
+    },
+    "qwen3next": {**RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
     "gemma": RMS,
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""

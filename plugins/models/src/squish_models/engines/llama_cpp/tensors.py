@@ -85,6 +85,19 @@ def _convolves(numbers: Hyperparameters, layer: int) -> bool:
     return not _attends(numbers, layer)
 
 
+def _recurs(numbers: Hyperparameters, layer: int) -> bool:
+    """Whether a layer has a gated delta rule instead of attention."""
+    stated = numbers.keys["attention.recurrent_layers"]
+    if isinstance(stated, Sequence):
+        return layer < len(stated) and bool(stated[layer])
+    interval = numbers.number("full_attention_interval")
+    return layer < numbers.trunk and bool(interval and (layer + 1) % interval)
+
+
+def _attends_wholly(numbers: Hyperparameters, layer: int) -> bool:
+    return not _recurs(numbers, layer)
+
+
 def _has_long_rope(numbers: Hyperparameters, layer: int) -> bool:
     return numbers.keys["rope.scaling.type"] == "longrope"
 
@@ -221,6 +234,30 @@ GLM4_MOE = (
     Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=_has_shared),
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_has_shared), *NEXT,
 )  # fmt: skip
+SHARED_EXPERT = (
+    Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
+    Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
+)  # fmt: skip
+
+
+def _delta(*gates: Row) -> tuple[Row, ...]:
+    """Layers of a gated delta rule, with its gates, and layers of gated attention."""
+    attention = (Row("attn_qkv", "embd 2*q k v"), Row("attn_output.weight", "q embd"), *HEAD_NORMS)
+    states = (
+        Row("attn_qkv.weight", "embd 2*state*state_keys+state*state_values"),
+        Row("attn_gate.weight", "embd state*state_values"), Row("ssm_conv1d.weight", CONVOLUTION),
+        Row("ssm_dt.bias", "state_values"), Row("ssm_a", "state_values"), *gates, Row("ssm_norm.weight", "state"),
+        Row("ssm_out.weight", "state*state_values embd"),
+    )  # fmt: skip
+    return (
+        Row("attn_norm.weight", "embd"), Row("post_attention_norm.weight", "embd"),
+        *(Row(row.name, row.sizes, when=_attends_wholly) for row in attention),
+        *(Row(row.name, row.sizes, when=_recurs) for row in states),
+    )  # fmt: skip
+
+
+CONVOLUTION = "taps 2*state*state_keys+state*state_values"
+DELTA = _delta(Row("ssm_beta.weight", "embd state_values"), Row("ssm_alpha.weight", "embd state_values"))
 LAYERS: Mapping[str, tuple[Row, ...]] = {
     "llama": LLAMA,
     "granite": LLAMA,
@@ -260,10 +297,11 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "lfm2": LFM2,
     "qwen3vl": (*QWEN3, *PLAIN_GATED),
     "qwen2moe": (
-        *(row for row in QWEN2 if row not in PLAIN_GATED), *EXPERTS, Row("ffn_gate_inp_shexp.weight", "embd"),
-        Row("ffn_gate_shexp.weight", "embd shared_ff"), Row("ffn_down_shexp.weight", "shared_ff embd"),
-        Row("ffn_up_shexp.weight", "embd shared_ff"),
+        *(row for row in QWEN2 if row not in PLAIN_GATED), *EXPERTS, *SHARED_EXPERT,
     ),
+    "qwen35": (*DELTA, *PLAIN_GATED),
+    "qwen35moe": (*DELTA, *EXPERTS, *SHARED_EXPERT),
+    "qwen3next": (*_delta(Row("ssm_ba.weight", "embd 2*state_values")), *EXPERTS, *SHARED_EXPERT),
     "glm4moe": GLM4_MOE,
     "minimax-m2": (
         *PRE_NORM, Row("attn_q_norm.weight", "q"), Row("attn_k_norm.weight", "k"), *WIDE_EXPERTS,
@@ -426,6 +464,10 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "expert_ff": expert_size(numbers),
         "shared_ff": number("expert_shared_feed_forward_length"),
         "shared": number("expert_shared_count"),
+        "state": number("ssm.state_size"),
+        "state_keys": number("ssm.group_count"),
+        "state_values": number("ssm.time_step_rank"),
+        "taps": number("ssm.conv_kernel"),
         "q_rank": query_rank(numbers),
         "kv_rank": number("attention.kv_lora_rank"),
         "mla_key": key_mla,
