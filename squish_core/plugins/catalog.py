@@ -19,7 +19,7 @@ KINDS = ("container", "codec", "allocator", "backend", "source", "scheduler", "f
 
 # command -> package of this repository
 COMMANDS = {
-    "cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor",
+    "cache build": "squish-npydir", **dict.fromkeys(("check-model", "families"), "squish-models"), "edit": "squish-ztensor",
     **dict.fromkeys(("serve", "refs"), "squish-remote"),
     **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
 }  # fmt: skip

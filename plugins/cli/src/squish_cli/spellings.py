@@ -85,7 +85,7 @@ OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(("perplexity", "ppl", "evaluate"), "eval"),
     **dict.fromkeys(("imatrix", "calibrate"), "activations"),
     **dict.fromkeys(("clean", "health", "status"), "doctor"),
-    "format": "formats", "codec": "codecs", "backend": "backends", "plugin": "plugins", "devices": "backends",
+    "format": "formats", "codec": "codecs", "backend": "backends", "plugin": "plugins", "family": "families", "devices": "backends",
     "init": "new-plugin", "new": "new-plugin",
 }  # fmt: skip
 """Command that people type, often of another tool -> the command of Squish."""
