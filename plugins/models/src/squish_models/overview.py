@@ -20,7 +20,7 @@ RUNS = Path(__file__).with_name("runs.json")
 """Family -> small model -> formats that it was converted to, one after the other -> what the last one's engine did."""
 ENGINES = {"GGUF": "llama.cpp", "HF": "transformers", "MLX": "mlx", "UQFF": "mistralrs"}
 """Format -> the engine for which it is written."""
-OK = "ok"
+OK, MAPPED, LEFT_OUT = "ok", "mapped", "left out"
 OTHERS = ("mlx", "uqff")
 """Layouts in which a tensor keeps its Hugging Face name unless a rule renames it."""
 
@@ -41,7 +41,7 @@ def families(
     lower = name.lower()
     info = next((each for each in infos if lower == each.id or lower in each.model_types), None)
     if info is None:
-        names = [word for each in infos for word in (each.id, *each.model_types)]
+        names = {word for each in infos for word in (each.id, *each.model_types)}
         near = get_close_matches(lower, names, 3, 0.6)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise UsageError("no such family", code="usage", found=repr(name), hint=f"{hint}`squish families` lists all.")
@@ -51,15 +51,13 @@ def families(
 
 def _list(infos: Sequence[FamilyInfo]) -> Answer:
     data = [summary(info) for info in sorted(infos, key=lambda info: info.id)]
-    header = ("id", "model_type", "GGUF", *ENGINES.values(), "components", "title")
+    header = ("id", "model_type", *ENGINES.values(), "components")
     rows = [
         (
             each["id"],
-            ", ".join(each["model_types"][:3]) + (", ..." if len(each["model_types"]) > 3 else ""),
-            each["architecture"] or "-",
+            ", ".join(each["model_types"][:2]) + (", ..." if len(each["model_types"]) > 2 else ""),
             *each["engines"].values(),
-            ", ".join(each["components"]) or "-",
-            each["title"],
+            ", ".join(part for part, state in each["components"].items() if state == MAPPED) or "-",
         )
         for each in data
     ]
@@ -106,10 +104,7 @@ def tensors(family: Family) -> Iterator[dict[str, Any]]:
     """The tensors under the names of each layout, with what GGUF changes in them."""
     rules = {
         layout: {
-            name: rule
-            for rule in family.names.get(layout, ())
-            if not rule.reading
-            for name in source_names(rule.of)
+            name: rule for rule in family.names.get(layout, ()) if not rule.reading for name in source_names(rule.of)
         }
         for layout in ("gguf", *OTHERS)
     }
@@ -148,15 +143,15 @@ def operations(expression: Expression) -> Iterator[str]:
 
 def components(family: Family) -> dict[str, str]:
     """Parts of a model: those that are mapped, and those that are left out."""
-    found = {"text": "mapped"} if family.tensors else {}
+    found = {"text": MAPPED} if family.tensors else {}
     if any("{e}" in tensor.name for tensor in family.tensors):
-        found["experts"] = "mapped"
+        found["experts"] = MAPPED
     if family.tensors and family.adapter() is not None:
-        found["adapters"] = "mapped"
+        found["adapters"] = MAPPED
     if getattr(family, "predicting", ""):
-        found["prediction layers"] = "left out"
+        found["prediction layers"] = LEFT_OUT
     if family.other_modalities:
-        found["images and audio"] = "left out"
+        found["images and audio"] = LEFT_OUT
     return found
 
 
@@ -191,33 +186,28 @@ def lines_of(data: Mapping[str, Any]) -> list[str]:
         *((f"in {engine}", result) for engine, result in data["engines"].items()),
     )
     lines = table(("id", data["id"]), "<<", facts)
-    rows = [
-        (each["hf"], each["gguf"] or "-", *(_same(each, layout) for layout in OTHERS), ", ".join(each["changes"]) or "-")
-        for each in data["tensors"]
-    ]
-    lines += _section(table(("Hugging Face", "GGUF", "MLX", "UQFF", "changed for GGUF"), "<<<<<", rows))
+    rows = [(each["hf"], each["gguf"] or "-", ", ".join(each["changes"]) or "-") for each in data["tensors"]]
+    lines += _section(table(("Hugging Face", "GGUF", "changed for GGUF"), "<<<", rows))
+    for layout in OTHERS:
+        renamed = [(each["hf"], each[layout]) for each in data["tensors"] if each[layout] != each["hf"]]
+        lines += _section(table(("Hugging Face", layout.upper()), "<<", renamed))
     lines += _section(
         table(
             ("config.json", "GGUF", "type", ""),
             "<<<<",
-            [(each["config"], each["gguf"], each["type"], "" if each["required"] else "optional")
-             for each in data["settings"]],
+            [
+                (each["config"], each["gguf"], each["type"], "" if each["required"] else "optional")
+                for each in data["settings"]
+            ],
         )
     )
     for kind in ("fixed", "unstated"):
         values = [(name, json.dumps(value)) for name, value in data[kind].items()]
         lines += _section(table((kind, "value"), "<<", values))
     failed = [
-        (model, path, result)
-        for model, paths in data["runs"].items()
-        for path, result in paths.items()
-        if result != OK
+        (model, path, result) for model, paths in data["runs"].items() for path, result in paths.items() if result != OK
     ]
     return lines + _section(table(("did not run", "as", "result"), "<<<", failed))
-
-
-def _same(tensor: Mapping[str, Any], layout: str) -> str:
-    return "same" if tensor[layout] == tensor["hf"] else str(tensor[layout])
 
 
 def _section(lines: list[str]) -> list[str]:
