@@ -96,6 +96,7 @@ def describe(info: FamilyInfo) -> dict[str, Any]:
         ],
         "fixed": dict(getattr(family, "fixed", {})),
         "unstated": dict(getattr(family, "unstated", {})),
+        "pretokenizers": [name for each in getattr(family, "pretokenizers", ()) for name in each.names],
         "runs": runs().get(info.id, {}),
     }
 
