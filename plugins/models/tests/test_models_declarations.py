@@ -120,7 +120,7 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[pretokenizers]\nacme = { like = 'qwen' }\n", "line 4, [pretokenizers] acme", "no pre-tokenizer"),
         (HEAD + "[pretokenizers]\nacme = { step = [] }\n", "line 4, [pretokenizers] acme", "no field"),
         (HEAD + "[pretokenizers]\nacme = { steps = [3] }\n", "line 4, [pretokenizers] acme", "is not valid"),
-        (HEAD + "[pretokenizers]\nacme = { steps = [{ type = 1979-05-27 }] }\n", "line 4, [pretokenizers] acme", "is not valid"),
+        (HEAD + "[pretokenizers]\na = { steps = [{ type = 1979-05-27 }] }\n", "line 4, [pretokenizers] a", "not valid"),
         (HEAD + "[engines]\nllama = {}\n", "line 4, [engines] llama", "no engine"),
         (HEAD + "[engines]\nmlx = { needs = [] }\n", "line 4, [engines] mlx", "no field"),
         (HEAD + "[engines]\nmlx = { supported = 1 }\n", "line 4, [engines] mlx", "another type"),
