@@ -12,7 +12,7 @@ _NAMES = {
     "squish_models.engines.needs": ("EngineNeeds",),
     "squish_models.family": ("TextModel",),
     "squish_models.rules": ("fused_attention", "fused_experts", "fused_gguf_experts", "stacked_experts"),
-    "squish_models.small": ("small_config", "small_tokenizer"),
+    "squish_models.small_models": ("small_config", "small_tokenizer"),
     "squish_models.tables": (
         "SWITCH", "Row", "attention", "embeddings", "experts", "fused_mlp", "gated_mlp", "head_norms", "norm",
         "pre_norm_model", "router",

@@ -13,8 +13,8 @@ from squish_models.rules import fused_attention as fused_attention
 from squish_models.rules import fused_experts as fused_experts
 from squish_models.rules import fused_gguf_experts as fused_gguf_experts
 from squish_models.rules import stacked_experts as stacked_experts
-from squish_models.small import small_config as small_config
-from squish_models.small import small_tokenizer as small_tokenizer
+from squish_models.small_models import small_config as small_config
+from squish_models.small_models import small_tokenizer as small_tokenizer
 from squish_models.tables import Row as Row
 from squish_models.tables import SWITCH as SWITCH
 from squish_models.tables import attention as attention

@@ -232,8 +232,8 @@ def _root(
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Return the post-processor that adds the tokenizer's bos and eos to a text, and sep between two texts."""
-    known = named_pretokenizer(tokenizer.pre) if tokenizer.pre is not None else None
-    default = known.add_bos if known is not None else tokenizer.model == "spm"
+    pretokenizer = named_pretokenizer(tokenizer.pre) if tokenizer.pre is not None else None
+    default = pretokenizer.add_bos if pretokenizer is not None else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
     if not present:

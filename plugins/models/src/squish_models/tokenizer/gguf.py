@@ -92,8 +92,8 @@ def read_gguf(
         _check_texts([*templates.values()], "chat_template")
         pre = _pretokenizer(values) if model == "bpe" else None
         added = {role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values}
-        known = named_pretokenizer(pre) if pre is not None else None
-        separates = {"sep": True} if known is not None and known.add_sep else {}
+        pretokenizer = named_pretokenizer(pre) if pre is not None else None
+        separates = {"sep": True} if pretokenizer is not None and pretokenizer.add_sep else {}
         return Tokenizer(
             model=model,
             vocabulary=vocabulary,

@@ -195,8 +195,8 @@ def add_pretokenizers(own: Iterable[Pretokenizer]) -> None:
     """Add pre-tokenizers to the table; ConflictError for a name that has other steps."""
     for each in own:
         for name in each.names:
-            known = BY_NAME.setdefault(name, each)
-            if evolve(known, names=each.names) != each:
+            earlier = BY_NAME.setdefault(name, each)
+            if evolve(earlier, names=each.names) != each:
                 raise ConflictError(
                     f"the pre-tokenizer {name!r} has other steps in another family",
                     code=ErrorCode.CONFLICT,

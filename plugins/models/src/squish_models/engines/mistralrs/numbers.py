@@ -102,7 +102,9 @@ def _rope_problems(name: str, settings: Settings) -> Iterator[Wrong]:
         if parameters.get(each) is None:
             yield f"rope_parameters.{each}", "is missing"
     scaling = settings.get("rope_scaling")
-    if scaling:
+    if scaling and name == "HunYuanDenseV1ForCausalLM":
+        yield from _hunyuan_problems(scaling)
+    elif scaling:
         yield from _scaling_problems(name, settings, scaling, rotated)
 
 
@@ -115,13 +117,16 @@ def _scaling_problems(name: str, settings: Settings, scaling: Settings, rotated:
             yield f"rope_scaling.{each}", "is missing"
     if name == "Phi3ForCausalLM":
         yield from _factor_problems(settings, scaling, rotated // 2)
-    if name == "HunYuanDenseV1ForCausalLM" and scaling["type"] != "default":
-        if scaling["type"] != "dynamic":
-            yield "rope_scaling.type", f"is {scaling['type'][:40]}, which mistral.rs does not compute for HunYuan"
-        elif not (scaling["alpha"] or 0) > 0:
-            yield "rope_scaling.alpha", f"is {scaling['alpha']}, and mistral.rs expects a positive one"
     if name.startswith("Deepseek") and any(YARN.problems(scaling, "")):
         yield "rope_scaling", "lacks a setting of YaRN, and mistral.rs computes no other scaling for DeepSeek"
+
+
+def _hunyuan_problems(scaling: Settings) -> Iterator[Wrong]:
+    kind, alpha = scaling.get("type", scaling.get("rope_type")), scaling.get("alpha")
+    if kind not in ("default", "dynamic"):
+        yield "rope_scaling.type", f"is {str(kind)[:40]}, which mistral.rs does not compute for HunYuan"
+    elif kind == "dynamic" and not (alpha or 0) > 0:
+        yield "rope_scaling.alpha", f"is {alpha}, and mistral.rs expects a positive number"
 
 
 def _base(settings: Settings) -> float | None:

@@ -61,9 +61,10 @@ def small_config(family: str) -> dict[str, Any]:
     >>> small_config("qwen3_moe")["hidden_size"]
     64
     """
-    model = registry().implementation("family", family)
+    model = registry().implementation("family", family) if family in registry().families else None
     if not isinstance(model, TextModel):
-        raise UsageError("is not a family of text models", code="usage", found=repr(family))
+        hint = "`squish families` lists all."
+        raise UsageError("is not a family of text models", code="usage", found=repr(family), hint=hint)
     config = {"model_type": model.model_type, "architectures": [model.class_name], **SETTINGS}
     config |= {name: OTHERS[name] for name in sorted(_names(model) & OTHERS.keys())}
     try:
