@@ -161,6 +161,16 @@ def test_a_small_model_of_a_family_loads(family: str, tmp_path: Path) -> None:
     assert [each for each in found(small(tmp_path, family)) if each[0] == "error"] == []
 
 
+@pytest.mark.parametrize("family", [name for name in OTHERS if name != "glm4_moe_lite"])
+def test_a_gguf_of_a_family_loads_and_is_refused_without_a_tensor(family: str, tmp_path: Path) -> None:
+    squish.convert(small(tmp_path, family), tmp_path / "m.gguf")
+    assert [each for each in found(tmp_path / "m.gguf") if each[0] == "error"] == []
+    with squish.open(tmp_path / "m.gguf") as file:
+        name = next(name for name in reversed(list(file)) if "ffn_down" in name)
+        squish.convert(file, tmp_path / "cut.gguf", rename="keep", exclude=[name])
+    assert ("error", name) in found(tmp_path / "cut.gguf")
+
+
 @pytest.mark.parametrize(
     ("family", "settings", "where"),
     [
