@@ -272,13 +272,15 @@ def find_pretokenizer(
 ) -> Pretokenizer | None:
     """Return the pre-tokenizer with the same steps, of the family's `own` first; None if llama.cpp has none."""
     steps = structure(pre_tokenizer)
-    for several in (lambda: own, lambda: PRETOKENIZERS, _others):
-        same = [each for each in several() if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
-        if same:
-            return next((each for each in same if each.ignore_merges == ignore_merges), same[0])
-    return None
+    found = _with_steps(steps, own, ignore_merges) or _with_steps(steps, PRETOKENIZERS, ignore_merges)
+    if found is None:
+        load_other_families()
+        found = _with_steps(steps, BY_NAME.values(), ignore_merges)
+    return found
 
 
-def _others() -> Sequence[Pretokenizer]:
-    load_other_families()
-    return [*BY_NAME.values()]
+def _with_steps(
+    steps: tuple[tuple[str, str], ...], among: Iterable[Pretokenizer], ignore_merges: bool
+) -> Pretokenizer | None:
+    same = [each for each in among if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
+    return next((each for each in same if each.ignore_merges == ignore_merges), same[0] if same else None)
