@@ -140,7 +140,8 @@ def test_a_whole_model_loads(name: str, tmp_path: Path) -> None:
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "gemma": {"attention_bias": False}, "smollm3": {}, "hunyuan-dense": {}, "lfm2_moe": {},
+    "gemma": {"attention_bias": False}, "smollm3": {}, "hunyuan-dense": {},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "glm4_moe": {"partial_rotary_factor": 0.5, "n_group": 1, "topk_group": 1},
     "glm4_moe_lite": {"num_key_value_heads": 4},
 }  # fmt: skip
@@ -150,7 +151,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def small(place: Path, family: str, **settings: Any) -> Path:
     """A small model of a family; `...`: without the setting."""
     config = {"hidden_act": "silu", **small_config(family), **OTHERS[family]}
-    path = write_model(place / "m", family, config, files={"tokenizer.json": TOKENIZER["tokenizer.json"]})
+    path = write_model(place / "m", family, config, files=TOKENIZER)
     kept = {key: value for key, value in {**config, **settings}.items() if value is not ...}
     (path / "config.json").write_text(json.dumps(kept))
     return path
