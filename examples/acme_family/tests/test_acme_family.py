@@ -42,6 +42,6 @@ def test_a_gguf_continues_a_text_as_the_checkpoint_does(tmp_path: Path) -> None:
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(tmp_path / "acme.gguf")
     parameters.n_ctx, parameters.cpuparams.n_threads = 256, 1
-    request = {"prompt": prompt, "n_predict": 8, "temperature": 0.0, "return_tokens": True, "ignore_eos": True}
+    request = {"prompt": prompt, "max_tokens": 8, "temperature": 0.0, "logprobs": 1, "ignore_eos": True}
     answer = xllamacpp.Server(parameters).handle_completions(request)
-    assert answer["tokens"] == generated
+    assert [token["id"] for token in answer["choices"][0]["logprobs"]["content"]] == generated
