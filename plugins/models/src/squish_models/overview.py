@@ -13,7 +13,7 @@ from attrs import asdict
 from squish_cli.api import Answer
 from squish_convert.api import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose, source_names
 
-from squish_core.api import FamilyInfo, UsageError, registry, table
+from squish_core.api import ErrorCode, FamilyInfo, UsageError, registry, table
 
 EXAMPLES = ("squish families", "squish families qwen3_moe", "squish families llama --json")
 RUNS = Path(__file__).with_name("runs.json")
@@ -44,7 +44,9 @@ def families(
         names = {word for each in infos for word in (each.id, *each.model_types)}
         near = get_close_matches(lower, names, 3, 0.6)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError("no such family", code="usage", found=repr(name), hint=f"{hint}`squish families` lists all.")
+        raise UsageError(
+            "no such family", code=ErrorCode.USAGE, found=repr(name), hint=f"{hint}`squish families` lists all."
+        )
     data = describe(info)
     return Answer(data, lines_of(data))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from squish_convert.api import Model
 
-from squish_core.api import FormatError, UsageError, registry
+from squish_core.api import ErrorCode, FormatError, UsageError, registry
 
 from .family import TextModel
 from .settings import CONFIG
@@ -64,7 +64,7 @@ def small_config(family: str) -> dict[str, Any]:
     model = registry().implementation("family", family) if family in registry().families else None
     if not isinstance(model, TextModel):
         hint = "`squish families` lists all."
-        raise UsageError("is not a family of text models", code="usage", found=repr(family), hint=hint)
+        raise UsageError("is not a family of text models", code=ErrorCode.USAGE, found=repr(family), hint=hint)
     config = {"model_type": model.model_type, "architectures": [model.class_name], **SETTINGS}
     config |= {name: OTHERS[name] for name in sorted(_names(model) & OTHERS.keys())}
     try:
@@ -78,7 +78,7 @@ def small_config(family: str) -> dict[str, Any]:
     except FormatError as error:
         raise UsageError(
             f"no small model of {family} is known: {error.reason()}",
-            code="usage",
+            code=ErrorCode.USAGE,
             hint="Start from another family, or write the config.json of a small model by hand.",
         ) from None
     return config

@@ -143,14 +143,20 @@ LFM_NUMBERS = {"norm_eps": 1e-5, "block_ffn_dim_multiplier": 1.0, "routed_scalin
 LFM_ROPE = Struct({"rope_theta": NUMBER, "rope_type": TEXT}, {"rope_theta": 1e6, "rope_type": ""})
 LFM = Struct(
     {
-        **dict.fromkeys(LFM_DEFAULTS, SIZE), **dict.fromkeys(LFM_SWITCHES, SWITCH),
-        **dict.fromkeys(LFM_NUMBERS, NUMBER), "model_type": Maybe(TEXT), "architectures": ListOf(TEXT),
-        "block_ff_dim": Maybe(SIZE), "rope_parameters": LFM_ROPE, "tie_embedding": Maybe(SWITCH),
+        **dict.fromkeys(LFM_DEFAULTS, SIZE),
+        **dict.fromkeys(LFM_SWITCHES, SWITCH),
+        **dict.fromkeys(LFM_NUMBERS, NUMBER),
+        "model_type": Maybe(TEXT),
+        "architectures": ListOf(TEXT),
+        "block_ff_dim": Maybe(SIZE),
+        "rope_parameters": LFM_ROPE,
+        "tie_embedding": Maybe(SWITCH),
         "layer_types": ListOf(TEXT),
-        "full_attn_idxs": Maybe(ListOf(SIZE)), "quantization_config": Maybe(QUANTIZED),
+        "full_attn_idxs": Maybe(ListOf(SIZE)),
+        "quantization_config": Maybe(QUANTIZED),
     },
     {**LFM_DEFAULTS, **LFM_SWITCHES, **LFM_NUMBERS, "rope_parameters": {}, "layer_types": []},
-)  # fmt: skip
+)
 HUNYUAN_SWITCHES = ("use_cla", "attention_bias", "mlp_bias", "add_classification_head")
 """Settings of HunYuan that mistral.rs reads and does not run."""
 HUNYUAN_SCALING = Struct(
