@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 
 Lines = tuple[int, int]
 """First and last line of a piece of source, counted from 1."""
@@ -39,7 +39,7 @@ def identifiers(text: str) -> set[str]:
     """The ids that a module declares."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     return {
-        word.value.value
+        str(word.value.value)
         for call in calls
         for word in call.keywords
         if word.arg == "id" and isinstance(word.value, ast.Constant)
@@ -63,10 +63,10 @@ def without_declarations(text: str, modules: Collection[str]) -> str:
     return without_unused(without(text, removed))
 
 
-def without_tests(text: str, removed: Collection[str]) -> str:
+def without_tests(text: str, removed: Set[str]) -> str:
     """A module of tests without the classes that name one of these ids."""
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-    return without_unused(without(text, [_place(each) for each in classes if not removed.isdisjoint(_texts(each))]))
+    return without_unused(without(text, [_place(each) for each in classes if removed & _texts(each)]))
 
 
 def without_unused(text: str) -> str:
@@ -74,7 +74,7 @@ def without_unused(text: str) -> str:
     while True:
         body = ast.parse(text).body
         used = [{*_names(node)} for node in body]
-        unused = []
+        unused = list[tuple[Lines, str]]()
         for number, node in enumerate(body):
             elsewhere = set[str]().union(*used[:number], *used[number + 1 :])
             if isinstance(node, ast.Import | ast.ImportFrom):

@@ -449,9 +449,8 @@ def _engines(place: Place, stated: Mapping[str, Any]) -> dict[str, EngineNeeds]:
     for engine, value in stated.items():
         place.known(engine, ENGINES, "engine", engine, "engines")
         fields = _fields(place, value, ENGINE, engine, "engines")
-        own[engine] = EngineNeeds(
-            **{name: tuple(each) if type(each) is list else each for name, each in fields.items()}
-        )
+        values: dict[str, Any] = {name: tuple(each) if type(each) is list else each for name, each in fields.items()}
+        own[engine] = EngineNeeds(**values)
     return own
 
 
