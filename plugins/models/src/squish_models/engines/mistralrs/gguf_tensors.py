@@ -62,6 +62,7 @@ OWN_ROLES["Gemma3ForCausalLM"] = OWN_ROLES["Gemma2ForCausalLM"]
 OWN_ROLES["Lfm2MoeForCausalLM"] = OWN_ROLES["Lfm2ForCausalLM"] | {
     "ffn_gate_inp": "feed_forward.gate", "exp_probs_b": "feed_forward.expert_bias",
     **{f"{role}_exps": f"feed_forward.experts.{name[4:]}" for role, name in GATED.items()},
+    "ffn_gate_up_exps": "feed_forward.experts.gate_up_proj",
 }  # fmt: skip
 WHOLE = ("attn_sinks", "exp_probs_b")
 """Tensors of a layer whose name in a folder has no suffix."""
@@ -145,7 +146,12 @@ class Binding:
             self.problems.append(_contradiction(stored, message))
             count = 0
         for number in range(count):
-            self.bound[target.replace(".experts.", f".experts.{number}.")] = Bound(stored, shape[1:])
+            place = target.replace(".experts.", f".experts.{number}.")
+            if ".gate_up_proj." in place:
+                half = Bound(stored, (shape[1] // 2, *shape[2:]))
+                self.bound |= {place.replace("gate_up", each): half for each in ("gate", "up")}
+            else:
+                self.bound[place] = Bound(stored, shape[1:])
 
     def _merge(self, source: str, target: str) -> None:
         """Matrices that mistral.rs puts one below the other."""
