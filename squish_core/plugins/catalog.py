@@ -19,7 +19,8 @@ KINDS = ("container", "codec", "allocator", "backend", "source", "scheduler", "f
 
 # command -> package of this repository
 COMMANDS = {
-    "cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor",
+    "cache build": "squish-npydir", "edit": "squish-ztensor",
+    **dict.fromkeys(("check-model", "families"), "squish-models"),
     **dict.fromkeys(("serve", "refs"), "squish-remote"),
     **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
 }  # fmt: skip

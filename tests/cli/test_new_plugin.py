@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from installed import run_own_tests
 from squish_cli import main
-from squish_cli.scaffold import example_files, names_for, substitute
+from squish_cli.scaffold import example_files, names_for, plugin_files, substitute
 
 from squish_core.errors import SquishError
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "acme_format"
+EXAMPLES = ROOT / "examples"
+KINDS = {
+    None: "backend codec codec container container",
+    "format": "container",
+    "codec": "codec codec",
+    "backend": "backend",
+    "refinement": "codec container container",
+    "family": "family",
+}
 
 
-def test_the_written_plugin_passes_its_own_tests(tmp_path: Path) -> None:
-    assert main(["new-plugin", "zeta-weights", "-o", str(tmp_path)]) == 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_written_plugin_passes_its_own_tests(kind: str | None, tmp_path: Path) -> None:
+    assert main(["new-plugin", "zeta-weights", "-o", str(tmp_path), *(["--kind", kind] if kind else [])]) == 0
     site = tmp_path / "site"
     site.mkdir()
     done = run_own_tests(tmp_path / "zeta-weights", site)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_declares_only_what_it_needs(kind: str | None) -> None:
+    files = plugin_files("zeta-weights", kind, None)
+    hooks = re.findall(r"def squish_(\w+)s\(", files["src/zeta_weights/__init__.py"])
+    kinds = [name.removesuffix("ie") + "y" if name.endswith("ie") else name for name in hooks]
+    factories = re.findall(r"(\w+)Info\(", files["src/zeta_weights/__init__.py"])
+    assert sorted(map(str.lower, factories)) == KINDS[kind].split()
+    assert sorted(kinds) == sorted({*KINDS[kind].split()})
+    ids = {*re.findall(r'\bid="([^"]+)"', files["src/zeta_weights/__init__.py"])}
+    tested = {
+        *re.findall(r'^    (?:container|codec|backend|family) = "(.+)"', files["tests/test_zeta_weights.py"], re.M)
+    }
+    assert tested == ids
+
+
+@pytest.mark.parametrize("base", ["qwen3moe", "gemma3", "cohere2", "deepseek2"])
+def test_a_new_family_is_like_its_base(base: str) -> None:
+    files = plugin_files("zeta-family", "family", base)
+    assert f'base = "{base}"' in files["src/zeta_family/zeta.toml"]
+    assert f'BASE = "{base}"' in files["tests/test_zeta_family.py"]
+
+
+@pytest.mark.parametrize(
+    "options", [("kernel", None), ("codec", "llama"), (None, "llama"), ("family", "lama"), ("family", "qwen2vl")]
+)
+def test_a_kind_or_a_base_that_cannot_be_used_is_refused(options: tuple[str | None, str | None]) -> None:
+    with pytest.raises(SquishError) as caught:
+        plugin_files("zeta-weights", *options)
+    assert caught.value.code == "usage"
 
 
 def test_nothing_of_the_example_is_left_in_its_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,24 +76,27 @@ def test_nothing_of_the_example_is_left_in_its_names(tmp_path: Path, capsys: pyt
     assert 'b"ZETA"' in text
 
 
-def test_the_template_is_the_example() -> None:
+@pytest.mark.parametrize(("kind", "example"), [(None, "acme_format"), ("family", "acme_family")])
+def test_the_template_is_the_example(kind: str | None, example: str) -> None:
     """One source: every file of the example that git would track, and nothing else."""
+    folder = EXAMPLES / example
     expected = {
-        path.relative_to(EXAMPLE).as_posix(): path.read_text()
-        for path in EXAMPLE.rglob("*")
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
         if path.is_file()
         and "__pycache__" not in path.parts
         and not path.name.startswith(".")
         and ".pytest_cache" not in path.parts
         and ".hypothesis" not in path.parts
     }
-    assert dict(example_files()) == expected
+    assert dict(example_files(kind)) == expected
 
 
 def test_the_wheel_holds_the_template() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"]["force-include"] == {"examples/acme_format": "squish_core/example"}
-    assert "examples/acme_format" in build["sdist"]["include"]
+    folders = {"examples/acme_format": "squish_core/example", "examples/acme_family": "squish_core/example_family"}
+    assert build["wheel"]["force-include"] == folders
+    assert folders.keys() <= {*build["sdist"]["include"]}
 
 
 @pytest.mark.parametrize(

@@ -1,56 +1,24 @@
-"""The table of families in docs/models.md, made from their rules: `python tests/lint/family_table.py` writes it."""
+"""The table of families in docs/models.md, made from their rules, and what was run, from the page's other table.
+
+`python tests/lint/family_table.py` writes both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+import sys
 from pathlib import Path
 
-from squish_convert.families import (
-    Add,
-    Expression,
-    Family,
-    Interleave,
-    Join,
-    NegExp,
-    Permute,
-    Reshape,
-    Stack,
-    Tile,
-    Transpose,
-)
+from squish_convert.families import Family
 from squish_models import squish_families
+from squish_models.overview import RUNS, operations
 
 import squish_core as squish
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 START, END = "<!-- families: python tests/lint/family_table.py -->", "<!-- end of the families -->"
 HEAD = "| family | models | `model_type` | GGUF | besides names |\n|---|---|---|---|---|\n"
-
-
-def operations(expression: Expression) -> Iterator[str]:
-    """What an expression does, in words."""
-    while not isinstance(expression, str):
-        if isinstance(expression, Interleave):
-            yield "rows alternate"
-            return
-        if isinstance(expression, Join):
-            yield "rows joined"
-            return
-        if isinstance(expression, Permute):
-            yield "rows of q and k interleaved"
-        elif isinstance(expression, Add):
-            yield f"norms {expression.constant:+g}"
-        elif isinstance(expression, NegExp):
-            yield "`-exp` of decays"
-        elif isinstance(expression, Tile):
-            yield f"heads {'grouped' if expression.inverse else 'tiled'}{' in columns' if expression.columns else ''}"
-        elif isinstance(expression, Reshape):
-            yield "axes of 1 left out"
-        elif isinstance(expression, Stack):
-            yield "experts stacked"
-        elif isinstance(expression, Transpose):
-            yield "matrices transposed"
-        expression = expression.of
 
 
 def changes(family: Family) -> list[str]:
@@ -87,5 +55,20 @@ def page() -> str:
     return f"{before}{START}\n\n{table()}\n{END}{after}"
 
 
+def results() -> str:
+    """What `squish families` lists of the table of runs: family -> small model -> formats -> result."""
+    sys.path.append(str(PAGE.parents[1] / "tests"))
+    from oracles.families import FAMILIES
+
+    types = {kind: info.id for info in squish_families() for kind in info.model_types if not info.layouts}
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    rows = re.findall(r"^\| (\S+), folder \| (.+?) \| \S+ \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    for model, formats, result in rows:
+        family = types[FAMILIES[model].get("model_type", model)]
+        found.setdefault(family, {}).setdefault(model, {})[formats] = result
+    return json.dumps(found, indent=1) + "\n"
+
+
 if __name__ == "__main__":
+    RUNS.write_text(results(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

@@ -6,12 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
-from family_table import PAGE, page
+from family_table import PAGE, page, results
 from squish_models.declarations import read_family
+from squish_models.overview import RUNS
 
 
 def test_the_page_has_the_families_that_the_code_has() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/lint/family_table.py`"
+
+
+def test_the_command_lists_the_runs_of_the_page() -> None:
+    assert RUNS.read_text(encoding="utf-8") == results(), "run `python tests/lint/family_table.py`"
 
 
 @pytest.mark.parametrize(

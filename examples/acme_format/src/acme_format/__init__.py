@@ -1,4 +1,4 @@
-"""Declares the ACME formats, codecs and backend; imports no implementation."""
+"""Declares what ACME brings to Squish; imports no implementation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, ho
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The container of this plugin, and the refinement of it."""
+    """The containers of this plugin: formats, and refinements of them."""
     return [
         ContainerInfo(
             id="acme.foo",
@@ -25,7 +25,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin: one for tensors, one for bytes."""
+    """The codecs of this plugin, for tensors and for bytes."""
     return [
         CodecInfo(id="acme.rows", title="ACME int8 rows", factory="acme_format.codec:Rows"),
         CodecInfo(

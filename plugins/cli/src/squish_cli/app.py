@@ -62,7 +62,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "codecs": ("listings", ("squish codecs",)),
     "backends": ("listings", ("squish backends",)),
     "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
-    "new-plugin": ("scaffold", ("squish new-plugin my-format", "squish new-plugin my-format -o plugins")),
+    "new-plugin": (
+        "scaffold",
+        (
+            "squish new-plugin my-format",
+            "squish new-plugin my-format -o plugins",
+            "squish new-plugin my-codec --kind codec",
+            "squish new-plugin my-family --kind family --base qwen3",
+        ),
+    ),
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
 }
 

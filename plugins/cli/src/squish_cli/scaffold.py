@@ -1,4 +1,4 @@
-"""`squish new-plugin NAME`: a working plugin, copied from the example."""
+"""`squish new-plugin NAME`: a working plugin, copied from the examples, or the parts of one that a kind needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib.util
 import keyword
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +15,27 @@ import typer
 
 import squish_core
 from squish_core.codes import ErrorCode
-from squish_core.errors import UsageError
+from squish_core.errors import MissingPluginError, UsageError
+from squish_core.plugins import catalog
 from squish_core.plugins.registry import registry
 
 from .output import Answer
+from .pruning import pruned
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIXES = (".py", ".toml", ".typed")
 MAGIC = 4
 """Length of the example's magic, in bytes."""
+FAMILY, BASE = "family", "llama"
+EXAMPLES = {FAMILY: ("example_family", "acme_family")}
+"""Kind -> folder of its example in the installed package, and in a checkout; all others are in one example."""
+PARTS = {
+    "format": ("container",),
+    "codec": ("codec", "runs"),
+    "backend": ("backend",),
+    "refinement": ("container", "pairs", "codec"),
+}
+"""Kind -> the modules of the example that it needs: a refinement, too, the format that it refines."""
 
 
 def new_plugin(
@@ -30,15 +43,22 @@ def new_plugin(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to create the plugin's folder.")
     ] = Path(),
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help=f"Only one of: {', '.join((*PARTS, FAMILY))}.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="ID", help=f"The family that a new family is like (default: {BASE})."),
+    ] = None,
 ) -> Answer:
     """Create a working plugin to start from.
 
     It contains a format, a refinement, two codecs, a backend and their tests: the example of docs/writing-a-plugin.md.
+    --kind writes only one of these, or a family of models: a TOML file that changes the tables of --base.
     """
     from squish_core.io.atomic import atomic_folder
 
-    names = names_for(name)
-    files = {substitute(path, names): substitute(text, names) for path, text in example_files()}
+    files = plugin_files(name, kind, base)
     target = output / name
     with atomic_folder(target) as sink:
         for path, text in sorted(files.items()):
@@ -49,17 +69,36 @@ def new_plugin(
     return Answer({"folder": str(target), "files": sorted(files)}, lines)
 
 
-def example_files() -> Iterator[tuple[str, str]]:
-    """Path and text of each file of the example, from the installed package or else from the checkout."""
+def plugin_files(name: str, kind: str | None, base: str | None) -> dict[str, str]:
+    """Path -> text of the files of a new plugin; UsageError for a name, a kind or a base that cannot be used."""
+    if kind not in (None, *PARTS, FAMILY):
+        raise UsageError(
+            f"there is no kind of plugin {kind!r}", expected=", ".join((*PARTS, FAMILY)), code=ErrorCode.USAGE
+        )
+    if base is not None and kind != FAMILY:
+        raise UsageError("--base is for families", expected=f"--kind {FAMILY}", code=ErrorCode.USAGE)
+    names = names_for(name, kind)
+    files = dict(example_files(kind))
+    if kind == FAMILY:
+        _check_base(base or BASE)
+        names[f'"{BASE}"'] = f'"{base or BASE}"'
+    elif kind is not None:
+        files = pruned(files, PARTS[kind])
+    return {substitute(path, names): substitute(text, names) for path, text in files.items()}
+
+
+def example_files(kind: str | None = None) -> Iterator[tuple[str, str]]:
+    """Path and text of each file of an example, from the installed package or else from the checkout."""
     package = Path(squish_core.__file__).parent
-    folders = (package / "example", package.parent / "examples" / "acme_format")
+    installed, own = EXAMPLES.get(kind or "", ("example", "acme_format"))
+    folders = (package / installed, package.parent / "examples" / own)
     folder = next(folder for folder in folders if folder.is_dir())
     for file in sorted(folder.rglob("*")):
         if file.suffix in SUFFIXES and file.is_file():
             yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8")
 
 
-def names_for(name: str) -> dict[str, str]:
+def names_for(name: str, kind: str | None = None) -> dict[str, str]:
     """Return the new name for each name of the example; UsageError if the plugin's name cannot be used."""
     if not NAME.fullmatch(name):
         expected = "a lower-case letter, then lower-case letters, digits and single dashes"
@@ -70,22 +109,47 @@ def names_for(name: str) -> dict[str, str]:
     is_reserved = package in sys.stdlib_module_names or keyword.iskeyword(package)
     if is_reserved or importlib.util.find_spec(package) is not None:
         raise _name_error("is the name of an existing module", name, "an unused name, such as my-format")
-    vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
+    vendor = re.sub(rf"-(format|plugin|{kind or 'format'})$", "", name).replace("-", "_")
     magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")
-    for entry in registry().containers.values():
-        signatures = [signature.bytes for signature in entry.info.signatures]
-        if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
-            raise _name_error(f"collides with the format {entry.info.id}", name, "another name")
+    _check_ids(name, vendor, magic, kind)
+    example = EXAMPLES.get(kind or "", ("", "acme_format"))[1]
     return {
         'b"ACME"': f'b"{magic}"',
-        "acme_format": package,
-        "acme-format": name,
+        "AcmeForCausalLM": f"{vendor.title().replace('_', '')}ForCausalLM",
+        example: package,
+        example.replace("_", "-"): name,
         "acme": vendor,
         "ACME": vendor.upper(),
     }
 
 
-def substitute(text: str, names: dict[str, str]) -> str:
+def _check_ids(name: str, vendor: str, magic: str, kind: str | None) -> None:
+    """Raise UsageError if an installed plugin has an id, or the bytes of a signature, that the new one would have."""
+    if kind == FAMILY:
+        for entry in registry().families.values():
+            if vendor in (entry.id, *entry.info.model_types):
+                raise _name_error(f"collides with the family {entry.id}", name, "another name")
+        return
+    for container in registry().containers.values():
+        signatures = [signature.bytes for signature in container.info.signatures]
+        if container.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
+            raise _name_error(f"collides with the format {container.info.id}", name, "another name")
+
+
+def _check_base(base: str) -> None:
+    """Raise SquishError if a small model of the base, with which the new plugin's tests run, cannot be made."""
+    try:
+        models = import_module("squish_models.api")
+    except ModuleNotFoundError:
+        raise MissingPluginError(
+            f"--kind {FAMILY} needs squish-models, which is not installed",
+            code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run `{catalog.install_command('squish-models')}`.",
+        ) from None
+    models.small_config(base)
+
+
+def substitute(text: str, names: Mapping[str, str]) -> str:
     """Return a text of the example with all names replaced in one pass."""
     return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
 

@@ -86,7 +86,7 @@ OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(("imatrix", "calibrate"), "activations"),
     **dict.fromkeys(("clean", "health", "status"), "doctor"),
     "format": "formats", "codec": "codecs", "backend": "backends", "plugin": "plugins", "devices": "backends",
-    "init": "new-plugin", "new": "new-plugin",
+    "family": "families", "init": "new-plugin", "new": "new-plugin",
 }  # fmt: skip
 """Command that people type, often of another tool -> the command of Squish."""
 EXTRA_WORDS = {"hash": ("--deep",), "sha256": ("--deep",), "checksum": ("--deep",)}

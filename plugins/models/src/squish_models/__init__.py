@@ -103,7 +103,9 @@ def squish_families() -> list[FamilyInfo]:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish check-model`."""
+    """`squish check-model` and `squish families`."""
+    from . import overview
     from .engines.command import EXAMPLES, check
 
     app.command("check-model", examples=EXAMPLES)(check)
+    app.command("families", examples=overview.EXAMPLES)(overview.families)

@@ -7,11 +7,14 @@ from squish_models.config.keys import VOCABULARY as VOCABULARY
 from squish_models.declarations import register_family as register_family
 from squish_models.engines.check import ModelCheck as ModelCheck
 from squish_models.engines.check import check_model as check_model
+from squish_models.engines.needs import EngineNeeds as EngineNeeds
 from squish_models.family import TextModel as TextModel
 from squish_models.rules import fused_attention as fused_attention
 from squish_models.rules import fused_experts as fused_experts
 from squish_models.rules import fused_gguf_experts as fused_gguf_experts
 from squish_models.rules import stacked_experts as stacked_experts
+from squish_models.small_models import small_config as small_config
+from squish_models.small_models import small_tokenizer as small_tokenizer
 from squish_models.tables import Row as Row
 from squish_models.tables import SWITCH as SWITCH
 from squish_models.tables import attention as attention
@@ -23,3 +26,5 @@ from squish_models.tables import head_norms as head_norms
 from squish_models.tables import norm as norm
 from squish_models.tables import pre_norm_model as pre_norm_model
 from squish_models.tables import router as router
+from squish_models.tokenizer.pretokenizers import Pretokenizer as Pretokenizer
+from squish_models.tokenizer.pretokenizers import pretokenizer_of as pretokenizer_of

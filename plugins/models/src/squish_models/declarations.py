@@ -5,6 +5,7 @@ docs/models.md has the schema ("Add a family").
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -21,9 +22,12 @@ from squish_core.api import registry as default_registry
 
 from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
 from .declared import BEHIND, Declared, Layers, Pattern
+from .engines.needs import EngineNeeds
+from .engines.requirements import ENGINES
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
 from .tables import LAYER, SWITCH, Row
+from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 
 LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
@@ -44,8 +48,13 @@ TOP = {
 }  # fmt: skip
 TABLES = (
     "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
-    "mlx",
+    "mlx", "pretokenizers", "engines",
 )  # fmt: skip
+PRETOKENIZER = {
+    "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
+}  # fmt: skip
+ENGINE = {"supported": bool, "required": list, "defaults": dict, "scalings": list, "pretokenizers": list}
+"""Fields of an entry of these two tables, with their types."""
 
 
 @frozen
@@ -290,6 +299,9 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
     kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
     attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
+    own = _pretokenizers(place, stated.get("pretokenizers", {}))
+    attributes["pretokenizers"] = (*own, *base.pretokenizers)
+    attributes["engines"] = _engines(place, stated.get("engines", {}))
     if "mlx" in stated:
         attributes["more"] = _stacks(place, stated["mlx"], rows, base)
     return attributes
@@ -416,6 +428,53 @@ def _pattern(value: Mapping[str, Any]) -> Pattern:
     if type(pattern.every) is not int or pattern.every < 1:
         raise ValueError
     return pattern
+
+
+def _fields(place: Place, value: Any, fields: Mapping[str, Any], key: str, table: str) -> dict[str, Any]:
+    """The fields of an entry, each of its type."""
+    stated = dict(place.check_type(value, dict, key, table))
+    for field, item in stated.items():
+        place.check_name(field, fields, "field of an entry", key, table)
+        if field != "steps":
+            place.check_type(item, fields[field], key, table)
+    return stated
+
+
+def _pretokenizers(place: Place, stated: Mapping[str, Any]) -> tuple[Pretokenizer, ...]:
+    """Pre-tokenizers by name: like another one, or with steps as in tokenizer.json."""
+    own = []
+    for name, value in stated.items():
+        fields = _fields(place, value, PRETOKENIZER, place.name(name, name, "pretokenizers"), "pretokenizers")
+        like, steps = fields.pop("like", None), fields.pop("steps", None)
+        if like is not None:
+            place.check_name(like, BY_NAME, "pre-tokenizer", name, "pretokenizers")
+        if (like is None) == (steps is None) or (steps is not None and not _are_steps(steps)):
+            expected = "like, or steps: a list of regexes and of objects with a type"
+            raise place.error("is not valid", name, "pretokenizers", expected=expected, found=repr(steps or like)[:80])
+        start = pretokenizer_of(name, steps) if like is None else evolve(BY_NAME[like], names=(name,))
+        own.append(evolve(start, **fields))
+    return tuple(own)
+
+
+def _are_steps(steps: Any) -> bool:
+    """Whether these are steps that tokenizer.json can state."""
+    try:
+        json.dumps(steps)
+    except TypeError:  # a date
+        return False
+    objects = [step for step in steps if not isinstance(step, str)] if isinstance(steps, list) else [None]
+    return all(isinstance(step, dict) and isinstance(step.get("type"), str) for step in objects)
+
+
+def _engines(place: Place, stated: Mapping[str, Any]) -> dict[str, EngineNeeds]:
+    """What engines need of the family's models."""
+    own = {}
+    for engine, value in stated.items():
+        place.check_name(engine, ENGINES, "name of an engine", engine, "engines")
+        fields = _fields(place, value, ENGINE, engine, "engines")
+        values: dict[str, Any] = {name: tuple(each) if type(each) is list else each for name, each in fields.items()}
+        own[engine] = EngineNeeds(**values)
+    return own
 
 
 def _stacks(

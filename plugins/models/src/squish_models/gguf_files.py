@@ -124,8 +124,11 @@ class GgufFiles(Mapping[str, bytes]):
             return {}
         if self._is_unchanged:
             return stored_keys(self._model.meta)
-        tokenizer = self._agreeing or read_content(self._described[1], json.loads(self._files[CONFIG]))
+        tokenizer = self._agreeing or self._read(self._described[1])
         return tokenizer_keys(tokenizer) if tokenizer is not None else {}
+
+    def _read(self, content: Content) -> Tokenizer | None:
+        return read_content(content, json.loads(self._files[CONFIG]), self._family.pretokenizers)
 
     @cached_property
     def _is_unchanged(self) -> bool:
@@ -166,7 +169,7 @@ class GgufFiles(Mapping[str, bytes]):
         """Return the content of files whose tokenizer agrees with the keys; None if it does not."""
         try:
             content = parse_files(files, own)
-            tokenizer = read_content(content, json.loads(files[CONFIG]))
+            tokenizer = self._read(content)
         except SquishError:
             return None
         keys, meta = {} if tokenizer is None else tokenizer_keys(tokenizer), self._model.meta

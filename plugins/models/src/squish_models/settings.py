@@ -15,7 +15,9 @@ from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
 from .config.spelling import old_spelling, text_config
+from .engines.needs import EngineNeeds
 from .tables import Row
+from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
@@ -68,6 +70,10 @@ class TextSettings(Family):
         Projections to which llama.cpp applies no adapter.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
+    pretokenizers
+        Pre-tokenizers of its models that squish-models does not have.
+    engines
+        Engine -> what it needs of the family's models, for a family that squish-models does not have.
     """
 
     model_type: ClassVar[str]
@@ -88,7 +94,13 @@ class TextSettings(Family):
     unadapted: ClassVar[Sequence[str]] = ()
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
+    pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
+    engines: ClassVar[Mapping[str, EngineNeeds]] = {}
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        add_pretokenizers(cls.pretokenizers)
 
     @cached_property
     def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]

@@ -33,6 +33,7 @@ from .mistralrs.gguf import load as load_gguf
 from .mistralrs.gguf import reads_alignment
 from .mistralrs.loader import config_problems
 from .mistralrs.loader import load as load_folder
+from .needs import EngineNeeds, with_needs
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
@@ -158,6 +159,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )
+    needs = _own_needs(inventory, engine)
+    if needs is not None:
+        requirements = with_needs(requirements, needs, inventory.naming.model_type)
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -316,9 +320,15 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     yield from type_problems(file, engine, reading, inventory)
 
 
+def _own_needs(inventory: Inventory, engine: str) -> EngineNeeds | None:
+    """Return what a family states of an engine; None if it states nothing."""
+    found: Mapping[str, EngineNeeds] = getattr(inventory.family, "engines", {})
+    return found.get(engine)
+
+
 def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
     """Yield a note about a family of another package: the tables do not say whether the engine supports it."""
-    if _is_foreign(file, inventory):
+    if _is_foreign(file, inventory) and _own_needs(inventory, engine.id) is None:
         assert inventory.family is not None
         entry = file.registry.families[inventory.family.id]
         message = f"{engine.title} may not support {inventory.naming.model_type}; only the rest was checked"

@@ -13,7 +13,7 @@ from squish_core.api import LazyAssets
 
 from . import sentencepiece
 from .content import DEFAULT_TEMPLATE, Content
-from .pretokenizers import BY_NAME, Pretokenizer
+from .pretokenizers import Pretokenizer, named_pretokenizer
 from .sampling import SAMPLES
 from .sentencepiece import Pieces
 from .vocabulary import (
@@ -110,7 +110,7 @@ class EncodedFiles(Mapping[str, bytes]):
 
 def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
     """Return the pre-tokenizer's object in tokenizer.json."""
-    pretokenizer = BY_NAME.get(tokenizer.pre or "default")
+    pretokenizer = named_pretokenizer(tokenizer.pre or "default")
     if pretokenizer is None:
         raise tokenizer_error(
             "this pre-tokenizer cannot be written to tokenizer.json",
@@ -232,7 +232,8 @@ def _root(
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Return the post-processor that adds the tokenizer's bos and eos to a text, and sep between two texts."""
-    default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
+    pretokenizer = named_pretokenizer(tokenizer.pre) if tokenizer.pre is not None else None
+    default = pretokenizer.add_bos if pretokenizer is not None else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
     if not present:

@@ -13,7 +13,7 @@ from squish_gguf.api import text_array
 from squish_core.api import SquishError, Typed
 
 from ..config.gguf_defaults import TOKENIZERS
-from .pretokenizers import BY_NAME
+from .pretokenizers import named_pretokenizer
 from .sampling import PREFIX as SAMPLING
 from .sampling import sampling_keys, sampling_of
 from .vocabulary import (
@@ -92,7 +92,8 @@ def read_gguf(
         _check_texts([*templates.values()], "chat_template")
         pre = _pretokenizer(values) if model == "bpe" else None
         added = {role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values}
-        separates = {"sep": True} if pre in BY_NAME and BY_NAME[pre].add_sep else {}
+        pretokenizer = named_pretokenizer(pre) if pre is not None else None
+        separates = {"sep": True} if pretokenizer is not None and pretokenizer.add_sep else {}
         return Tokenizer(
             model=model,
             vocabulary=vocabulary,

@@ -13,7 +13,7 @@ from squish_core.api import SquishError
 
 from .affixes import Affixes, adds_separator, affixes_of
 from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
-from .pretokenizers import find_pretokenizer, structure
+from .pretokenizers import Pretokenizer, find_pretokenizer, structure
 from .sampling import stated_sampling
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
 from .vocabulary import (
@@ -36,7 +36,9 @@ CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
 
-def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
+def read_huggingface(
+    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()
+) -> Tokenizer | None:
     """Return the tokenizer in a folder's files; None if there is none.
 
     Parameters
@@ -45,6 +47,8 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
         Contents by file name: those of `FILES` that exist, and `additional_chat_templates/*.jinja`.
     config
         The text part of config.json: `vocab_size` and ids of special tokens.
+    own
+        Pre-tokenizers of the family.
 
     Raises
     ------
@@ -55,16 +59,16 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
         `count` or `size` beyond what vocabularies have.
     """
     with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
-        return read_content(parse_files(files), config)
+        return read_content(parse_files(files), config, own)
 
 
-def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
+def read_content(content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()) -> Tokenizer | None:
     """Return the tokenizer in parsed files, like `read_huggingface`."""
     with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
         tokenizer = _read(content, config)
         if tokenizer is None or tokenizer.model != "bpe":
             return tokenizer
-        return evolve(tokenizer, pre=_pretokenizer(content.values["tokenizer.json"]))
+        return evolve(tokenizer, pre=_pretokenizer(content.values["tokenizer.json"], own))
 
 
 def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -175,10 +179,10 @@ def _byte_level(
     return merges
 
 
-def _pretokenizer(stored: Mapping[str, Any]) -> str:
+def _pretokenizer(stored: Mapping[str, Any], own: Sequence[Pretokenizer]) -> str:
     """Return llama.cpp's name of the pre-tokenizer."""
     ignores_merges = bool((stored.get("model") or {}).get("ignore_merges"))
-    pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=ignores_merges)
+    pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=ignores_merges, own=own)
     if pretokenizer is None:
         steps = "; ".join(" ".join(step) for step in structure(stored.get("pre_tokenizer"))) or "none"
         raise tokenizer_error("llama.cpp has no name for this pre-tokenizer", "one of docs/tokenizers.md", steps[:400])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
+
+from squish_core.api import ConflictError, ErrorCode, SquishError, registry
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -94,7 +97,7 @@ class Pretokenizer:
     """A pre-tokenizer: the steps in tokenizer.json and llama.cpp's names, the usual one first."""
 
     names: tuple[str, ...]
-    steps: tuple[dict[str, Any], ...]
+    steps: tuple[Mapping[str, Any], ...]
     ignore_merges: bool = False
     """Whether a word that is a token is used without applying merges."""
     normalizer: str | None = None
@@ -185,6 +188,63 @@ PRETOKENIZERS = (
     Pretokenizer(("youtu",), (_split(_YOUTU_SCRIPTS), _split(_YOUTU), _byte_level(False)), ignore_merges=True),
 )  # fmt: skip
 BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
+"""Those above, and those of families that are loaded."""
+
+
+def add_pretokenizers(own: Iterable[Pretokenizer]) -> None:
+    """Add pre-tokenizers to the table; ConflictError for a name that has other steps."""
+    for each in own:
+        for name in each.names:
+            earlier = BY_NAME.setdefault(name, each)
+            if evolve(earlier, names=each.names) != each:
+                raise ConflictError(
+                    f"the pre-tokenizer {name!r} has other steps in another family",
+                    code=ErrorCode.CONFLICT,
+                    hint="Use a name of your own, as tokenizer.ggml.pre states it.",
+                )
+
+
+def named_pretokenizer(name: str) -> Pretokenizer | None:
+    """Return the pre-tokenizer that llama.cpp, or a family of another package, calls so."""
+    if name not in BY_NAME:
+        load_other_families()
+    return BY_NAME.get(name)
+
+
+def load_other_families() -> None:
+    """Load the families of other packages and of files, whose classes add their pre-tokenizers to the table."""
+    for entry in registry().families.values():
+        if entry.dist != "squish-models":
+            with suppress(SquishError):  # whoever uses it sees the error
+                registry().implementation("family", entry.id)
+
+
+def pretokenizer_of(name: str, steps: Sequence[str | Mapping[str, Any]], **rules: Any) -> Pretokenizer:
+    """Return a pre-tokenizer with steps as in tokenizer.json.
+
+    Parameters
+    ----------
+    name
+        Its name in `tokenizer.ggml.pre`.
+    steps
+        Objects of `pre_tokenizer`; a text stands for a split at each match of a regex. ByteLevel follows if the last
+        step is another one.
+    **rules
+        Other attributes of `Pretokenizer`.
+
+    Returns
+    -------
+    Pretokenizer
+
+    Examples
+    --------
+    >>> [step["type"] for step in pretokenizer_of("acme", [r"\\p{N}{1,3}"]).steps]
+    ['Split', 'ByteLevel']
+    """
+    objects = [_split(step) if isinstance(step, str) else step for step in steps]
+    if not objects or objects[-1].get("type") != "ByteLevel":
+        objects.append(_byte_level(not objects))
+    return Pretokenizer(names=(name,), steps=tuple(objects), **rules)
 
 
 def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
@@ -207,8 +267,20 @@ def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str],
     return ((kind, str(sorted(pre_tokenizer.items()))),)
 
 
-def find_pretokenizer(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool) -> Pretokenizer | None:
-    """Return the pre-tokenizer with the same steps; None if llama.cpp has no name for them."""
+def find_pretokenizer(
+    pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool, own: Sequence[Pretokenizer] = ()
+) -> Pretokenizer | None:
+    """Return the pre-tokenizer with the same steps, of the family's `own` first; None if llama.cpp has none."""
     steps = structure(pre_tokenizer)
-    same = [each for each in PRETOKENIZERS if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
+    found = _with_steps(steps, own, ignore_merges) or _with_steps(steps, PRETOKENIZERS, ignore_merges)
+    if found is None:
+        load_other_families()
+        found = _with_steps(steps, BY_NAME.values(), ignore_merges)
+    return found
+
+
+def _with_steps(
+    steps: tuple[tuple[str, str], ...], among: Iterable[Pretokenizer], ignore_merges: bool
+) -> Pretokenizer | None:
+    same = [each for each in among if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
     return next((each for each in same if each.ignore_merges == ignore_merges), same[0] if same else None)

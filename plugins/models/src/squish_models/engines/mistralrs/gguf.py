@@ -30,7 +30,10 @@ SETTINGS = {
     "sliding_window_pattern": "attention.sliding_window_pattern", "layer_types": "attention.sliding_window_pattern",
     "head_dim": "attention.key_length", "query_pre_attn_scalar": "attention.key_length",
     "partial_rotary_factor": "rope.dimension_count", "num_local_experts": "expert_count",
-    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "num_experts": "expert_count", "n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count",
+    "n_group": "expert_group_count", "topk_group": "expert_group_used_count",
+    "num_dense_layers": "leading_dense_block_count", "first_k_dense_replace": "leading_dense_block_count",
+    "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length", "conv_L_cache": "shortconv.l_cache",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
 }  # fmt: skip

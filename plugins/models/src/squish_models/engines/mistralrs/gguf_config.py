@@ -11,6 +11,8 @@ from .gguf_keys import SCALING, Keys, UnreadError
 
 Config = dict[str, Any]
 THETA = 10000.0
+SIGMOID = 2
+"""Value of `expert_gating_func`."""
 LARGE_GEMMA = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}
 """Class -> number of layers of the model whose queries are scaled by the width of all heads."""
 EXPERTS = ("expert_count", "expert_used_count")
@@ -25,6 +27,8 @@ REQUIRED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "qwen3moe": (EXPERTS, EXPERT_TENSORS), "gpt-oss": (EXPERTS, EXPERT_TENSORS),
     "granitemoe": (EXPERTS, EXPERT_TENSORS), "deepseek2": ((*EXPERTS, *LATENT), (".attn_k_b.", ".attn_v_b.")),
     "lfm2": (("shortconv.l_cache",), (".shortconv.conv.", ".shortconv.in_proj.")),
+    "lfm2moe": (("shortconv.l_cache", *EXPERTS), (".shortconv.conv.", ".shortconv.in_proj.")),
+    "glm4moe": (EXPERTS, EXPERT_TENSORS),
 }  # fmt: skip
 """Architecture -> keys, and parts of tensor names, without which mistral.rs refuses it at once."""
 CLASSES = {
@@ -32,11 +36,12 @@ CLASSES = {
     "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "phi3": "Phi3ForCausalLM",
     "glm4": "Glm4ForCausalLM", "gpt-oss": "GptOssForCausalLM", "lfm2": "Lfm2ForCausalLM",
     "starcoder2": "Starcoder2ForCausalLM", "mistral3": "MistralForCausalLM",
+    "gemma": "GemmaForCausalLM", "smollm3": "SmolLM3ForCausalLM", "hunyuan-dense": "HunYuanDenseV1ForCausalLM",
+    "glm4moe": "Glm4MoeForCausalLM", "lfm2moe": "Lfm2MoeForCausalLM",
 }  # fmt: skip
 """Architecture -> class; for `llama` and `deepseek2` it depends on the keys."""
 OTHER_ARCHITECTURES = (
-    "gemma", "phi2", "phimoe", "qwen3next", "qwen35", "qwen35moe", "glm4moe", "smollm3", "granite", "granitemoe",
-    "granitehybrid", "hunyuan-dense", "hunyuan-moe", "lfm2moe",
+    "phi2", "phimoe", "qwen3next", "qwen35", "qwen35moe", "granite", "granitemoe", "granitehybrid", "hunyuan-moe",
 )  # fmt: skip
 """Architectures that mistral.rs loads as text models and these tables do not describe."""
 
@@ -64,7 +69,7 @@ def _check_required(keys: Keys) -> None:
     for part in ("token_embd.weight", *parts):
         if not keys.has(part):
             raise UnreadError(part.strip("."), "is missing, and mistral.rs does not load without it")
-    if keys.architecture == "glm4" and keys.name("rope.dimension_sections") in keys.meta:
+    if keys.architecture in ("glm4", "glm4moe") and keys.name("rope.dimension_sections") in keys.meta:
         raise keys.refuse("rope.dimension_sections", "is there, which mistral.rs does not support")
 
 
@@ -152,6 +157,21 @@ def _llama(name: str, keys: Keys) -> Config:
     if not keys.has("rope_freqs") and keys.scaling("linear"):
         scaling = {"factor": _finite(keys.number(f"{SCALING}factor")), "rope_type": "linear"}
     return {**config, "rope_scaling": scaling}
+
+
+def _smollm3(name: str, keys: Keys) -> Config:
+    return {**_llama(name, keys), "no_rope_layers": None, "no_rope_layer_interval": 4}
+
+
+def _gemma1(name: str, keys: Keys) -> Config:
+    keys.refuse_scaling()
+    activation = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh"}
+    return {**_standard(keys), **activation, "attention_bias": keys.has(".attn_q.bias")}
+
+
+def _hunyuan(name: str, keys: Keys) -> Config:
+    biases = {"attention_bias": keys.has(".attn_q.bias"), "mlp_bias": keys.has(".ffn_gate.bias")}
+    return {**_standard(keys, None), **biases, "rope_scaling": None}
 
 
 def _finite(number: float) -> float | None:
@@ -359,6 +379,45 @@ def _glm4(name: str, keys: Keys) -> Config:
     }
 
 
+def _glm4_moe(name: str, keys: Keys) -> Config:
+    counts = {
+        "moe_intermediate_size": "expert_feed_forward_length", "n_routed_experts": "expert_count",
+        "n_shared_experts": "expert_shared_count", "num_experts_per_tok": "expert_used_count",
+    }  # fmt: skip
+    optional = {
+        "first_k_dense_replace": ("leading_dense_block_count", 0), "n_group": ("expert_group_count", 1),
+        "topk_group": ("expert_group_used_count", 1),
+    }  # fmt: skip
+    sizes = {each: keys.maybe_size(key) for each, (key, _) in optional.items()}
+    return {
+        **_glm4(name, keys),
+        "use_qk_norm": keys.has(".attn_q_norm."),
+        **{each: keys.size(key) for each, key in counts.items()},
+        **{each: optional[each][1] if size is None else size for each, size in sizes.items()},
+        **_routing(keys),
+    }
+
+
+def _routing(keys: Keys) -> Config:
+    scale, norm = keys.maybe_number("expert_weights_scale"), keys.maybe_switch("expert_weights_norm")
+    return {"routed_scaling_factor": 1.0 if scale is None else scale, "norm_topk_prob": norm is not False}
+
+
+def _lfm2_moe(name: str, keys: Keys) -> Config:
+    gating = keys.maybe_size("expert_gating_func")
+    if gating not in (None, SIGMOID):
+        raise keys.refuse("expert_gating_func", f"is {gating}, and mistral.rs computes {SIGMOID}, a sigmoid")
+    return {
+        **_lfm2(name, keys),
+        "moe_intermediate_size": keys.size("expert_feed_forward_length"),
+        "num_dense_layers": keys.maybe_size("leading_dense_block_count") or 0,
+        "num_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
+        "use_expert_bias": keys.has(".exp_probs_b"),
+        **_routing(keys),
+    }
+
+
 def _gpt_oss(name: str, keys: Keys) -> Config:
     config = _standard(keys, None)
     if config["sliding_window"] is None:
@@ -423,5 +482,7 @@ BUILDERS: dict[str, Callable[[str, Keys], Config]] = {
     "LlamaForCausalLM": _llama, "MistralForCausalLM": _mistral, "MixtralForCausalLM": _mixtral,
     "Qwen2ForCausalLM": _qwen2, "Qwen3ForCausalLM": _qwen3, "Qwen3MoeForCausalLM": _qwen3,
     "Gemma2ForCausalLM": _gemma2, "Gemma3ForCausalLM": _gemma3, "Phi3ForCausalLM": _phi3, "Glm4ForCausalLM": _glm4,
+    "GemmaForCausalLM": _gemma1, "SmolLM3ForCausalLM": _smollm3, "HunYuanDenseV1ForCausalLM": _hunyuan,
+    "Glm4MoeForCausalLM": _glm4_moe, "Lfm2MoeForCausalLM": _lfm2_moe,
     "GptOssForCausalLM": _gpt_oss, "Lfm2ForCausalLM": _lfm2, "Starcoder2ForCausalLM": _starcoder2,
 }  # fmt: skip

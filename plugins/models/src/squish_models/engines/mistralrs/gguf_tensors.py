@@ -12,7 +12,8 @@ from squish_core.api import ErrorCode, Problem, TensorSpec
 
 from ..requirements import MISTRAL_GGML
 from ..types import matches
-from .tensors import EMBEDDINGS, FACTORS, FLOATS, LAYERS, Need, Settings, head_size, needs
+from .numbers import COUNTS
+from .tensors import EMBEDDINGS, FACTORS, FLOATS, LAYERS, NORMS, Need, Settings, head_size, needs
 
 MXFP4 = "ggml.mxfp4"
 ROOT = {
@@ -42,6 +43,13 @@ OWN_ROLES: dict[str, dict[str, str]] = {
     },
     "Phi3ForCausalLM": {**MERGED, **dict.fromkeys(ATTENTION, ""), "attn_qkv": "self_attn.qkv_proj"},
     "GptOssForCausalLM": {"ffn_gate_inp": "mlp.router"},
+    "Glm4MoeForCausalLM": {
+        **{f"{role}_shexp": f"mlp.shared_experts.{name[4:]}" for role, name in GATED.items()},
+        "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    },
+    "HunYuanDenseV1ForCausalLM": {
+        "attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"
+    },
     "Starcoder2ForCausalLM": {"ffn_gate": "", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
     "Lfm2ForCausalLM": {
         "attn_norm": "operator_norm", "ffn_norm": "ffn_norm", "attn_output": "self_attn.out_proj",
@@ -51,10 +59,18 @@ OWN_ROLES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 OWN_ROLES["Gemma3ForCausalLM"] = OWN_ROLES["Gemma2ForCausalLM"]
+OWN_ROLES["Lfm2MoeForCausalLM"] = OWN_ROLES["Lfm2ForCausalLM"] | {
+    "ffn_gate_inp": "feed_forward.gate", "exp_probs_b": "feed_forward.expert_bias",
+    **{f"{role}_exps": f"feed_forward.experts.{name[4:]}" for role, name in GATED.items()},
+    "ffn_gate_up_exps": "feed_forward.experts.gate_up_proj",
+}  # fmt: skip
+WHOLE = ("attn_sinks", "exp_probs_b")
+"""Tensors of a layer whose name in a folder has no suffix."""
 INNER = {
     "mlp.up_proj": ("intermediate_size", 1), "mlp.gate_up_proj": ("intermediate_size", 2),
     "mlp.c_fc": ("intermediate_size", 1), "feed_forward.w3": ("block_ff_dim", 1),
     "block_sparse_moe.experts.0.up_proj": ("intermediate_size", 1),
+    "feed_forward.experts.0.up_proj": ("moe_intermediate_size", 1),
     "mlp.experts.0.up_proj": ("moe_intermediate_size", 1), "mlp.experts.up_proj": ("intermediate_size", 1),
 }  # fmt: skip
 """Matrix of a layer whose rows, not the settings, determine the inner size -> the setting, and number of matrices."""
@@ -93,14 +109,14 @@ class Binding:
             self._merge(f"blk.{layer}.", f"model.layers.{layer}.")
 
     def _targets(self, stored: str) -> Iterator[str]:
-        if stored in ROOT and not (self.name == "Lfm2ForCausalLM" and stored.startswith("output_norm")):
+        if stored in ROOT and not (self.name in NORMS and stored.startswith("output_norm")):
             yield ROOT[stored]
-        elif stored == "token_embd_norm.weight" and self.name == "Lfm2ForCausalLM":
+        elif stored == "token_embd_norm.weight" and self.name in NORMS:
             yield "model.embedding_norm.weight"
         match = LAYER.fullmatch(stored)
         role = self.roles.get(match[2]) if match else None
         if match and role and int(match[1]) < self.settings["num_hidden_layers"]:
-            yield f"model.layers.{match[1]}.{role}" + ("" if match[2] == "attn_sinks" else f".{match[3]}")
+            yield f"model.layers.{match[1]}.{role}" + ("" if match[2] in WHOLE else f".{match[3]}")
 
     def _bind(self, target: str, stored: str) -> None:
         """Bind a tensor, which must have a type that mistral.rs reads even if no layer uses it."""
@@ -124,13 +140,18 @@ class Binding:
 
     def _bind_experts(self, target: str, stored: str, shape: tuple[int, ...]) -> None:
         """Bind a tensor of all experts as one tensor per expert."""
-        count = self.settings.get("num_experts", self.settings.get("num_local_experts", 0))
+        count = next((self.settings[name] for name in COUNTS if name in self.settings), 0)
         if len(shape) != 3 or shape[0] < count or count > MOST_EXPERTS:
             message = f"has the shape {list(shape)}, and mistral.rs expects one of three sizes with {count} experts"
             self.problems.append(_contradiction(stored, message))
             count = 0
         for number in range(count):
-            self.bound[target.replace(".experts.", f".experts.{number}.")] = Bound(stored, shape[1:])
+            place = target.replace(".experts.", f".experts.{number}.")
+            if ".gate_up_proj." in place:
+                half = Bound(stored, (shape[1] // 2, *shape[2:]))
+                self.bound |= {place.replace("gate_up", each): half for each in ("gate", "up")}
+            else:
+                self.bound[place] = Bound(stored, shape[1:])
 
     def _merge(self, source: str, target: str) -> None:
         """Concatenate and split the matrices of a layer as mistral.rs does."""

@@ -14,9 +14,9 @@ from squish_core.api import open as open_file
 
 from ..verdict import Verdict
 from .numbers import division_problems, number_problems, unsure
-from .settings import AS_MULTIMODAL, CLASSES, MULTIMODAL, OTHER_CLASSES, quantization_problems
+from .settings import AS_MULTIMODAL, CLASSES, HUNYUAN_SWITCHES, MULTIMODAL, OTHER_CLASSES, quantization_problems
 from .stored import method_problems, read_needs, unknown_method
-from .tensors import Settings
+from .tensors import NORMS, Settings
 from .tokenizer import GENERATION, PROCESSOR, end_problems, vocabulary_problems
 from .tokenizer import config_problems as described_problems
 from .types import TEXT, ListOf, Struct, Wrong, read_json
@@ -115,13 +115,27 @@ def layer_problems(name: str, settings: Settings) -> Iterator[Wrong]:
             yield "layer_types", f"are {len(kinds)}, and mistral.rs expects {layers}"
         elif "sliding_attention" in kinds and not (settings["use_sliding_window"] and settings["sliding_window"]):
             yield "layer_types", "have a window that use_sliding_window or sliding_window does not state"
-    if name == "Lfm2ForCausalLM":
+    if name in NORMS:
         if kinds and len(kinds) < layers:
             yield "layer_types", f"are {len(kinds)}, and mistral.rs expects {layers}"
         if settings["rope_parameters"].get("rope_type", "") not in ("", "default"):
             yield "rope_parameters.rope_type", "is not default, the only one that mistral.rs computes for LFM 2"
-    if name == "Gemma2ForCausalLM" and settings["hidden_act"] is None and settings["hidden_activation"] is None:
-        yield "hidden_activation", "is missing"
+    intervals = settings.get("no_rope_layers")
+    if intervals is not None and len(intervals) < layers:
+        yield "no_rope_layers", f"are {len(intervals)}, and mistral.rs expects {layers}"
+    elif intervals is None and settings.get("no_rope_layer_interval") == 0:
+        yield "no_rope_layer_interval", "is 0, with which mistral.rs makes no model"
+    for each in HUNYUAN_SWITCHES if name == "HunYuanDenseV1ForCausalLM" else ():
+        if settings[each]:
+            yield each, "is true, which mistral.rs does not run"
+    if settings.get("pretraining_tp", 1) > 1:
+        yield "pretraining_tp", f"is {settings['pretraining_tp']}, and mistral.rs runs 1"
+    if name in ("GemmaForCausalLM", "Gemma2ForCausalLM"):
+        stated = [settings[each] for each in ("hidden_act", "hidden_activation") if settings[each] is not None]
+        if not stated:
+            yield "hidden_activation", "is missing"
+        elif name == "GemmaForCausalLM" and len(stated) > 1:
+            yield "hidden_activation", "is there beside hidden_act, and mistral.rs takes one of them"
 
 
 def _weights(file: File) -> tuple[dict[str, TensorSpec], list[Problem]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .settings import YARN
-from .tensors import has_experts, head_size
+from .tensors import LLAMAS, has_experts, head_size, routed_as_deepseek
 
 Settings = Mapping[str, Any]
 Wrong = tuple[str, str]
@@ -51,7 +51,7 @@ def number_problems(name: str, settings: Settings) -> Iterator[Wrong]:
         yield "sliding_window", f"is 0, {NAN}"
     yield from _length_problems(settings)
     yield from _rope_problems(name, settings)
-    yield from _expert_problems(settings)
+    yield from _expert_problems(routed_as_deepseek(settings) if name.startswith("Glm4Moe") else settings)
     if name.startswith("Deepseek"):
         size = settings["qk_nope_head_dim"] + settings["qk_rope_head_dim"]
         if settings["v_head_dim"] != size:
@@ -102,7 +102,9 @@ def _rope_problems(name: str, settings: Settings) -> Iterator[Wrong]:
         if parameters.get(each) is None:
             yield f"rope_parameters.{each}", "is missing"
     scaling = settings.get("rope_scaling")
-    if scaling:
+    if scaling and name == "HunYuanDenseV1ForCausalLM":
+        yield from _hunyuan_problems(scaling)
+    elif scaling:
         yield from _scaling_problems(name, settings, scaling, rotated)
 
 
@@ -110,13 +112,21 @@ def _scaling_problems(name: str, settings: Settings, scaling: Settings, rotated:
     factor = scaling.get("factor", 1)
     if factor == 0 or (factor < 0 and name == "GptOssForCausalLM"):
         yield "rope_scaling.factor", f"is {factor}, {NAN}"
-    for each in FACTORS if name == "LlamaForCausalLM" and scaling["rope_type"] == "llama3" else ():
+    for each in FACTORS if name in LLAMAS and scaling["rope_type"] == "llama3" else ():
         if scaling.get(each) is None:
             yield f"rope_scaling.{each}", "is missing"
     if name == "Phi3ForCausalLM":
         yield from _factor_problems(settings, scaling, rotated // 2)
     if name.startswith("Deepseek") and any(YARN.problems(scaling, "")):
         yield "rope_scaling", "lacks a setting of YaRN, and mistral.rs computes no other scaling for DeepSeek"
+
+
+def _hunyuan_problems(scaling: Settings) -> Iterator[Wrong]:
+    kind, alpha = scaling.get("type", scaling.get("rope_type")), scaling.get("alpha")
+    if kind not in ("default", "dynamic"):
+        yield "rope_scaling.type", f"is {str(kind)[:40]}, which mistral.rs does not compute for HunYuan"
+    elif kind == "dynamic" and not (alpha or 0) > 0:
+        yield "rope_scaling.alpha", f"is {alpha}, and mistral.rs expects a positive number"
 
 
 def _base(settings: Settings) -> float | None:

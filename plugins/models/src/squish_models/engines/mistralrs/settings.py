@@ -141,6 +141,44 @@ LFM_SWITCHES = {
 }  # fmt: skip
 LFM_NUMBERS = {"norm_eps": 1e-5, "block_ffn_dim_multiplier": 1.0, "routed_scaling_factor": 1.0}
 LFM_ROPE = Struct({"rope_theta": NUMBER, "rope_type": TEXT}, {"rope_theta": 1e6, "rope_type": ""})
+LFM = Struct(
+    {
+        **dict.fromkeys(LFM_DEFAULTS, SIZE),
+        **dict.fromkeys(LFM_SWITCHES, SWITCH),
+        **dict.fromkeys(LFM_NUMBERS, NUMBER),
+        "model_type": Maybe(TEXT),
+        "architectures": ListOf(TEXT),
+        "block_ff_dim": Maybe(SIZE),
+        "rope_parameters": LFM_ROPE,
+        "tie_embedding": Maybe(SWITCH),
+        "layer_types": ListOf(TEXT),
+        "full_attn_idxs": Maybe(ListOf(SIZE)),
+        "quantization_config": Maybe(QUANTIZED),
+    },
+    {**LFM_DEFAULTS, **LFM_SWITCHES, **LFM_NUMBERS, "rope_parameters": {}, "layer_types": []},
+)
+HUNYUAN_SWITCHES = ("use_cla", "attention_bias", "mlp_bias", "add_classification_head")
+"""Settings of HunYuan that mistral.rs reads and does not run."""
+HUNYUAN_SCALING = Struct(
+    {
+        **dict.fromkeys(("alpha", "beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"), Maybe(NUMBER)),
+        "original_max_position_embeddings": Maybe(SIZE),
+        "type": TEXT,
+    },
+    aliases={"rope_type": "type"},
+)
+GLM: dict[str, Kind] = {
+    **BASE,
+    **dict.fromkeys(
+        ("moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
+         "first_k_dense_replace", "n_group", "topk_group"), SIZE,
+    ),
+    "routed_scaling_factor": NUMBER,
+}  # fmt: skip
+GLM_DEFAULTS = {
+    **UNTIED, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+    "hidden_act": "silu",
+}  # fmt: skip
 CLASSES: dict[str, Struct] = {
     "LlamaForCausalLM": Struct({**BASE, "rope_scaling": Maybe(LLAMA_SCALING)}, UNTIED),
     "MistralForCausalLM": Struct(
@@ -222,15 +260,47 @@ CLASSES: dict[str, Struct] = {
         DEEPSEEK.defaults,
         aliases={"quantization": "quantization_config"},
     ),
-    "Lfm2ForCausalLM": Struct(
+    "Lfm2ForCausalLM": LFM,
+    "Lfm2MoeForCausalLM": LFM,
+    "GemmaForCausalLM": Struct(
         {
-            **dict.fromkeys(LFM_DEFAULTS, SIZE), **dict.fromkeys(LFM_SWITCHES, SWITCH),
-            **dict.fromkeys(LFM_NUMBERS, NUMBER), "model_type": Maybe(TEXT), "architectures": ListOf(TEXT),
-            "block_ff_dim": Maybe(SIZE), "rope_parameters": LFM_ROPE, "tie_embedding": Maybe(SWITCH),
-            "layer_types": ListOf(TEXT),
-            "full_attn_idxs": Maybe(ListOf(SIZE)), "quantization_config": Maybe(QUANTIZED),
+            **BASE, "attention_bias": SWITCH, "head_dim": SIZE, "hidden_act": Maybe(ACTIVATION),
+            "hidden_activation": Maybe(ACTIVATION),
         },
-        {**LFM_DEFAULTS, **LFM_SWITCHES, **LFM_NUMBERS, "rope_parameters": {}, "layer_types": []},
+        {**UNTIED, "max_position_embeddings": 4096},
+    ),
+    "SmolLM3ForCausalLM": Struct(
+        {
+            **BASE, "rope_scaling": Maybe(LLAMA_SCALING), "no_rope_layers": Maybe(ListOf(SIZE)),
+            "no_rope_layer_interval": SIZE,
+        },
+        {"tie_word_embeddings": True},
+    ),
+    "HunYuanDenseV1ForCausalLM": Struct(
+        {
+            **BASE, **dict.fromkeys(HUNYUAN_SWITCHES, SWITCH), "head_dim": Maybe(SIZE), "cla_share_factor": Maybe(SIZE),
+            "pretraining_tp": SIZE, "rope_scaling": Maybe(HUNYUAN_SCALING),
+        },
+        {**UNTIED, **dict.fromkeys(HUNYUAN_SWITCHES, False), "pretraining_tp": 1},
+    ),
+    "Glm4MoeForCausalLM": Struct(
+        {
+            **GLM, **dict.fromkeys(("use_qk_norm", "attention_bias", "norm_topk_prob"), SWITCH),
+            "partial_rotary_factor": NUMBER, "head_dim": Maybe(SIZE),
+        },
+        {**GLM_DEFAULTS, "use_qk_norm": False, "attention_bias": False, "norm_topk_prob": True},
+        aliases={"quantization": "quantization_config"},
+    ),
+    "Glm4MoeLiteForCausalLM": Struct(
+        {
+            **GLM,
+            **dict.fromkeys(
+                ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+                 "moe_layer_freq"), SIZE,
+            ),
+        },
+        {**GLM_DEFAULTS, "moe_layer_freq": 1},
+        aliases={"quantization": "quantization_config"},
     ),
     "Starcoder2ForCausalLM": Struct(
         {
@@ -242,9 +312,8 @@ CLASSES: dict[str, Struct] = {
 }  # fmt: skip
 """Class -> settings that it reads."""
 OTHER_CLASSES = frozenset((
-    "GemmaForCausalLM", "PhiForCausalLM", "PhiMoEForCausalLM", "Glm4MoeLiteForCausalLM", "Glm4MoeForCausalLM",
-    "SmolLM3ForCausalLM", "GraniteMoeHybridForCausalLM", "HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM",
-    "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Lfm2MoeForCausalLM",
+    "PhiForCausalLM", "PhiMoEForCausalLM", "GraniteMoeHybridForCausalLM", "HunYuanMoEV1ForCausalLM",
+    "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM",
 ))  # fmt: skip
 """Text classes of mistral.rs that these tables do not describe."""
 MULTIMODAL = frozenset((

@@ -35,9 +35,11 @@ class Need:
 
 
 def head_size(settings: Settings) -> int:
-    """Return the size of a head."""
-    head_dim = settings.get("head_dim")
-    return int(head_dim if head_dim is not None else settings["hidden_size"] // settings["num_attention_heads"])
+    """Return the size of a head; HunYuan reads 0 as unstated."""
+    own = settings.get("head_dim")
+    if own == 0 and "use_cla" in settings:
+        own = None
+    return int(own if own is not None else settings["hidden_size"] // settings["num_attention_heads"])
 
 
 def _linear(name: str, rows: int, columns: int, bias: bool = False) -> Iterator[Need]:
@@ -234,9 +236,9 @@ def _deepseek(settings: Settings, prefix: str, layer: int, stored: Shapes) -> It
 
 
 def has_experts(settings: Settings, layer: int) -> bool:
-    """Return whether a layer of DeepSeek has experts."""
-    is_sparse = layer >= settings["first_k_dense_replace"] and _divides(settings["moe_layer_freq"], layer)
-    return settings["n_routed_experts"] is not None and is_sparse
+    """Return whether a layer of DeepSeek or GLM has experts."""
+    is_late = layer >= settings["first_k_dense_replace"] and _divides(settings.get("moe_layer_freq", 1), layer)
+    return settings["n_routed_experts"] is not None and is_late
 
 
 def _deepseek_experts(settings: Settings, prefix: str, stored: Shapes) -> Iterator[Need]:
@@ -247,6 +249,39 @@ def _deepseek_experts(settings: Settings, prefix: str, stored: Shapes) -> Iterat
     yield from _floats(_linear(f"{prefix}gate", count, hidden))
     if settings["topk_method"] == "noaux_tc":
         yield Need(f"{prefix}gate.e_score_correction_bias", (count,))
+
+
+def _glm4_moe(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
+    head, hidden = head_size(settings), settings["hidden_size"]
+    yield from _attention(prefix, settings, head, bias=settings["attention_bias"])
+    if settings["use_qk_norm"]:
+        yield from _norms(f"{prefix}self_attn.", head, "q_norm", "k_norm")
+    yield from _norms(prefix, hidden, "input_layernorm", "post_attention_layernorm")
+    if has_experts(settings, layer):
+        yield from _deepseek_experts(routed_as_deepseek(settings), f"{prefix}mlp.", stored)
+    else:
+        yield from _gated(f"{prefix}mlp.", hidden, settings["intermediate_size"])
+
+
+def _glm4_moe_lite(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
+    yield from _deepseek({**routed_as_deepseek(settings), "attention_bias": False}, prefix, layer, stored)
+
+
+def routed_as_deepseek(settings: Settings) -> Settings:
+    """Return GLM's settings, with the routing of DeepSeek 3 that its code has without a setting."""
+    return {**settings, "topk_method": "noaux_tc", "n_shared_experts": settings["n_shared_experts"] or None}
+
+
+def _hunyuan(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
+    yield from _plain(settings, prefix, layer, stored)
+    yield from _norms(f"{prefix}self_attn.", head_size(settings), "query_layernorm", "key_layernorm")
+
+
+def _gemma1(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
+    bias = settings["attention_bias"]
+    yield from _attention(prefix, settings, head_size(settings), bias=bias, out=bias)
+    yield from _gated(f"{prefix}mlp.", settings["hidden_size"], settings["intermediate_size"])
+    yield from _norms(prefix, settings["hidden_size"], "input_layernorm", "post_attention_layernorm")
 
 
 def _lfm2(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
@@ -264,14 +299,28 @@ def _lfm2(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterat
             yield from _linear(f"{prefix}self_attn.{name}", rows * head, hidden)
         yield from _linear(f"{prefix}self_attn.out_proj", hidden, heads * head)
         yield from _norms(f"{prefix}self_attn.", head, "q_layernorm", "k_layernorm")
+    yield from _norms(prefix, hidden, "operator_norm", "ffn_norm")
+    if is_lfm_mixture(settings) and layer >= settings["num_dense_layers"]:
+        count = settings["num_experts"]
+        yield from _floats(_linear(f"{prefix}feed_forward.gate", count, hidden))
+        if settings["use_expert_bias"]:
+            yield Need(f"{prefix}feed_forward.expert_bias", (count,))
+        yield from _experts(f"{prefix}feed_forward.experts.", count, hidden, settings["moe_intermediate_size"], stored)
+        return
     inner = lfm_inner(settings)
     for name, rows, columns in (("w1", inner, hidden), ("w3", inner, hidden), ("w2", hidden, inner)):
         yield from _linear(f"{prefix}feed_forward.{name}", rows, columns)
-    yield from _norms(prefix, hidden, "operator_norm", "ffn_norm")
+
+
+def is_lfm_mixture(settings: Settings) -> bool:
+    """Whether an LFM 2 has experts."""
+    return settings["model_type"] == "lfm2_moe" or "Lfm2MoeForCausalLM" in settings["architectures"]
 
 
 def lfm_inner(settings: Settings) -> int:
     """Return the inner size of LFM 2's feed-forward layers."""
+    if is_lfm_mixture(settings):
+        return int(settings["intermediate_size"])
     inner = settings["block_ff_dim"]
     size = int(settings["intermediate_size"] if inner is None else inner)
     if settings["block_auto_adjust_ff_dim"]:
@@ -294,14 +343,18 @@ LAYERS: dict[str, Layer] = {
     "Qwen2ForCausalLM": _qwen2, "Qwen3ForCausalLM": _qwen3, "Qwen3MoeForCausalLM": _qwen3_moe,
     "Gemma2ForCausalLM": _gemma, "Gemma3ForCausalLM": _gemma3, "Phi3ForCausalLM": _phi3, "Glm4ForCausalLM": _glm4,
     "GptOssForCausalLM": _gpt_oss, "DeepseekV2ForCausalLM": _deepseek, "DeepseekV3ForCausalLM": _deepseek,
-    "Lfm2ForCausalLM": _lfm2, "Starcoder2ForCausalLM": _starcoder2,
+    "Lfm2ForCausalLM": _lfm2, "Lfm2MoeForCausalLM": _lfm2, "Starcoder2ForCausalLM": _starcoder2,
+    "GemmaForCausalLM": _gemma1, "SmolLM3ForCausalLM": _plain, "HunYuanDenseV1ForCausalLM": _hunyuan,
+    "Glm4MoeForCausalLM": _glm4_moe, "Glm4MoeLiteForCausalLM": _glm4_moe_lite,
 }  # fmt: skip
 """Class -> the tensors of a layer."""
 FACTORS = "model.rope_freqs.weight"
-NORMS = {"Lfm2ForCausalLM": "embedding_norm"}
+NORMS = dict.fromkeys(("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), "embedding_norm")
 """Class -> the norm after the last layer, if its name is not "norm"."""
 
 
+LLAMAS = ("LlamaForCausalLM", "SmolLM3ForCausalLM")
+"""Classes with Llama's kinds of RoPE scaling, and factors that a tensor may state."""
 FLOAT_HEAD = ("Phi3ForCausalLM", "GptOssForCausalLM")
 """Classes whose head consists of floats, whatever the quantization_config says."""
 
@@ -315,7 +368,7 @@ def is_tied(settings: Settings) -> bool:
 def needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
     """Yield every tensor that a class reads."""
     hidden, rows = settings["hidden_size"], settings["vocab_size"]
-    if name == "LlamaForCausalLM":
+    if name in LLAMAS:
         yield Need(FACTORS, (head_size(settings) // 2,), may_miss=True, dtypes=CONVERTED)
     yield Need(EMBEDDINGS, (rows, hidden), is_coded=True, dtypes=FLOATS if is_tied(settings) else CONVERTED)
     if not is_tied(settings):
