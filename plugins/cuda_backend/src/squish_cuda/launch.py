@@ -48,6 +48,12 @@ class Arguments(NamedTuple):
     T1: Any
     T2: Any
     T3: Any
+    FINE: Any
+    F0: Any
+    F1: Any
+    F2: Any
+    F3: Any
+    ELEMENT: Any
     SCALE: Any
     DIVIDES: Any
     OFFSET: Any
@@ -64,15 +70,16 @@ def constants(form: Form, levels: int) -> tuple[Any, ...]:
     """The constants of a form, in the order of `Arguments`; numbers of a table are integers where x is."""
     widths = (*planes(form.bits), 0, 0)[:3]
     masks = (int.from_bytes(bytes(((1 << width) - 1,)) * 4) for width in widths[:2])
-    table = bytes(value & 255 for value in (*(form.integers or ()), *(0,) * 16)[:16])
-    words = [int.from_bytes(table[at : at + 4], "little", signed=True) for at in range(0, 16, 4)]
     values = (
         *widths,
         *masks,
         0 if form.table else form.zero,
         form.unit if levels else 1.0,
-        form.unit if form.integers else 0.0,
-        *words,
+        form.unit if form.integers and not form.fine else 0.0,
+        *_words(form.integers),
+        form.fine is not None,
+        *_words(form.fine),
+        KINDS.get(form.element or "", 0),
         KINDS[form.scale],
         form.factor == "divide",
         OFFSETS[form.offset_kind],
@@ -82,6 +89,12 @@ def constants(form: Form, levels: int) -> tuple[Any, ...]:
         parts_of_run(form),
     )
     return tuple(tl.constexpr(value) for value in values)
+
+
+def _words(table: tuple[int, ...] | None) -> list[int]:
+    """A table of 16 integers of 8 bits, as words."""
+    entries = bytes(value & 255 for value in (*(table or ()), *(0,) * 16)[:16])
+    return [int.from_bytes(entries[at : at + 4], "little", signed=True) for at in range(0, 16, 4)]
 
 
 def parts_of_run(form: Form) -> int:
