@@ -161,8 +161,9 @@ def test_gradients_flow_to_x_and_to_the_bias() -> None:
 def test_torch_finds_no_fault_with_the_operations() -> None:
     module = there(linear_of("q4_0"))
     about = (module.arrays, module._form_text)
+    x, bias = random_x(3).requires_grad_(), torch.randn(SHAPE[0], device=DEVICE)
     opcheck(OPS.device_linear.default, (random_x(3), None, *about, False))
-    opcheck(OPS.device_linear.default, (random_x(3).requires_grad_(), torch.randn(SHAPE[0], device=DEVICE), *about, True))
+    opcheck(OPS.device_linear.default, (x, bias, *about, True))
     opcheck(OPS.device_embed.default, (torch.tensor([[1, 2]], device=DEVICE), *about, torch.float32))
     opcheck(OPS.device_dequantize.default, (*about, torch.bfloat16))
     opcheck(OPS.device_linear_gradient.default, (torch.randn(3, SHAPE[0], device=DEVICE), *about))

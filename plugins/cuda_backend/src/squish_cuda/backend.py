@@ -109,7 +109,8 @@ class Cuda(Backend):
 
         from . import weights
 
-        return weights.load(bound, torch.device("cpu" if device.is_interpreted() else "cuda"))
+        where = "cpu" if device.is_interpreted() else f"cuda:{torch.cuda.current_device()}"
+        return weights.load(bound, torch.device(where))
 
     def dense(
         self, handle: Weight, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None

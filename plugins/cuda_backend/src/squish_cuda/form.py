@@ -8,6 +8,7 @@ Rows are filled up to whole runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 from attrs import field, frozen
@@ -85,7 +86,14 @@ class Form:
     @property
     def has_integer_products(self) -> bool:
         """Whether codes are integers of 8 bits, by themselves or by their table."""
-        return self.integers is not None if self.table else self.element is None and abs(self.zero) <= 1 << 8
+        if self.table:
+            return self.integers is not None or self.has_registers
+        return self.element is None and abs(self.zero) <= 1 << 8
+
+    @property
+    def has_registers(self) -> bool:
+        """Whether its table is stored with the tensor, and small enough for registers."""
+        return self.table and self.integers is None and self.bits <= 4
 
     def numbers(self, columns: int, *, outer: bool = False) -> int:
         """Numbers for a row of groups."""
@@ -223,10 +231,21 @@ def integer_table(layout: CodeLayout) -> IntegerTable:
         entries = [value / unit for value in table]
         if all(value == int(value) and abs(value) < 128 for value in entries):
             return tuple(int(value) for value in entries), None, unit
+    return two_bytes(table)
+
+
+def two_bytes(table: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+    """`integers`, `fine` and `unit` of finite numbers, rounded to integers of 16 bits."""
     unit = (max(map(abs, table)) or 1.0) / (127 << 8)
     rounded = [round(value / unit) for value in table]
     fine = [(value + 128) % 256 - 128 for value in rounded]
-    return tuple((value - low) >> 8 for value, low in zip(rounded, fine)), tuple(fine), unit
+    return tuple([(value - low) >> 8 for value, low in zip(rounded, fine)]), tuple(fine), unit
+
+
+def words_of(entries: Sequence[int]) -> list[int]:
+    """Up to 16 integers of 8 bits, as four words."""
+    data = bytes([entry & 255 for entry in (*entries, *(0,) * 16)[:16]])
+    return [int.from_bytes(data[at : at + 4], "little", signed=True) for at in range(0, 16, 4)]
 
 
 def _fitting(group: int, columns: int) -> int:
@@ -246,7 +265,13 @@ def nbytes(form: Form, shape: tuple[int, ...]) -> int:
     shared = (form.scale, form.offset) == ("low4", "high4")
     sizes = [_SIZES.get(dtype, 1) for dtype in (form.scale, None if shared else form.offset) if dtype]
     factors = (2 if form.outer[1] else 4) * outer * ((form.factor is not None) + (form.offset_kind == "minimum"))
-    return rows * wide * 4 * form.bits + grid * sum(sizes) + factors + (4 << form.bits) * form.table
+    return (
+        rows * wide * 4 * form.bits
+        + grid * sum(sizes)
+        + factors
+        + (4 << form.bits) * form.table
+        + 36 * form.has_registers
+    )
 
 
 _SIZES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}

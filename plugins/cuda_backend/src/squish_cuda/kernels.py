@@ -75,6 +75,12 @@ def entries_of(q, t0, t1, t2, t3):
 
 
 @triton.jit
+def entry_words(at):
+    """Four words of a table of integers."""
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+
+
+@triton.jit
 def matrix(a, b, c):
     """`a @ b + c` of bf16 in f32."""
     if MACHINE:
@@ -305,6 +311,12 @@ def product(
     lane = tl.arange(0, w.FIRST)[None, None, None, :]
     few = tl.arange(0, LANES)[None, None, None, :]
     start_of_x = tl.minimum(line, count - 1).to(tl.int64)[:, None, None, None] * w.runs
+    t0, t1, t2, t3, unit = w.T0, w.T1, w.T2, w.T3, w.UNIT
+    f0, f1, f2, f3 = w.F0, w.F1, w.F2, w.F3
+    if w.registers is not None and LEVELS > 0:
+        t0, t1, t2, t3 = entry_words(w.registers)
+        f0, f1, f2, f3 = entry_words(w.registers + 4)
+        unit = tl.load(w.registers + 8).to(tl.float32, bitcast=True)
     total = tl.zeros((M, BN, BR, w.FIRST), tl.float32)
     rest = tl.zeros((M, BN, BR, LANES), tl.float32)
     for start in range(0, w.runs, BR):
@@ -325,7 +337,7 @@ def product(
                         around = around * (w.SUB / 8)
                     rest -= around * w.ZERO * s
                     if w.OFFSET > 0:
-                        o = offsets(w, row, run, group, inside) / w.UNIT
+                        o = offsets(w, row, run, group, inside) / unit
                         if w.OFFSET == 1:
                             rest -= around * o * s
                         elif w.OFFSET == 2:
@@ -348,9 +360,9 @@ def product(
             else:
                 fine = q
                 if w.FINE:
-                    fine = entries_of(q, w.F0, w.F1, w.F2, w.F3) + tl.zeros_like(part)
+                    fine = entries_of(q, f0, f1, f2, f3) + tl.zeros_like(part)
                 if w.table is not None:
-                    q = entries_of(q, w.T0, w.T1, w.T2, w.T3)
+                    q = entries_of(q, t0, t1, t2, t3)
                 q += tl.zeros_like(part)
                 at = start_of_x * 8 + run * 8 + quad
                 high = tl.load(x.high + at, mask=inside, other=0) + tl.zeros_like(part)
@@ -376,7 +388,7 @@ def product(
                         coarse = tl.zeros_like(part)
                     total += sums_of_step * (step * s)
                     part = tl.zeros_like(part)
-    result = (tl.sum(tl.sum(total, 3), 2) + tl.sum(tl.sum(rest, 3), 2)) * w.UNIT
+    result = (tl.sum(tl.sum(total, 3), 2) + tl.sum(tl.sum(rest, 3), 2)) * unit
     if bias is not None:
         result += tl.load(bias + tl.minimum(out, w.height - 1)).to(tl.float32)[None, :]
     at = y + line.to(tl.int64)[:, None] * y_row + out[None, :]

@@ -16,11 +16,11 @@ from torch import Tensor
 from squish_core.api import BoundEncoding, CodecError, Codes, TensorSpec, dtypes
 
 from .blocks import BLOCKS, NBYTES, Bits, Block, Float
-from .form import RUN, Form, form_of, planes, runs, uncovered
+from .form import RUN, Form, form_of, planes, runs, two_bytes, uncovered, words_of
 
 STEP = 16 << 20
 """Codes to rearrange at once."""
-ROLES = ("codes", "table", "scale", "factor", "offset", "offset_factor", "order")
+ROLES = ("codes", "table", "registers", "scale", "factor", "offset", "offset_factor", "order")
 """The arrays of a weight, in their order in `layout`."""
 TORCH = {
     "f32": torch.float32,
@@ -45,6 +45,8 @@ class Weight:
         Planes of words (i32).
     table, scale, factor, offset, offset_factor
         What `form` names; None without.
+    registers
+        A stored table as eight words of integers (`form.two_bytes`), and the bits of their unit.
     order
         The column of x for each column of the weight (act-order); None: the same.
     """
@@ -53,6 +55,7 @@ class Weight:
     shape: tuple[int, ...]
     codes: Tensor
     table: Tensor | None = None
+    registers: Tensor | None = None
     scale: Tensor | None = None
     factor: Tensor | None = None
     offset: Tensor | None = None
@@ -255,10 +258,20 @@ def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[st
     arrays = {"codes": words.codes, **grids.arrays(device)}
     if form.table:
         arrays["table"] = _floats(np.resize(last.table, 1 << form.bits), device)
+    if form.has_registers:
+        arrays["registers"] = _registers(np.resize(last.table, 1 << form.bits), spec.name, device)
     if form.factor:
         scales = np.broadcast_to(np.asarray(last.global_scale, np.float32).reshape(-1), prod(spec.shape[:-2]))
         arrays["factor"] = _floats(scales, device)
     return arrays
+
+
+def _registers(table: np.ndarray, name: str, device: torch.device) -> Tensor:
+    if not np.isfinite(table).all():
+        raise uncovered("its table has numbers that are not finite", tensor=name)
+    integers, fine, unit = two_bytes(table.astype(np.float64).tolist())
+    words = [*words_of(integers), *words_of(fine), int(np.float32(unit).view(np.int32))]
+    return torch.tensor(words, dtype=torch.int32, device=device)
 
 
 def _codes(codes: Codes, form: Form, device: torch.device) -> Tensor:

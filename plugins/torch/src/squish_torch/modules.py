@@ -103,6 +103,8 @@ class Compressed(nn.Module):
         module = cls(describe(tensor.spec, tensor.bound.encoding), device="meta", **options)
         for name, part in stored_bytes(tensor).items():
             setattr(module, name, nn.Parameter(part, requires_grad=False))
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = torch.empty_like(buffer, device="cpu")
         return module
 
     def __getstate__(self) -> dict[str, Any]:
