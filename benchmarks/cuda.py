@@ -8,12 +8,14 @@ the same number of bytes once.
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -65,17 +67,6 @@ def device_us(calls: Sequence[Callable[[], Any]]) -> float:
     return median(_elapsed(graph.replay) / count for _ in range(9))
 
 
-def eager_us(calls: Sequence[Callable[[], Any]]) -> float:
-    """Microseconds of a call with the host's part."""
-
-    def around() -> None:
-        for call in calls:
-            call()
-
-    around()
-    return median(_elapsed(around) / len(calls) for _ in range(3))
-
-
 def _elapsed(run: Callable[[], Any]) -> float:
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     first.record()
@@ -100,8 +91,8 @@ def read_us(nbytes: int) -> float:
     sums = torch.empty(1, dtype=torch.int32, device="cuda")
 
     def calls(block: int, warps: int) -> list[Callable[[], Any]]:
-        grid = (triton.cdiv(size, block),)
-        return [lambda data=data: _read[grid](data, sums, size, BLOCK=block, num_warps=warps) for data in copies]
+        run: Any = _read[(triton.cdiv(size, block),)]
+        return [partial(run, data, sums, size, BLOCK=block, num_warps=warps) for data in copies]
 
     return min(device_us(calls(block, warps)) for block, warps in ((1024, 4), (2048, 4), (4096, 8), (8192, 8)))
 
@@ -111,13 +102,18 @@ def copies_of(nbytes: int) -> int:
     return max(2, min(40, math.ceil(CACHE / nbytes)))
 
 
+def _stored(name: str, shape: tuple[int, ...]) -> Any:
+    """A tensor of a layout, with random parts, as the tests of the backend make it."""
+    tensors: Any = importlib.import_module("stored_tensors")
+    return tensors.stored(tensors.every_layout()[name], shape)
+
+
 def weights_of(name: str, shape: tuple[int, int]) -> list[Any]:
     """Copies of a weight of a layout, on the device."""
     from attrs import evolve
     from squish_cuda import weights
-    from stored_tensors import every_layout, stored
 
-    first = weights.load(stored(every_layout()[name], shape).bound, torch.device("cuda"))
+    first = weights.load(_stored(name, shape).bound, torch.device("cuda"))
 
     def copy() -> Any:
         return evolve(first, **{role: array.clone() for role, array in first.arrays.items()})
@@ -142,11 +138,12 @@ def tests() -> str:
 def products() -> Iterator[list[str]]:
     """For each layout and shape: the share of the read of one row, and microseconds for more."""
     from squish_cuda import products
+    from torch.nn.functional import linear
 
     for shape in SHAPES:
         dense = [torch.randn(shape, device="cuda").to(torch.bfloat16) for _ in range(2)]
         x = {rows: torch.randn(rows, shape[1], device="cuda").to(torch.bfloat16) for rows in ROWS}
-        times = [device_us([lambda w=w, x=x[rows]: x @ w.T for w in dense]) for rows in ROWS]
+        times = [device_us([partial(linear, x[rows], w) for w in dense]) for rows in ROWS]
         yield [f"torch bf16 {shape[0]}x{shape[1]}", "16", "", *(f"{us:.1f}" for us in times)]
         del dense
         for name in NAMES:
@@ -154,7 +151,7 @@ def products() -> Iterator[list[str]]:
                 return
             copies = weights_of(name, shape)
             nbytes = copies[0].nbytes
-            times = [device_us([lambda w=w, x=x[rows]: products.linear(w, x) for w in copies]) for rows in ROWS]
+            times = [device_us([partial(products.linear, w, x[rows]) for w in copies]) for rows in ROWS]
             share, bits = read_us(nbytes) / times[0], 8 * nbytes / math.prod(shape)
             yield [f"{name} {shape[0]}x{shape[1]}", f"{bits:.2f}", f"{share:.2f}", *(f"{us:.1f}" for us in times)]
             del copies
@@ -180,7 +177,6 @@ def model_of(name: str) -> Any:
     """A Llama on the device, whose linear modules have random weights of a layout."""
     import transformers
     from squish_torch import CompressedLinear
-    from stored_tensors import every_layout, stored
 
     config = transformers.LlamaConfig(
         hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS, num_attention_heads=32,
@@ -194,7 +190,7 @@ def model_of(name: str) -> Any:
     for path, module in list(model.named_modules()):
         if type(module) is torch.nn.Linear:
             shape = tuple(module.weight.shape)
-            tensor = tensors.setdefault(shape, stored(every_layout()[name], shape))
+            tensor = tensors.setdefault(shape, _stored(name, shape))
             model.set_submodule(path, CompressedLinear.of(tensor).to("cuda"))
     return model
 

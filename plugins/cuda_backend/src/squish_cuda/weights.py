@@ -256,10 +256,11 @@ def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[st
         start, last = start + count, codes
     assert last is not None
     arrays = {"codes": words.codes, **grids.arrays(device)}
-    if form.table:
-        arrays["table"] = _floats(np.resize(last.table, 1 << form.bits), device)
-    if form.has_registers:
-        arrays["registers"] = _registers(np.resize(last.table, 1 << form.bits), spec.name, device)
+    if form.table and last.table is not None:
+        table = np.resize(last.table, 1 << form.bits)
+        arrays["table"] = _floats(table, device)
+        if form.has_registers:
+            arrays["registers"] = _registers(table, spec.name, device)
     if form.factor:
         scales = np.broadcast_to(np.asarray(last.global_scale, np.float32).reshape(-1), prod(spec.shape[:-2]))
         arrays["factor"] = _floats(scales, device)
