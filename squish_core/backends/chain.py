@@ -23,15 +23,15 @@ LONG = 40
 class Ranked:
     """An offer to be ordered, with the rank of its encoding and the preference of its backend.
 
-    `outside`: the backend is from a third-party distribution; `emulated`: its device is emulated. Both are False if
-    the caller names the backend.
+    `outside`: the backend is from a third-party distribution; `only_named`: as its `Availability` says. Both are false
+    if the caller names the backend.
     """
 
     offer: Offer
     rank: int
     preference: int
     outside: bool = False
-    emulated: bool = False
+    only_named: str = ""
 
     @property
     def cost(self) -> Cost:

@@ -23,15 +23,14 @@ MEMORY = {"gpu": "the GPU's memory", "host": "the CPU's memory"}
 class Availability:
     """Whether a backend can run here, else the `reason`; `facts` describe the device and libraries.
 
-    `emulated`: the backend is used only if named: its device is emulated and slow, or has a memory of its own to which
-    NumPy arrays are copied in each call.
+    `only_named`: why the backend is used only if the caller names it, such as that its device is emulated.
     """
 
     ok: bool
     reason: str = ""
     device: str = ""
     facts: Mapping[str, Any] = field(factory=dict)
-    emulated: bool = False
+    only_named: str = ""
 
 
 @frozen(kw_only=True)

@@ -98,8 +98,8 @@ def _reason(first: Ranked, second: Ranked, policy: str, key: OfferOrder, use: st
     mine, other = first.offer.backend, second.offer.backend
     if first.outside != second.outside:
         return f"{other} is a third-party backend, which is preferred only if named"
-    if first.emulated != second.emulated:
-        return f"{other} is used only if named: its device is emulated, or has a memory of its own"
+    if second.only_named and not first.only_named:
+        return f"{other} is used only if named: {second.only_named}"
     if mine == other:
         other = f"{other} with {second.offer.encoding.label}"
     keys = key(first), key(second)
@@ -155,7 +155,7 @@ class Candidate:
     id: str
     backend: Backend | None = None
     refusal: tuple[str, str] | None = None
-    emulated: bool = False
+    only_named: str = ""
 
 
 @frozen
@@ -313,12 +313,12 @@ def _answers(
             if isinstance(answer, Refusal):
                 refusals.append((answer, rank))
             else:
-                offers.append(Ranked(answer, rank, preference, outside, not alone and candidate.emulated))
+                offers.append(Ranked(answer, rank, preference, outside, "" if alone else candidate.only_named))
     if not alone:
         refusals += [(item, None) for item in registry.absent_backends()]
-    offers.sort(key=lambda ranked: (ranked.outside, ranked.emulated, key(ranked), *ranked.tie))
-    if offers and offers[0].emulated:
-        refusals += [(_only_by_name(ranked.offer), ranked.rank) for ranked in offers]
+    offers.sort(key=lambda ranked: (ranked.outside, bool(ranked.only_named), key(ranked), *ranked.tie))
+    if offers and offers[0].only_named:
+        refusals += [(_only_named(ranked), ranked.rank) for ranked in offers]
         offers = []
     use = "use" if spec is not None else "use of a 256 x 256 matrix"
     return Answers(
@@ -364,7 +364,7 @@ def _candidate(backend: Candidate, available: Availability | None) -> Candidate:
     if available is None:
         return backend
     if available.ok:
-        return evolve(backend, emulated=available.emulated)
+        return evolve(backend, only_named=available.only_named)
     return Candidate(id=backend.id, refusal=("unavailable", available.reason))
 
 
@@ -411,8 +411,9 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
     return Refusal(backend=backend.id, encoding=encoding, code=code, why=why)
 
 
-def _only_by_name(offer: Offer) -> Refusal:
-    why = f"its device is emulated, or has a memory of its own; backend={offer.backend!r} selects it anyway"
+def _only_named(ranked: Ranked) -> Refusal:
+    offer = ranked.offer
+    why = f"{ranked.only_named}; backend={offer.backend!r} selects it anyway"
     return Refusal(backend=offer.backend, encoding=offer.encoding, code="unavailable", why=why)
 
 

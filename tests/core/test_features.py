@@ -235,13 +235,13 @@ def test_a_gpu_goes_before_the_cpu_and_a_stand_in_for_one_is_chosen_only_by_name
     chain = registry(memory="gpu").resolve(**ask)
     assert chain.chosen.backend == "toy.gpu"
     assert chain.because.startswith("toy.gpu keeps the weights in the GPU's memory, ")
-    chain = registry(emulated=True, memory="gpu").resolve(**ask, policy="smallest")
+    chain = registry(only_named="it is slow", memory="gpu").resolve(**ask, policy="smallest")
     assert chain.others[-1].backend == "toy.gpu"
-    assert registry(emulated=True).resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
+    assert registry(only_named="it is slow").resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
 
 
-def test_an_emulated_device_is_never_chosen_by_default() -> None:
-    registry = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
+def test_a_backend_that_must_be_named_is_never_chosen_by_default() -> None:
+    registry = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", only_named="it is slow")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(registry.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
         with expect_error(SquishError, code="no-chain", tensor="toy.box with packing=rows"):

@@ -291,7 +291,7 @@ class Runner(api.Backend):
     settings: Mapping[str, Any] = {}
 
     def probe(self) -> api.Availability:
-        return api.Availability(ok=True, emulated=self.settings.get("emulated", False))
+        return api.Availability(ok=True, only_named=self.settings.get("only_named", ""))
 
     def configured(self, options: Mapping[str, Any]) -> Runner:
         other = type(self)()

@@ -19,7 +19,7 @@ PACKAGES = {"squish_core": ROOT} | {
 }
 """Import package -> the folder of its distribution."""
 FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff", "ztensor")
-BACKENDS = ("ane", "cpu", "metal")
+BACKENDS = ("ane", "cpu", "cuda", "metal")
 CORE = (
     "text", "version", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model", "specs",
     "statistics", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "tensor",

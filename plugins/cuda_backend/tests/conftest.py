@@ -22,7 +22,15 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         return None
     if not (find_spec("torch") and find_spec("triton")):
         return True
-    return True if (os.environ.get("TRITON_INTERPRET") == "1") == (name in COMPILED) else None
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return True if name in COMPILED else None
+    return None if name in COMPILED or _has_device() else True
+
+
+def _has_device() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

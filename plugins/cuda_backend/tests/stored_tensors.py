@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from random_parts import random_tensor
 from squish_cuda.blocks import BLOCKS, NBYTES, Float
 from squish_testing.sources import memory_file
@@ -12,6 +13,8 @@ from squish_testing.sources import memory_file
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Where kernels run: the CPU, in Triton's interpreter, if there is no GPU."""
 FLOATS = {"f16": np.float16, "f32": np.float32}
 GPTQ = {
     "bits": 4,

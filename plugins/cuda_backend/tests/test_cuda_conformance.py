@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from squish_testing import BackendSuite
-from stored_tensors import every_layout, stored
+from stored_tensors import DEVICE, every_layout, stored
 
 from squish_core.api import CodecSpec, UsageError
 
@@ -39,11 +39,11 @@ def test_regions_are_those_of_the_codec() -> None:
 
 def test_tensors_of_the_device_stay_there() -> None:
     weight = stored(every_layout()["q4_0"], SHAPE).load("cuda")
-    x, ids = torch.randn(2, 256), torch.tensor([3, 1])
-    assert torch.equal(weight.linear(x), torch.from_numpy(weight.linear(x.numpy())))
-    assert torch.equal(weight.embed(ids), torch.from_numpy(weight.embed(ids.numpy())))
+    x, ids = torch.randn(2, 256, device=DEVICE), torch.tensor([3, 1], device=DEVICE)
+    assert torch.equal(weight.linear(x).cpu(), torch.from_numpy(weight.linear(x.cpu().numpy())))
+    assert torch.equal(weight.embed(ids).cpu(), torch.from_numpy(weight.embed(ids.cpu().numpy())))
     stack = stored(every_layout()["q4_0"], (4, *SHAPE)).load("cuda")
-    assert torch.equal(stack.experts(x, ids), torch.from_numpy(stack.experts(x.numpy(), ids.numpy())))
+    assert torch.equal(stack.experts(x, ids).cpu(), torch.from_numpy(stack.experts(x.cpu().numpy(), ids.cpu().numpy())))
     with pytest.raises(UsageError):
         weight.experts(x, ids)
 

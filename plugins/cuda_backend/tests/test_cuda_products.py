@@ -8,32 +8,31 @@ import numpy as np
 import pytest
 import torch
 from squish_cuda import products, weights
-from stored_tensors import LAYOUTS, every_layout, stored
+from stored_tensors import DEVICE, LAYOUTS, every_layout, stored
 
 from squish_core.api import CodecSpec
 
-CPU = torch.device("cpu")
 ERRORS = {"int16": 1e-4, "int8": 2e-2, "f32": 1e-6}
 
 
 def random_x(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
     """Rows of x of different sizes."""
     chance = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, columns, generator=chance) * torch.logspace(-3, 3, rows)[:, None]
+    return (torch.randn(rows, columns, generator=chance) * torch.logspace(-3, 3, rows)[:, None]).to(DEVICE)
 
 
 def error(y: torch.Tensor, x: torch.Tensor, values: Any) -> float:
     """The largest error, relative to the largest product of its row."""
-    exact = x.double().numpy() @ np.asarray(values, np.float64).T
+    exact = x.double().cpu().numpy() @ np.asarray(values, np.float64).T
     with np.errstate(all="ignore"):
-        return float((np.abs(y.double().numpy() - exact) / np.abs(exact).max(1, keepdims=True)).max())
+        return float((np.abs(y.double().cpu().numpy() - exact) / np.abs(exact).max(1, keepdims=True)).max())
 
 
 @pytest.mark.parametrize("activations", ERRORS)
 @pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
 def test_products_of_one_row(codec: CodecSpec, activations: str) -> None:
     tensor = stored(codec, (48, 512))
-    weight = weights.load(tensor.bound, CPU)
+    weight = weights.load(tensor.bound, DEVICE)
     x = random_x(1, 512)
     assert error(products.linear(weight, x, activations=activations), x, tensor.numpy()) < ERRORS[activations]
 
@@ -42,7 +41,7 @@ def test_products_of_one_row(codec: CodecSpec, activations: str) -> None:
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "GPTQ", "act-order", "FP8 in blocks"])
 def test_products_of_several_rows(name: str, rows: int) -> None:
     tensor = stored(every_layout()[name], (48, 256))
-    weight = weights.load(tensor.bound, CPU)
+    weight = weights.load(tensor.bound, DEVICE)
     x = random_x(rows, 256)
     assert error(products.linear(weight, x), x, tensor.numpy()) < ERRORS["int16"]
 
@@ -50,8 +49,8 @@ def test_products_of_several_rows(name: str, rows: int) -> None:
 @pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
 def test_tiles_of_any_layout(codec: CodecSpec) -> None:
     tensor = stored(codec, (16, 256))
-    weight = weights.load(tensor.bound, CPU)
-    x, values = random_x(5, 256).double(), torch.from_numpy(np.array(tensor.numpy())).double()
+    weight = weights.load(tensor.bound, DEVICE)
+    x, values = random_x(5, 256).double(), torch.from_numpy(np.array(tensor.numpy())).double().to(DEVICE)
     y = products.linear(weight, x.float()).double()
     # two bf16 leave out 2 ** -17 of a number, and the product of both remainders
     assert ((y - x @ values.T).abs() <= 2.0**-15 * (x.abs() @ values.abs().T)).all()
@@ -61,11 +60,11 @@ def test_tiles_of_any_layout(codec: CodecSpec) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
 def test_results_have_the_dtype_of_x_and_a_bias_is_added(dtype: torch.dtype, rows: int) -> None:
     tensor = stored(CodecSpec("ggml.q4_k"), (40, 512))
-    weight = weights.load(tensor.bound, CPU)
+    weight = weights.load(tensor.bound, DEVICE)
     x = (random_x(rows, 512) / 1000).to(dtype)
-    bias = torch.randn(40, generator=torch.Generator().manual_seed(1)).to(dtype)
+    bias = torch.randn(40, generator=torch.Generator().manual_seed(1)).to(DEVICE, dtype)
     y = products.linear(weight, x, bias)
-    exact = x.double() @ torch.from_numpy(np.array(tensor.numpy())).double().T + bias.double()
+    exact = x.double() @ torch.from_numpy(np.array(tensor.numpy())).double().to(DEVICE).T + bias.double()
     assert y.dtype == dtype
     steps = 2.0 ** (-8 if dtype == torch.bfloat16 else -11)
     assert (
@@ -74,24 +73,24 @@ def test_results_have_the_dtype_of_x_and_a_bias_is_added(dtype: torch.dtype, row
 
 
 def test_x_may_have_any_strides_and_axes() -> None:
-    weight = weights.load(stored(CodecSpec("ggml.q4_0"), (8, 64)).bound, CPU)
+    weight = weights.load(stored(CodecSpec("ggml.q4_0"), (8, 64)).bound, DEVICE)
     for shape in ((64, 3), (64, 9)):
-        x = torch.randn(*shape).T
+        x = torch.randn(*shape, device=DEVICE).T
         assert torch.equal(products.linear(weight, x), products.linear(weight, x.contiguous()))
-    x = torch.randn(2, 2, 64)
+    x = torch.randn(2, 2, 64, device=DEVICE)
     assert torch.equal(products.linear(weight, x).reshape(4, 8), products.linear(weight, x.reshape(4, 64)))
     assert products.linear(weight, x[:0]).shape == (0, 2, 8)
 
 
 def test_a_row_of_zeros_gives_zeros() -> None:
-    weight = weights.load(stored(CodecSpec("ggml.q4_1"), (8, 64)).bound, CPU)
-    assert not products.linear(weight, torch.zeros(1, 64)).any()
+    weight = weights.load(stored(CodecSpec("ggml.q4_1"), (8, 64)).bound, DEVICE)
+    assert not products.linear(weight, torch.zeros(1, 64, device=DEVICE)).any()
 
 
 @pytest.mark.parametrize("columns", [36, 100, 320])
 def test_rows_need_not_fill_runs(columns: int) -> None:
     tensor = stored(CodecSpec("affine", {"bits": 4, "group_size": 4, "offset": "bias"}), (20, columns))
-    weight = weights.load(tensor.bound, CPU)
+    weight = weights.load(tensor.bound, DEVICE)
     for rows in (1, 6):
         x = random_x(rows, columns)
         assert error(products.linear(weight, x), x, tensor.numpy()) < ERRORS["int16"]
@@ -101,11 +100,11 @@ def test_rows_need_not_fill_runs(columns: int) -> None:
 @pytest.mark.parametrize("name", ["q4_0", "MXFP4", "NVFP4"])
 def test_experts_are_those_of_each_token(name: str, tokens: int) -> None:
     tensor = stored(every_layout()[name], (4, 24, 64))
-    weight, values = weights.load(tensor.bound, CPU), tensor.numpy()
+    weight, values = weights.load(tensor.bound, DEVICE), tensor.numpy()
     chance = torch.Generator().manual_seed(tokens)
     x, ids = torch.randn(tokens, 64, generator=chance), torch.randint(0, 4, (tokens,), generator=chance)
     ids[ids == 2] = 3  # an expert without tokens
-    y = products.experts(weight, x, ids)
+    y = products.experts(weight, x.to(DEVICE), ids.to(DEVICE)).cpu()
     exact = np.einsum("ti,toi->to", x.double().numpy(), np.asarray(values, np.float64)[ids.numpy()])
     assert y.shape == (tokens, 24)
     if tokens:
@@ -124,10 +123,10 @@ def test_operations_copy_nothing_from_the_host() -> None:
             self.names.add(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
-    weight = weights.load(stored(LAYOUTS["act-order"], (16, 64)).bound, CPU)
-    stack = weights.load(stored(CodecSpec("ggml.q4_0"), (3, 16, 64)).bound, CPU)
-    ids = torch.arange(40) % 3
-    arguments = [torch.randn(rows, 64) for rows in (1, 9, 140)]
+    weight = weights.load(stored(LAYOUTS["act-order"], (16, 64)).bound, DEVICE)
+    stack = weights.load(stored(CodecSpec("ggml.q4_0"), (3, 16, 64)).bound, DEVICE)
+    ids = torch.arange(40, device=DEVICE) % 3
+    arguments = [torch.randn(rows, 64, device=DEVICE) for rows in (1, 9, 140)]
     with Seen() as seen:
         for x in arguments:
             products.linear(weight, x)

@@ -13,29 +13,27 @@ from random_layouts import layouts
 from random_parts import random_tensor, same
 from squish_cuda import products, weights
 from squish_cuda.form import nbytes
-from stored_tensors import every_layout, stored
+from stored_tensors import DEVICE, every_layout, stored
 
 from squish_core.api import CodecError, CodecSpec
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
 def test_values_and_rows_are_those_of_the_codec(codec: CodecSpec) -> None:
     tensor = stored(codec, (48, 512))
-    weight, values = weights.load(tensor.bound, CPU), tensor.numpy()
-    same(products.dense(weight).numpy(), values)
-    same(products.dense(weight, 3, 17).numpy(), values[3:17])
+    weight, values = weights.load(tensor.bound, DEVICE), tensor.numpy()
+    same(products.dense(weight).cpu().numpy(), values)
+    same(products.dense(weight, 3, 17).cpu().numpy(), values[3:17])
     ids = torch.tensor([[5, 0], [47, 5]])
-    same(products.embed(weight, ids).numpy(), values[ids])
+    same(products.embed(weight, ids.to(DEVICE)).cpu().numpy(), values[ids])
     rounded = products.dense(weight, dtype=torch.float16)
-    assert torch.equal(rounded, torch.from_numpy(np.array(values)).to(torch.float16))
+    assert torch.equal(rounded.cpu(), torch.from_numpy(np.array(values)).to(torch.float16))
 
 
 @pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
 def test_the_form_has_the_size_of_the_stored_bytes(codec: CodecSpec) -> None:
     tensor = stored(codec, (48, 2048))
-    weight = weights.load(tensor.bound, CPU)
+    weight = weights.load(tensor.bound, DEVICE)
     order = 0 if weight.order is None else 8 * 2048
     assert weight.nbytes - order == nbytes(weight.form, weight.shape)
     assert weight.nbytes <= 1.05 * tensor.bound.encoding.stored + 4096 + order
@@ -47,12 +45,12 @@ def test_any_layout_decodes_to_the_bits_of_the_codec(layout: Any, seed: int) -> 
     codec, shape, dtype = layout
     tensor = random_tensor(codec, shape, seed, dtype)
     try:
-        weight = weights.load(tensor.bound, CPU)
+        weight = weights.load(tensor.bound, DEVICE)
     except CodecError as error:
         if error.code != "uncovered":
             raise
         return
-    same(products.dense(weight).numpy(), tensor.numpy())
+    same(products.dense(weight).cpu().numpy(), tensor.numpy())
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,12 +63,12 @@ def test_words_are_a_permutation_of_the_codes(bits: int, rows: int, runs: int, s
 
 
 def test_rows_that_do_not_exist_are_no_numbers() -> None:
-    weight = weights.load(stored(CodecSpec("ggml.q4_0"), (4, 64)).bound, CPU)
-    rows = products.embed(weight, torch.tensor([3, 4, -1]))
+    weight = weights.load(stored(CodecSpec("ggml.q4_0"), (4, 64)).bound, DEVICE)
+    rows = products.embed(weight, torch.tensor([3, 4, -1], device=DEVICE))
     assert rows.isnan().all(1).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("codec", [CodecSpec("ggml.q5_k"), CodecSpec("float8", {"block": [8, 64]})], ids=str)
 def test_stacks_decode_as_the_codec_does(codec: CodecSpec) -> None:
     tensor = stored(codec, (3, 16, 256))
-    same(products.dense(weights.load(tensor.bound, CPU)).numpy(), tensor.numpy())
+    same(products.dense(weights.load(tensor.bound, DEVICE)).cpu().numpy(), tensor.numpy())

@@ -24,6 +24,7 @@ from squish_core.api import FamilyInfo
 
 SMALL = {**SIZES, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
 HEAD = 'base = "llama"\nmodel_type = "acme"\n'
+UP = HEAD + "[rows]\n'mlp.up_proj' = "
 COMMAND = "import sys; from squish_cli.app import run; sys.exit(run(sys.argv[1:]))"
 WHOLE = """# A model like Qwen 3, with other names and an MLP for all tokens beside the experts.
 base = "qwen3moe"
@@ -102,11 +103,11 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = ['hidden'] }\n", "line 4, [rows] mlp.up_proj", "not a size"),
         (HEAD + "[rows]\n'mlp.up_proj' = { shape = 'hidden_size' }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
         (HEAD + "[rows]\n'mlp.up_proj' = { bias = 1 }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
-        (HEAD + "[rows]\n'mlp.up_proj' = { tile = 1 }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
-        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'a' } }\n", "[rows] mlp.up_proj", "the order of heads"),
-        (HEAD + "[rows]\n'mlp.up_proj' = { tile = { heads = 2 } }\n", "[rows] mlp.up_proj", "not a field of tile"),
+        (UP + "{ tile = 1 }\n", "line 4, [rows] mlp.up_proj", "the wrong type"),
+        (UP + "{ tile = { groups = 'a' } }\n", "line 4, [rows] mlp.up_proj", "the order of heads"),
+        (UP + "{ tile = { heads = 2 } }\n", "line 4, [rows] mlp.up_proj", "not a field of tile"),
         (
-            HEAD + "[rows]\n'mlp.up_proj' = { tile = { groups = 'a', parts = 'layers' } }\n",
+            UP + "{ tile = { groups = 'a', parts = 'layers' } }\n",
             "line 4, [rows] mlp.up_proj", "not a size",
         ),
         (HEAD + "[rows]\n'mlp.up_proj' = { gguf_shape = ['rows'] }\n", "line 4, [rows] mlp.up_proj", "not a size"),

@@ -11,7 +11,7 @@ import pytest
 import squish_torch
 import torch
 import transformers
-from squish_torch import device_ops
+from squish_torch import device_forms, device_ops
 from test_torch_decoding import ENCODED, OTHERS, check, masked_module, module_of
 from tiny_models import IDS, converted, greedy, logits, tiny_llama
 from torch.library import opcheck
@@ -21,6 +21,11 @@ from squish_core.api import CodecSpec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 OPS = torch.ops.squish
+
+
+@pytest.fixture(autouse=True)
+def _without_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(device_forms.BACKENDS, "cuda")
 
 
 @pytest.mark.parametrize("codec", ENCODED.values(), ids=ENCODED)

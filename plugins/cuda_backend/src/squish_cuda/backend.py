@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +109,8 @@ class Cuda(Backend):
 
         from . import weights
 
-        return weights.load(bound, torch.device("cpu" if device.is_interpreted() else "cuda"))
+        where = "cpu" if device.is_interpreted() else f"cuda:{torch.cuda.current_device()}"
+        return weights.load(bound, torch.device(where))
 
     def dense(
         self, handle: Weight, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
@@ -124,21 +125,36 @@ class Cuda(Backend):
             values = values[:, region[1]] if lines else values[region]
         return cast_output(values, None, dtype, out)
 
-    def linear(self, handle: Weight, x: Any) -> Any:
+    def of_layout(self, layout: str, arrays: Sequence[Any]) -> Weight:
+        """The weight that `load` returned, from its `layout` and its `arrays` in their order."""
+        from . import weights
+
+        return weights.of_layout(layout, arrays)
+
+    def values(self, handle: Weight, start: int, stop: int, dtype: Any) -> Any:
+        """Rows `start` to `stop` (leading axes flattened) as a torch tensor on the device."""
+        from . import products
+
+        return products.dense(handle, start, stop, dtype)
+
+    def linear(self, handle: Weight, x: Any, bias: Any = None, share: bool = False) -> Any:
+        """As every backend. A torch tensor on the device may have a bias there; `share`: other weights may follow with
+        the same x, which is prepared once for them."""
         from . import products
 
         require_rank(_spec(handle), 2)
         if _is_there(x, handle):
-            return products.linear(handle, x, activations=self.activations)
+            return products.linear(handle, x, bias, self.activations, share)
         values = _to_device(check_input(x, handle.columns, _spec(handle)), handle)
         return _to_numpy(products.linear(handle, values, activations=self.activations))
 
-    def embed(self, handle: Weight, ids: Any) -> Any:
+    def embed(self, handle: Weight, ids: Any, dtype: Any = None) -> Any:
+        """As every backend; rows on the device have torch's `dtype`, f32 without one."""
         from . import products
 
         rows, _ = require_rank(_spec(handle), 2)
         if _is_there(ids, handle):
-            return products.embed(handle, ids)
+            return products.embed(handle, ids, *(() if dtype is None else (dtype,)))
         values = np.asarray(check_ids(ids, rows, _spec(handle)), np.int64)
         return _to_numpy(products.embed(handle, _to_device(values, handle)))
 

@@ -14,6 +14,7 @@ LOWEST = 80
 """The first architecture with the matrix units that the kernels use (Ampere)."""
 INTERPRETER = "TRITON_INTERPRET"
 """Triton's own variable: 1 runs kernels on the CPU, for tests."""
+COPIES = "NumPy arrays would be copied to its device and back in each call"
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76
 """Attributes of a device in the driver's interface."""
@@ -49,15 +50,15 @@ def not_installed() -> str:
 
 
 def probe() -> Availability:
-    """Return whether the kernels run here, which takes a device, torch and Triton."""
+    """Return whether the kernels run here (a device, torch, Triton); they take NumPy arrays only if named."""
     if reason := not_installed():
         return Availability(ok=False, reason=reason)
     if is_interpreted():
-        return Availability(ok=True, device="CPU, in Triton's interpreter", emulated=True)
+        return Availability(ok=True, device="CPU, in Triton's interpreter", only_named="its device is emulated")
     found = architecture()
     if found is None:
         return Availability(ok=False, reason="no CUDA device; cuda:device=sm_90 plans for one")
     if found < LOWEST:
         reason = f"the device is of architecture sm_{found}, the kernels need sm_{LOWEST} or later"
         return Availability(ok=False, reason=reason)
-    return Availability(ok=True, device=f"sm_{found}", emulated=True)
+    return Availability(ok=True, device=f"sm_{found}", only_named=COPIES)

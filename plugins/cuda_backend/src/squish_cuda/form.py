@@ -8,6 +8,9 @@ Rows are filled up to whole runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isfinite
+
 from attrs import field, frozen
 
 from squish_core.api import Codec, CodecError, CodeLayout, ErrorCode, TensorSpec, dtypes
@@ -30,6 +33,8 @@ KINDS = {
 }
 """Dtype of stored numbers -> how a kernel reads them (0: as they are). `half_e8m0` and `half_e4m3` are ggml's, whose
 tables are doubled; `low4` and `high4` are halves of one byte."""
+ELEMENTS = ("f8_e4m3", "f8_e5m2")
+"""Floats of 8 bits whose codes a kernel decodes by their bits, without a table."""
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2, "minimum": 3}
 """Kind of offset -> its number in the kernels: `(v - o) * s`, `v * s + o` and `v * s - o`."""
 
@@ -52,8 +57,10 @@ class Form:
     bits, zero
         Width of a code (without a sign), and what is subtracted from it.
     table
-        Whether a table of f32 has the value of each code; `integers` are its numbers as integers of 8 bits, where there
-        are such, and `unit` is what one of them means.
+        Whether a table of f32 has the value of each code. `integers`: its numbers as integers of 8 bits, and `unit`
+        what one of them means; with `fine`, 256 times an integer and the one in `fine`, for numbers that are none.
+    element
+        The float of 8 bits that a code is, one of ELEMENTS.
     scale, offset
         Dtypes of the numbers of groups, keys of KINDS; None without an offset.
     group
@@ -66,6 +73,8 @@ class Form:
     zero: int = 0
     table: bool = False
     integers: tuple[int, ...] | None = None
+    fine: tuple[int, ...] | None = None
+    element: str | None = None
     unit: float = 1.0
     scale: str
     offset_kind: str = "none"
@@ -77,7 +86,14 @@ class Form:
     @property
     def has_integer_products(self) -> bool:
         """Whether codes are integers of 8 bits, by themselves or by their table."""
-        return self.integers is not None if self.table else abs(self.zero) <= 1 << 8
+        if self.table:
+            return self.integers is not None or self.has_registers
+        return self.element is None and abs(self.zero) <= 1 << 8
+
+    @property
+    def has_registers(self) -> bool:
+        """Whether its table is stored with the tensor, and small enough for registers."""
+        return self.table and self.integers is None and self.bits <= 4
 
     def numbers(self, columns: int, *, outer: bool = False) -> int:
         """Numbers for a row of groups."""
@@ -143,9 +159,11 @@ def _of_float8(codec: Codec, spec: TensorSpec) -> Form:
     rows, columns = (block[0] or height, block[1]) if block else (ALL, 0)
     if block and len(spec.shape) == 3 and height % rows:
         raise uncovered("its blocks run from one matrix into the next")
+    element = str(codec.params.get("element", "f8_e4m3"))
     return Form(
         bits=8,
-        table=True,
+        table=element not in ELEMENTS,
+        element=element if element in ELEMENTS else None,
         scale=str(codec.params.get("scale_dtype", "f32")) if block else "f32",
         group=(rows, _fitting(columns, spec.shape[-1])),
     )
@@ -171,14 +189,17 @@ def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:
     offset = layout.offset_dtype
     if offset is not None and offset not in KINDS:
         offset = "f32" if dtypes.is_dtype(offset) and dtypes.bits(offset) > 8 else "i8" if offset[0] == "i" else "u8"
-    integers, unit = integer_table(layout)
+    integers, fine, unit = integer_table(layout)
+    element = layout.table if isinstance(layout.table, str) and layout.table in ELEMENTS else None
     if layout.global_scale and (layout.scale_dtype in ("f32", "f16", "bf16") or offset):
         raise uncovered("a scale of the whole tensor beside scales in f32")
     return Form(
         bits=layout.bits,
         zero=layout.zero - layout.low if layout.table is None else 0,
-        table=layout.table is not None,
+        table=layout.table is not None and element is None,
         integers=integers,
+        fine=fine,
+        element=element,
         unit=unit,
         scale=layout.scale_dtype,
         offset_kind=layout.offset_kind,
@@ -189,23 +210,42 @@ def _of_layout(layout: CodeLayout, spec: TensorSpec) -> Form:
     )
 
 
-def integer_table(layout: CodeLayout) -> tuple[tuple[int, ...] | None, float]:
-    """The table as integers of 8 bits and what one of them means, for up to 16 entries of a declared table."""
+IntegerTable = tuple[tuple[int, ...] | None, tuple[int, ...] | None, float]
+
+
+def integer_table(layout: CodeLayout) -> IntegerTable:
+    """`integers`, `fine` and `unit` of a form, for up to 16 entries of a declared table."""
     table = layout.table
     if table is None or layout.bits > 4:
-        return None, 1.0
+        return None, None, 1.0
     if isinstance(table, str):
         import numpy as np
 
         if not dtypes.is_dtype(table):
-            return None, 1.0
+            return None, None, 1.0
         codes = np.arange(1 << layout.bits, dtype=np.uint8)
         table = tuple(codes.view(dtypes.to_numpy(table)).astype(np.float32).tolist())
+    if not all(map(isfinite, table)):
+        return None, None, 1.0
     for unit in (1.0, 0.5):
         entries = [value / unit for value in table]
         if all(value == int(value) and abs(value) < 128 for value in entries):
-            return tuple(int(value) for value in entries), unit
-    return None, 1.0
+            return tuple(int(value) for value in entries), None, unit
+    return two_bytes(table)
+
+
+def two_bytes(table: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+    """`integers`, `fine` and `unit` of finite numbers, rounded to integers of 16 bits."""
+    unit = (max(map(abs, table)) or 1.0) / (127 << 8)
+    rounded = [round(value / unit) for value in table]
+    fine = [(value + 128) % 256 - 128 for value in rounded]
+    return tuple([(value - low) >> 8 for value, low in zip(rounded, fine)]), tuple(fine), unit
+
+
+def words_of(entries: Sequence[int]) -> list[int]:
+    """Up to 16 integers of 8 bits, as four words."""
+    data = bytes([entry & 255 for entry in (*entries, *(0,) * 16)[:16]])
+    return [int.from_bytes(data[at : at + 4], "little", signed=True) for at in range(0, 16, 4)]
 
 
 def _fitting(group: int, columns: int) -> int:
@@ -225,7 +265,13 @@ def nbytes(form: Form, shape: tuple[int, ...]) -> int:
     shared = (form.scale, form.offset) == ("low4", "high4")
     sizes = [_SIZES.get(dtype, 1) for dtype in (form.scale, None if shared else form.offset) if dtype]
     factors = (2 if form.outer[1] else 4) * outer * ((form.factor is not None) + (form.offset_kind == "minimum"))
-    return rows * wide * 4 * form.bits + grid * sum(sizes) + factors + (4 << form.bits) * form.table
+    return (
+        rows * wide * 4 * form.bits
+        + grid * sum(sizes)
+        + factors
+        + (4 << form.bits) * form.table
+        + 36 * form.has_registers
+    )
 
 
 _SIZES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2}

@@ -40,7 +40,7 @@ def dot4(a, b, c, SIGNED: tl.constexpr):
 
 
 @triton.jit
-def entries_of(q, w):
+def entries_of(q, t0, t1, t2, t3):
     """The entry of a table of 16 integers for each byte of `q`."""
     if MACHINE:
         result = tl.inline_asm_elementwise(
@@ -60,7 +60,7 @@ def entries_of(q, w):
             }
             """,
             "=r,r,r,r,r,r",
-            [q, w.T0, w.T1, w.T2, w.T3],
+            [q, t0, t1, t2, t3],
             dtype=tl.int32,
             is_pure=True,
             pack=1,
@@ -69,9 +69,15 @@ def entries_of(q, w):
         result = q * 0
         for byte in tl.static_range(4):
             code = (q >> (8 * byte)) & 15
-            words = tl.where(code < 8, tl.where(code < 4, w.T0, w.T1), tl.where(code < 12, w.T2, w.T3))
+            words = tl.where(code < 8, tl.where(code < 4, t0, t1), tl.where(code < 12, t2, t3))
             result = result | (((words >> (8 * (code & 3))) & 255) << (8 * byte))
     return result
+
+
+@triton.jit
+def entry_words(at):
+    """Four words of a table of integers."""
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
 
 
 @triton.jit
@@ -88,10 +94,17 @@ def matrix(a, b, c):
 def number(at, inside, KIND: tl.constexpr):
     """Stored numbers as f32; kinds are those of `form.KINDS`."""
     raw = tl.load(at, mask=inside, other=0)
-    byte = raw.to(tl.int32)
     if KIND == 0:
         result = raw.to(tl.float32)
-    elif KIND == 1:
+    else:
+        result = of_byte(raw.to(tl.int32), KIND)
+    return result
+
+
+@triton.jit
+def of_byte(byte, KIND: tl.constexpr):
+    """The number that a byte is, as f32."""
+    if KIND == 1:
         bits = tl.where(byte == 0, 0x400000, byte << 23)
         result = tl.where(byte == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
     elif KIND == 2:
@@ -189,6 +202,8 @@ def value(w, q, byte: tl.constexpr, s, o, ENTRIES: tl.constexpr):
         v = ((q << (24 - 8 * byte)) >> 24).to(tl.float32) * w.ENTRY
     elif w.table is not None:
         v = tl.load(w.table + code)
+    elif w.ELEMENT > 0:
+        v = of_byte(code, w.ELEMENT)
     else:
         v = (code - w.ZERO).to(tl.float32)
     if w.OFFSET == 1:
@@ -212,7 +227,7 @@ def decoded(w, row, run, lane, inside, half: tl.constexpr, ENTRIES: tl.constexpr
     if w.OFFSET > 0:
         o = offsets(w, row, run, quad, inside)
     if ENTRIES:
-        q = entries_of(q, w)
+        q = entries_of(q, w.T0, w.T1, w.T2, w.T3)
     v0, v1 = value(w, q, 0, s, o, ENTRIES), value(w, q, 1, s, o, ENTRIES)
     v2, v3 = value(w, q, 2, s, o, ENTRIES), value(w, q, 3, s, o, ENTRIES)
     return tl.join(tl.join(v0, v2), tl.join(v1, v3))
@@ -296,6 +311,12 @@ def product(
     lane = tl.arange(0, w.FIRST)[None, None, None, :]
     few = tl.arange(0, LANES)[None, None, None, :]
     start_of_x = tl.minimum(line, count - 1).to(tl.int64)[:, None, None, None] * w.runs
+    t0, t1, t2, t3, unit = w.T0, w.T1, w.T2, w.T3, w.UNIT
+    f0, f1, f2, f3 = w.F0, w.F1, w.F2, w.F3
+    if w.registers is not None and LEVELS > 0:
+        t0, t1, t2, t3 = entry_words(w.registers)
+        f0, f1, f2, f3 = entry_words(w.registers + 4)
+        unit = tl.load(w.registers + 8).to(tl.float32, bitcast=True)
     total = tl.zeros((M, BN, BR, w.FIRST), tl.float32)
     rest = tl.zeros((M, BN, BR, LANES), tl.float32)
     for start in range(0, w.runs, BR):
@@ -303,6 +324,7 @@ def product(
         inside = run < w.runs
         first, second, third = planes(w, row, run, lane, inside)
         part = tl.zeros((M, BN, BR, w.FIRST), tl.int32)
+        coarse = tl.zeros((M, BN, BR, w.FIRST), tl.int32)
         for half in tl.static_range(8 // w.FIRST):
             quad = lane + half * w.FIRST
             q = quad_of(w, first, second, third, quad)
@@ -315,7 +337,7 @@ def product(
                         sum_of_x = sum_of_x * (w.SUB / 8)
                     rest -= sum_of_x * w.ZERO * s
                     if w.OFFSET > 0:
-                        o = offsets(w, row, run, group, inside) / w.UNIT
+                        o = offsets(w, row, run, group, inside) / unit
                         if w.OFFSET == 1:
                             rest -= sum_of_x * o * s
                         elif w.OFFSET == 2:
@@ -328,18 +350,29 @@ def product(
                     code = (q >> (8 * byte)) & 255
                     if w.table is not None:
                         v = tl.load(w.table + code)
+                    elif w.ELEMENT > 0:
+                        v = of_byte(code, w.ELEMENT)
                     else:
                         v = code.to(tl.float32)
                     at = x.high + start_of_x * 32 + byte * (w.runs * 8) + run * 8 + quad
                     some += v * tl.load(at, mask=inside, other=0.0)
                 total += some * s
             else:
+                fine = q
+                if w.FINE:
+                    fine = entries_of(q, f0, f1, f2, f3) + tl.zeros_like(part)
                 if w.table is not None:
-                    q = entries_of(q, w)
+                    q = entries_of(q, t0, t1, t2, t3)
                 q += tl.zeros_like(part)
                 at = start_of_x * 8 + run * 8 + quad
                 high = tl.load(x.high + at, mask=inside, other=0) + tl.zeros_like(part)
-                if LEVELS == 2:  # `256 * high + low` is summed exactly: it stays below 2 ** 31
+                if w.FINE:  # of `(256 * q + fine) * (256 * high + low)`, `fine * low` is left out
+                    coarse = dot4(q, high, coarse, True)
+                    part = dot4(fine, high, part, True)
+                    if LEVELS == 2:
+                        low = tl.load(x.low + at, mask=inside, other=0) + tl.zeros_like(part)
+                        part = dot4(q, low, part, True)
+                elif LEVELS == 2:  # `256 * high + low` is summed exactly: it stays below 2 ** 31
                     low = tl.load(x.low + at, mask=inside, other=0) + tl.zeros_like(part)
                     upper = dot4(q, high, tl.zeros_like(part), w.table is not None)
                     part = dot4(q, low, part + upper * 256, w.table is not None)
@@ -347,9 +380,15 @@ def product(
                     part = dot4(q, high, part, w.table is not None)
                 if (half + 1) // SHARE * SHARE == half + 1:
                     step = tl.load(x.steps + start_of_x + run, mask=inside, other=0.0)
-                    total += part.to(tl.float32) * (step * s)
+                    sums_of_step = part.to(tl.float32)
+                    if w.FINE:
+                        sums_of_step = coarse.to(tl.float32) * 256.0 + sums_of_step
+                        if LEVELS == 2:
+                            sums_of_step *= 256.0
+                        coarse = tl.zeros_like(part)
+                    total += sums_of_step * (step * s)
                     part = tl.zeros_like(part)
-    result = (tl.sum(tl.sum(total, 3), 2) + tl.sum(tl.sum(rest, 3), 2)) * w.UNIT
+    result = (tl.sum(tl.sum(total, 3), 2) + tl.sum(tl.sum(rest, 3), 2)) * unit
     if bias is not None:
         result += tl.load(bias + tl.minimum(out, w.height - 1)).to(tl.float32)[None, :]
     at = y + line.to(tl.int64)[:, None] * y_row + out[None, :]

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import kernels
-from .form import KINDS, OFFSETS, RUN, Form, planes, runs
+from .form import KINDS, OFFSETS, RUN, Form, planes, runs, words_of
 from .weights import Weight
 
 LEVELS = {"f32": 0, "int8": 1, "int16": 2}
@@ -25,6 +25,7 @@ class Arguments(NamedTuple):
 
     codes: Tensor
     table: Tensor | None
+    registers: Tensor | None
     scale: Tensor | None
     factor: Tensor | None
     offset: Tensor | None
@@ -48,6 +49,12 @@ class Arguments(NamedTuple):
     T1: Any
     T2: Any
     T3: Any
+    FINE: Any
+    F0: Any
+    F1: Any
+    F2: Any
+    F3: Any
+    ELEMENT: Any
     SCALE: Any
     DIVIDES: Any
     OFFSET: Any
@@ -64,15 +71,16 @@ def constants(form: Form, levels: int) -> tuple[Any, ...]:
     """The constants of a form, in the order of `Arguments`; numbers of a table are integers where x is."""
     widths = (*planes(form.bits), 0, 0)[:3]
     masks = (int.from_bytes(bytes(((1 << width) - 1,)) * 4) for width in widths[:2])
-    table = bytes(value & 255 for value in (*(form.integers or ()), *(0,) * 16)[:16])
-    words = [int.from_bytes(table[at : at + 4], "little", signed=True) for at in range(0, 16, 4)]
     values = (
         *widths,
         *masks,
         0 if form.table else form.zero,
         form.unit if levels else 1.0,
-        form.unit if form.integers else 0.0,
-        *words,
+        form.unit if form.integers and not form.fine else 0.0,
+        *words_of(form.integers or ()),
+        form.fine is not None or form.has_registers,
+        *words_of(form.fine or ()),
+        KINDS.get(form.element or "", 0),
         KINDS[form.scale],
         form.factor == "divide",
         OFFSETS[form.offset_kind],
@@ -95,6 +103,7 @@ def arguments(weight: Weight, levels: int = 0) -> Arguments:
     return Arguments(
         weight.codes,
         weight.table,
+        weight.registers,
         weight.scale,
         weight.factor,
         weight.offset,
@@ -128,23 +137,24 @@ def prepare(x: Tensor, form: Form, order: Tensor | None, levels: int) -> Prepare
     low = torch.empty_like(high) if levels == 2 else high
     steps = torch.empty(rows, wide, dtype=torch.float32, device=x.device)
     sums = torch.empty(rows, wide * parts, dtype=torch.float32, device=x.device)
-    kernels.prepare[triton.cdiv(wide, 32), rows](
-        x,
-        order,
-        high,
-        low,
-        steps,
-        sums,
-        columns,
-        wide,
-        x.stride(0),
-        x.stride(1),
-        SUB=parts,
-        LEVELS=levels,
-        BR=32,
-        num_warps=4,
-        enable_fp_fusion=True,
-    )
+    with torch.cuda.device_of(x):
+        kernels.prepare[triton.cdiv(wide, 32), rows](
+            x,
+            order,
+            high,
+            low,
+            steps,
+            sums,
+            columns,
+            wide,
+            x.stride(0),
+            x.stride(1),
+            SUB=parts,
+            LEVELS=levels,
+            BR=32,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
     if levels:
         high, low = high.view(torch.int32), low.view(torch.int32)
     return Prepared(high, low, steps, sums)
@@ -154,21 +164,22 @@ def multiply(weight: Weight, x: Prepared, y: Tensor, bias: Tensor | None, ids: T
     """Products of few rows into y; `ids`: the matrix of each row."""
     together = 1 if ids is not None else triton.next_power_of_2(len(y))
     size = 2 if together < 4 else 1
-    kernels.product[triton.cdiv(weight.shape[-2], size), 1 if ids is None else len(y)](
-        x,
-        arguments(weight, levels),
-        ids,
-        bias,
-        y,
-        len(y),
-        y.stride(0),
-        LEVELS=levels,
-        M=together,
-        BN=size,
-        BR=LANES // planes(weight.form.bits)[0],
-        num_warps=4,
-        enable_fp_fusion=True,
-    )
+    with torch.cuda.device_of(y):
+        kernels.product[triton.cdiv(weight.shape[-2], size), 1 if ids is None else len(y)](
+            x,
+            arguments(weight, levels),
+            ids,
+            bias,
+            y,
+            len(y),
+            y.stride(0),
+            LEVELS=levels,
+            M=together,
+            BN=size,
+            BR=LANES // planes(weight.form.bits)[0],
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
 
 
 class Groups(NamedTuple):
@@ -199,27 +210,38 @@ def tile(
     """Products on matrix units into y, in tiles of `size` rows."""
     size = size or max(16, min(64, triton.next_power_of_2(len(x))))
     number = triton.cdiv(len(x), size) if groups is None else len(groups.experts)
-    kernels.tiles[triton.cdiv(weight.shape[-2], 64), number](
-        x,
-        arguments(weight),
-        groups,
-        bias,
-        y,
-        len(x),
-        x.stride(0),
-        x.stride(1),
-        y.stride(0),
-        WIDE=x.dtype != torch.bfloat16,
-        BM=size,
-        BN=64,
-        BR=8 if planes(weight.form.bits)[0] < 4 else 4,
-        num_warps=4,
-        enable_fp_fusion=True,
-    )
+    with torch.cuda.device_of(y):
+        kernels.tiles[triton.cdiv(weight.shape[-2], 64), number](
+            x,
+            arguments(weight),
+            groups,
+            bias,
+            y,
+            len(x),
+            x.stride(0),
+            x.stride(1),
+            y.stride(0),
+            WIDE=x.dtype != torch.bfloat16,
+            BM=size,
+            BN=64,
+            BR=8 if planes(weight.form.bits)[0] < 4 else 4,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
 
 
 def decode(weight: Weight, ids: Tensor | None, start: int, out: Tensor) -> None:
     """Values of rows into `out`, with the roundings of the codecs."""
-    kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), 32)](
-        arguments(weight), ids, start, len(out), out, out.stride(0), BN=4, BR=32, num_warps=4, enable_fp_fusion=False
-    )
+    with torch.cuda.device_of(out):
+        kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), 32)](
+            arguments(weight),
+            ids,
+            start,
+            len(out),
+            out,
+            out.stride(0),
+            BN=4,
+            BR=32,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import asdict, frozen
 from torch import Tensor
 
 from squish_core.api import BoundEncoding, CodecError, Codes, TensorSpec, dtypes
 
 from .blocks import BLOCKS, NBYTES, Bits, Block, Float
-from .form import RUN, Form, form_of, planes, runs, uncovered
+from .form import RUN, Form, form_of, planes, runs, two_bytes, uncovered, words_of
 
 STEP = 16 << 20
 """Codes to rearrange at once."""
+ROLES = ("codes", "table", "registers", "scale", "factor", "offset", "offset_factor", "order")
+"""The arrays of a weight, in their order in `layout`."""
 TORCH = {
     "f32": torch.float32,
     "f16": torch.float16,
@@ -42,6 +45,8 @@ class Weight:
         Planes of words (i32).
     table, scale, factor, offset, offset_factor
         What `form` names; None without.
+    registers
+        A stored table as eight words of integers (`form.two_bytes`), and the bits of their unit.
     order
         The column of x for each column of the weight (act-order); None: the same.
     """
@@ -50,6 +55,7 @@ class Weight:
     shape: tuple[int, ...]
     codes: Tensor
     table: Tensor | None = None
+    registers: Tensor | None = None
     scale: Tensor | None = None
     factor: Tensor | None = None
     offset: Tensor | None = None
@@ -67,11 +73,39 @@ class Weight:
         return self.shape[-1]
 
     @property
+    def arrays(self) -> dict[str, Tensor]:
+        """The arrays by role; offsets that are the scales are left out."""
+        arrays = {role: getattr(self, role) for role in ROLES}
+        shared = self.offset is self.scale
+        return {
+            role: array for role, array in arrays.items() if array is not None and not (shared and role == "offset")
+        }
+
+    @property
+    def layout(self) -> str:
+        """What `of_layout` makes the weight of, besides its arrays; as text, which an operation takes."""
+        return json.dumps([asdict(self.form), self.shape, list(self.arrays)], separators=(",", ":"))
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        arrays = (self.codes, self.table, self.scale, self.factor, self.offset, self.offset_factor, self.order)
-        distinct = {array.data_ptr(): array for array in arrays if array is not None}
-        return sum(array.numel() * array.element_size() for array in distinct.values())
+        return sum(array.numel() * array.element_size() for array in self.arrays.values())
+
+
+def of_layout(layout: str, arrays: Sequence[Tensor]) -> Weight:
+    """The weight that has this layout and these arrays, in their order."""
+    form, shape, roles = _read_layout(layout)
+    named = dict(zip(roles, arrays))
+    if form.offset is not None and "offset" not in named:
+        named["offset"] = named["scale"]
+    return Weight(form=form, shape=shape, **named)
+
+
+@lru_cache(4096)
+def _read_layout(layout: str) -> tuple[Form, tuple[int, ...], list[str]]:
+    form, shape, roles = json.loads(layout)
+    form = {name: tuple(value) if isinstance(value, list) else value for name, value in form.items()}
+    return Form(**form), tuple(shape), roles
 
 
 def load(bound: BoundEncoding, device: torch.device) -> Weight:
@@ -222,12 +256,23 @@ def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[st
         start, last = start + count, codes
     assert last is not None
     arrays = {"codes": words.codes, **grids.arrays(device)}
-    if last.table is not None:
-        arrays["table"] = _floats(np.resize(last.table, 1 << form.bits), device)
+    if form.table and last.table is not None:
+        table = np.resize(last.table, 1 << form.bits)
+        arrays["table"] = _floats(table, device)
+        if form.has_registers:
+            arrays["registers"] = _registers(table, spec.name, device)
     if form.factor:
         scales = np.broadcast_to(np.asarray(last.global_scale, np.float32).reshape(-1), prod(spec.shape[:-2]))
         arrays["factor"] = _floats(scales, device)
     return arrays
+
+
+def _registers(table: np.ndarray, name: str, device: torch.device) -> Tensor:
+    if not np.isfinite(table).all():
+        raise uncovered("its table has numbers that are not finite", tensor=name)
+    integers, fine, unit = two_bytes(table.astype(np.float64).tolist())
+    words = [*words_of(integers), *words_of(fine), int(np.float32(unit).view(np.int32))]
+    return torch.tensor(words, dtype=torch.int32, device=device)
 
 
 def _codes(codes: Codes, form: Form, device: torch.device) -> Tensor:
@@ -239,7 +284,7 @@ def _codes(codes: Codes, form: Form, device: torch.device) -> Tensor:
     else:
         values = _bytes(np.ascontiguousarray(codes.values), device)
         values = values & ((1 << form.bits) - 1)
-    return values ^ (1 << (form.bits - 1)) if codes.layout.signed and not form.table else values
+    return values ^ (1 << (form.bits - 1)) if codes.layout.signed and not (form.table or form.element) else values
 
 
 def _stream(line: Tensor, bits: int, count: int) -> Tensor:
@@ -309,14 +354,11 @@ def _of_float8(form: Form, bound: BoundEncoding, device: torch.device) -> dict[s
     short = form.numbers(columns) - scale.shape[1]
     if short > 0:
         scale = np.pad(scale, ((0, 0), (0, short)))
-    element = str(bound.codec.params.get("element", "f8_e4m3"))
-    table = np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)
-    assert form.scale is not None
-    return {
-        "codes": words.codes,
-        "table": _floats(table, device),
-        "scale": _typed(scale, form.scale, device).reshape(-1),
-    }
+    arrays = {"codes": words.codes, "scale": _typed(scale, form.scale, device).reshape(-1)}
+    if form.table:
+        element = dtypes.to_numpy(str(bound.codec.params.get("element")))
+        arrays["table"] = _floats(np.arange(256, dtype=np.uint8).view(element).astype(np.float32), device)
+    return arrays
 
 
 def _of_hqq(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def probe() -> Availability:
     facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # missing in the stubs
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
-    return Availability(ok=True, device="CPU", facts=facts, emulated=True) if on_cpu else _NONE
+    slow = "MLX emulates its device on the CPU, which is slow"
+    return Availability(ok=True, device="CPU", facts=facts, only_named=slow) if on_cpu else _NONE
 
 
 def has_gpu() -> bool:

@@ -73,6 +73,8 @@ class CompressedStack(Compressed):
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Compute `x[i] @ W[ids[i]].T`."""
+        if self._form_text:
+            return torch.ops.squish.device_experts(x, ids, self.arrays, self._form_text)
         return torch.ops.squish.experts(x, ids, self.parts, self.description, self.backend)
 
 
