@@ -29,6 +29,7 @@ from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
     HUGGINGFACE,
+    VOCABULARY_FILES,
     Content,
     EncodedFiles,
     Tokenizer,
@@ -48,7 +49,7 @@ from .tokenizer import gguf_keys as tokenizer_keys
 GENERATION = "generation_config.json"
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
-VOCABULARIES = frozenset(("tokenizer.json", "tokenizer.model"))
+VOCABULARIES = frozenset(VOCABULARY_FILES)
 
 
 class GgufFiles(Mapping[str, bytes]):

@@ -199,6 +199,15 @@ TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
         "add_eos_token": False, "add_space_prefix": True,
     },
     "gemma4": {"tokens": REQUIRED, "merges": REQUIRED},
+    "bert": {
+        "tokens": REQUIRED, "bos_token_id": 101, "unknown_token_id": 100, "seperator_token_id": 102,
+        "padding_token_id": 0, "mask_token_id": 103, "add_bos_token": True, "add_sep_token": True,
+        "normalizer.lowercase": True,
+    },
+    "t5": {
+        "tokens": REQUIRED, "eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0, "add_bos_token": False,
+        "add_eos_token": True, "add_space_prefix": False, "remove_extra_whitespaces": False,
+    },
 }  # fmt: skip
 """`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id outside the vocabulary counts as absent."""
 
