@@ -29,6 +29,8 @@ _MARKED = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 _PREPENDED = {"type": "Prepend", "prepend": SPACE}
 _MERGING = {"type": "Replace", "pattern": {"Regex": MERGED}, "content": ""}
 METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
+"""How T5 and XLM-RoBERTa split texts."""
 
 
 @frozen
@@ -182,10 +184,14 @@ def parts(tokenizer: Tokenizer) -> dict[str, Any]:
     if normalizer.charsmap:
         text = b64encode(normalizer.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": text})
-    if normalizer.merge_spaces:
-        steps.append(_MERGING)
-    else:
+    words: dict[str, Any] | None = METASPACE
+    if not normalizer.merge_spaces:
+        words = None
         steps += [*((_PREPENDED,) if tokenizer.space_prefix else ()), _MARKED]
+    elif normalizer.charsmap:  # which replaces all white space
+        words = WORDS
+    else:
+        steps.append(_MERGING)
     return {
         "model": {
             "type": "Unigram",
@@ -194,7 +200,7 @@ def parts(tokenizer: Tokenizer) -> dict[str, Any]:
             "byte_fallback": False,
         },
         "normalizer": steps[0] if len(steps) == 1 else {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": METASPACE if normalizer.merge_spaces else None,
+        "pre_tokenizer": words,
         "decoder": METASPACE if tokenizer.space_prefix else {**METASPACE, "prepend_scheme": "never"},
     }
 
@@ -241,7 +247,7 @@ def document_of(pieces: Pieces, name: str, options: Mapping[str, Any]) -> tuple[
             if text in special or text in defined
         ],
         "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap} if pieces.charsmap else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
+        "pre_tokenizer": WORDS,
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [*before, one, *after],
