@@ -51,3 +51,12 @@ def corpus() -> list[str]:
     words = [each for each in PIECES if len(each) < 100] + dir(str) + dir(unicodedata)
     spoken = [" ".join(choose.choices(words, k=12)) for _ in range(2000)]
     return spoken + [line.replace("\0", "") for line in lines(count=600)]
+
+
+def splits_letters_otherwise(text: str) -> bool:
+    """Whether llama.cpp keeps a word whole that Kimi's pattern splits before a capital letter or after a mark."""
+    kinds = [unicodedata.category(each) for each in text]
+    capitals = any(
+        first.startswith("L") and first != "Lu" and second in ("Lu", "Lt") for first, second in zip(kinds, kinds[1:])
+    )
+    return capitals or any(kind.startswith("M") or kind in ("Lm", "Lo") for kind in kinds)

@@ -13,9 +13,9 @@ import numpy as np
 import oracles
 import pytest
 from attrs import frozen
-from mixed_texts import corpus, lines
-from oracles import converter
-from squish_models.tokenizer import Tokenizer, gguf_keys, huggingface_files, read_gguf, read_huggingface
+from mixed_texts import corpus, lines, splits_letters_otherwise
+from oracles import converter, vocabularies
+from squish_models.tokenizer import Kind, Tokenizer, gguf_keys, huggingface_files, ranks, read_gguf, read_huggingface
 from test_models_tokenizer_oracle import encode, tokenize
 
 import squish_core as squish
@@ -77,6 +77,13 @@ def load(folder: str, texts: list[str]) -> list[list[int]]:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+def save(folder: str, target: str) -> None:
+    """Save the tokenizer of a folder with Transformers, which writes tokenizer.json; runs in the peer."""
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(folder).save_pretrained(target)
 
 
 def load_ranks(ranks: bytes, pattern: str, special: dict[str, int], texts: list[str]) -> list[list[int]]:
@@ -157,7 +164,8 @@ SOURCES: dict[str, Callable[[], Source]] = {
     ),
     "xlm-roberta": lambda: _pieces(
         "sentencepiece.bpe.model", {}, XLM,
-        {"tokenizer_class": "XLMRobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>"}, 0,
+        {"tokenizer_class": "XLMRobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
+         "clean_up_tokenization_spaces": True}, 0,
     ),
 }  # fmt: skip
 
@@ -216,20 +224,116 @@ def test_ids_are_the_same_in_both_engines_after_a_way_there_and_back(name: str, 
     assert not [text for text in differing if not source(name).excused(text)]
 
 
+EXTRA = {"t5": ("add_bos_token", "scores", "token_type")}
+"""Source -> keys in which ours differs from the converter's file, which knows `<extra_id_0>` from added_tokens.json."""
+
+
 @pytest.mark.parametrize("name", SOURCES)
-def test_ids_are_those_of_the_file_of_llama_cpps_converter(name: str, tmp_path: Path) -> None:
-    texts = lines(source(name).added)
-    paths = converter.convert(
-        {name: folder(tmp_path / "source", source(name))}, tmp_path, {name: "default"}, tensors=False
-    )
+def test_keys_and_ids_are_those_of_the_file_of_llama_cpps_converter(name: str, tmp_path: Path) -> None:
+    texts, saved = lines(source(name).added), tmp_path / "saved"
+    alone = folder(tmp_path / "source", source(name))
+    oracles.peer("torch").run(save, folder=str(alone), target=str(saved))
+    own = gguf_keys(read(source(name)))
+    files = {path.name: path.read_bytes() for path in saved.iterdir()}
+    tokenizer = read_huggingface(files, source(name).config)
+    assert tokenizer is not None
+    assert not keys_that_differ(gguf_keys(tokenizer), own)
+    copied = {"config.json": (alone / "config.json").read_bytes(), **files}
+    if name == "t5":
+        copied["spiece.model"] = source(name).files["spiece.model"]
+        extra = {text: number for number, text in enumerate(tokenizer.tokens) if text.startswith("<extra")}
+        copied["added_tokens.json"] = json.dumps(extra).encode()
+    for each, data in copied.items():
+        (saved / each).write_bytes(data)
+    paths = converter.convert({name: saved}, tmp_path, {name: "default"}, tensors=False)
     with squish.open(paths[name]) as file:
         theirs = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
-    own = gguf_keys(read(source(name)))
+    assert keys_that_differ(own, theirs) == {f"tokenizer.ggml.{key}" for key in EXTRA.get(name, ())}
     ids = gguf_ids(tmp_path / "own.gguf", own, texts)
     assert not different(texts, gguf_ids(tmp_path / "theirs.gguf", theirs, texts), ids)
-    files = huggingface_files(back(theirs))
+    documents = [huggingface_files(back(keys))["tokenizer.json"].decode() for keys in (own, theirs)]
+    one, other = (oracles.peer("tokenizers").run(encode, text=text, samples=texts) for text in documents)
+    assert not different(texts, one, other)
+
+
+def keys_that_differ(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    def same(key: str) -> bool:
+        first, second = one.get(key), other.get(key)
+        if first is None or second is None or first.type != second.type:
+            return False
+        values = [[*each.value] if each.type.startswith("array:") else each.value for each in (first, second)]
+        return bool(values[0] == values[1])
+
+    return {key for key in {*one, *other} if not same(key)}
+
+
+REAL = {"bert-bge": splits_words_otherwise, "nomic-bert-moe": replaces_clusters}
+"""Vocabularies of llama.cpp's own, written by its converter."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_vocabulary_comes_back_with_the_same_ids(name: str, tmp_path: Path) -> None:
+    with squish.open(vocabularies.vocabulary(name)) as file:
+        keys = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
+    texts = [*lines(("[MASK]", "</s>", "<mask>")), *(vocabularies.samples(name)[0] if name == "bert-bge" else ())]
+    tokenizer = back(keys)
+    files = huggingface_files(tokenizer)
+    config = {"vocab_size": len(tokenizer.tokens), "type_vocab_size": tokenizer.token_types}
+    again = read_huggingface(files, config)
+    assert again is not None
+    assert (again.kinds == tokenizer.kinds).all()
+    used = [number for number, kind in enumerate(tokenizer.kinds) if kind != Kind.UNUSED]
+    assert all(again.tokens[number] == tokenizer.tokens[number] for number in used)
+    assert again.normalizer == tokenizer.normalizer
+    ids = gguf_ids(tmp_path / "m.gguf", keys, texts)
+    assert not different(texts, gguf_ids(tmp_path / "n.gguf", gguf_keys(again), texts), ids)
     result = oracles.peer("tokenizers").run(encode, text=files["tokenizer.json"].decode(), samples=texts)
-    own_files = huggingface_files(back(own))
-    assert not different(
-        texts, oracles.peer("tokenizers").run(encode, text=own_files["tokenizer.json"].decode(), samples=texts), result
-    )
+    assert not [text for text in different(texts, result, ids) if not REAL[name](text)]
+
+
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+BEFORE = r"[^\r\n\p{L}\p{N}]?"
+KIMI = rf"[\p{{Han}}]+|{BEFORE}{UPPER}*{LOWER}+{SHORT}?|{BEFORE}{UPPER}+{LOWER}*{SHORT}?|{REST}"
+"""The pattern of Kimi's own code."""
+LLAMA3 = rf"{SHORT}|{BEFORE}\p{{L}}+|{REST}"
+"""The pattern of Transformers for a tiktoken.model."""
+
+
+def ranks_by_llama_cpp(root: str, ranks: bytes) -> list[list[bytes]]:
+    """The merges that llama.cpp's converter makes of ranks; runs in the peer."""
+    import base64
+    import sys
+
+    sys.path[:0] = [root, f"{root}/gguf-py"]
+    from conversion.qwen import QwenModel  # type: ignore[import-not-found]
+
+    tokens = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in ranks.splitlines())}
+    merged = [QwenModel.bpe(tokens, token, max_rank=rank) for token, rank in tokens.items() if len(token) > 1]
+    return [parts for parts in merged if len(parts) == 2]
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("TikTokenTokenizer", KIMI), (None, LLAMA3)])
+def test_ranks_give_the_ids_of_tiktoken(name: str | None, pattern: str, tmp_path: Path) -> None:
+    data = oracles.peer("tokenizers").run(train_ranks, texts=corpus(), pattern=pattern).encode()
+    count = data.count(b"\n")
+    added = {count: "[BOS]", count + 1: "[EOS]", count + 4: "<|im_end|>"}
+    options = {"tokenizer_class": name, "bos_token": "[BOS]", "eos_token": "[EOS]"}
+    options |= {"added_tokens_decoder": {str(key): {"content": text, "special": True} for key, text in added.items()}}
+    files = {"tiktoken.model": data, "tokenizer_config.json": json.dumps(options).encode()}
+    tokenizer = read_huggingface(files, {"vocab_size": count + 256})
+    assert tokenizer is not None
+    keys = gguf_keys(tokenizer)
+    pairs = oracles.peer("torch").run(ranks_by_llama_cpp, root=str(converter.fetch()), ranks=data)
+    assert [*ranks.merges_of_ranks(ranks.parse(data))] == [*map(tuple, pairs)]
+    texts = lines(tuple(added.values()))
+    special = {text: number for number, text in enumerate(tokenizer.tokens) if number >= count}
+    expected = oracles.peer("tiktoken").run(load_ranks, ranks=data, pattern=pattern, special=special, texts=texts)
+    result = huggingface_files(back(keys))
+    ids = oracles.peer("tokenizers").run(encode, text=result["tokenizer.json"].decode(), samples=texts)
+    assert not different(texts, ids, expected)
+    assert name is None or result["tiktoken.model"] == data
+    differing = different(texts, gguf_ids(tmp_path / "m.gguf", keys, texts), expected)
+    assert not [text for text in differing if name is None or not splits_letters_otherwise(text)]
