@@ -54,9 +54,9 @@ def corpus() -> list[str]:
 
 
 def splits_letters_otherwise(text: str) -> bool:
-    """Whether llama.cpp keeps a word whole that Kimi's pattern splits before a capital letter or after a mark."""
+    """Whether llama.cpp keeps a word whole that Kimi's pattern splits: before a capital letter, at marks and U+3007."""
     kinds = [unicodedata.category(each) for each in text]
     capitals = any(
         first.startswith("L") and first != "Lu" and second in ("Lu", "Lt") for first, second in zip(kinds, kinds[1:])
     )
-    return capitals or any(kind.startswith("M") or kind in ("Lm", "Lo") for kind in kinds)
+    return capitals or "\u3007" in text or any(kind.startswith("M") or kind in ("Lm", "Lo") for kind in kinds)

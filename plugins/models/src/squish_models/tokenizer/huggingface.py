@@ -180,15 +180,18 @@ def _read(
     affixes = affixes_of(stored) if stored is not None else None
     end_ids = _end_ids(table, special, config, end)
     special = _roles(special, end_ids, affixes, table)
+    add = _added(affixes, options, special, table)
     if kind == "wordpiece":  # llama.cpp ends a text with it
         special["sep"], end_ids = special["eos"], ()
+    elif add.get("sep") and "eos" in special:
+        special = {"sep": special["eos"], **special}
     return Tokenizer(
         model=kind,
         vocabulary=vocabulary,
         special=special,
         token_types=_token_types(config),
         **rules,
-        add=_added(affixes, options, special, table),
+        add=add,
         end_ids=end_ids,
         chat_templates=_templates(content),
         left_out=tuple(table.beyond.values()),
