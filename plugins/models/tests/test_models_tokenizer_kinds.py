@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,10 @@ from squish_models.tokenizer import (
 )
 from squish_models.tokenizer.affixes import affixes_of
 from squish_models.tokenizer.vocabulary import SPACE
+from squish_testing import write_model
+from test_models_tokenizer_json import LLAMA
 
+import squish_core as squish
 from squish_core.api import protobuf
 from squish_core.errors import FormatError, LimitError
 from squish_core.model import Typed
@@ -77,8 +81,11 @@ def read(document: dict[str, Any], config: dict[str, Any] | None = None, **optio
 
 
 def values(tokenizer: Tokenizer) -> dict[str, Any]:
-    keys = {key.removeprefix("tokenizer.ggml."): value for key, value in gguf_keys(tokenizer).items()}
-    return {key: [*each.value] if each.type.startswith("array:") else each.value for key, each in keys.items()}
+    return {key.removeprefix("tokenizer.ggml."): listed(value) for key, value in gguf_keys(tokenizer).items()}
+
+
+def listed(value: Typed) -> Any:
+    return [*value.value] if value.type.startswith("array:") else value.value
 
 
 def test_words_have_phantom_spaces_in_gguf() -> None:
@@ -358,6 +365,39 @@ def test_a_token_that_merging_does_not_reach_has_no_merge() -> None:
 def test_ranks_beyond_any_vocabulary_are_refused() -> None:
     with pytest.raises(LimitError):
         ranks.document_of(b"YQ== 99999999\n", {"added_tokens_decoder": {"999999999": "x"}}, None)
+
+
+RANK_LINES = b"".join(b"%s %d\n" % (b64encode(token), rank) for rank, token in enumerate(RANKS))
+WHOLE = {
+    "words": ({"tokenizer.json": json.dumps(bert(), indent=1).encode()}, len(WORDS)),
+    "pieces": ({"tokenizer.json": json.dumps(unigram()).encode()}, len(PIECES)),
+    "vocab.txt": ({"vocab.txt": "".join(f"{word}\n" for word in WORDS).encode()}, len(WORDS)),
+    "spiece.model": ({"spiece.model": pieces([("<unk>", 0, 2), ("a", -1, 1)]),
+                      "tokenizer_config.json": b'{"extra_ids": 1}'}, 4),
+    "tiktoken.model": ({"tiktoken.model": RANK_LINES, "tokenizer_config.json": b'{"eos_token": "a"}'}, len(RANKS)),
+    "kimi": ({"tiktoken.model": RANK_LINES, "tokenizer_config.json": b'{"tokenizer_class": "TikTokenTokenizer"}'}, 9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("keep", ["yes", "no"])
+def test_a_whole_folder_comes_back_from_gguf(name: str, keep: str, tmp_path: Path) -> None:
+    files, count = WHOLE[name]
+    config = LLAMA | {"vocab_size": count, "eos_token_id": 1}
+    source = write_model(tmp_path / "hf", squish.registry().implementation("family", "llama"), config, files=files)
+    squish.convert(source, tmp_path / "m.gguf", "gguf" if keep == "yes" else "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        keys = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
+    if keep == "yes":
+        assert {each: (tmp_path / "back" / each).read_bytes() for each in files} == files
+    squish.convert(tmp_path / "back", tmp_path / "n.gguf")
+    with squish.open(tmp_path / "n.gguf") as file:
+        again = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
+    assert again.keys() - keys.keys() <= {"tokenizer.ggml.padding_token_id"}  # llama.cpp's default is stated then
+    assert {key: listed(again[key]) for key in keys} == {key: listed(value) for key, value in keys.items()}
+    squish.convert(tmp_path / "m.gguf", tmp_path / "mlx", "mlx")
+    assert {path.name for path in (tmp_path / "mlx").iterdir()} & {"tokenizer.json", *files}
 
 
 def test_a_folder_that_is_copied_is_not_checked_for_llama_cpp() -> None:

@@ -16,6 +16,7 @@ from attrs import frozen
 from mixed_texts import corpus, lines, splits_letters_otherwise
 from oracles import converter, vocabularies
 from squish_models.tokenizer import Kind, Tokenizer, gguf_keys, huggingface_files, ranks, read_gguf, read_huggingface
+from squish_models.tokenizer.unigram import METASPACE
 from test_models_tokenizer_oracle import encode, tokenize
 
 import squish_core as squish
@@ -289,6 +290,32 @@ def test_a_real_vocabulary_comes_back_with_the_same_ids(name: str, tmp_path: Pat
     assert not different(texts, gguf_ids(tmp_path / "n.gguf", gguf_keys(again), texts), ids)
     result = oracles.peer("tokenizers").run(encode, text=files["tokenizer.json"].decode(), samples=texts)
     assert not [text for text in different(texts, result, ids) if not REAL[name](text)]
+
+
+ROWS = {
+    "bert-bge": ("\ud55c", "\u0928\u093f", "a\u2581the", "a" * 120, "a\u061dthe", "a\u09fdthe"),
+    "bert-bge with accents": ("\u0130stanbul",),
+    "nomic-bert-moe": ("\u00b2\u0301", "\uff8a\uff9f", "a\u0085b"),
+    "nomic-bert-moe without a charsmap": ("a\nb",),
+}
+"""Vocabulary -> texts for rows of the table of differences in docs/tokenizers.md."""
+CHANGES: dict[str, dict[str, Any]] = {
+    " with accents": {"tokenizer.ggml.normalizer.strip_accents": Typed("bool", False)},
+    " without a charsmap": {"tokenizer.ggml.precompiled_charsmap": None},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_llama_cpp_differs_where_the_table_says_so(name: str, tmp_path: Path) -> None:
+    vocabulary, change = next((each, name.removeprefix(each)) for each in REAL if name.startswith(each))
+    with squish.open(vocabularies.vocabulary(vocabulary)) as file:
+        keys = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
+    keys = {key: value for key, value in {**keys, **CHANGES.get(change, {})}.items() if value is not None}
+    texts, document = [*ROWS[name]], json.loads(huggingface_files(back(keys))["tokenizer.json"])
+    if vocabulary != "bert-bge":  # as XLM-RoBERTa's class does
+        document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
+    ids = oracles.peer("tokenizers").run(encode, text=json.dumps(document), samples=texts)
+    assert different(texts, gguf_ids(tmp_path / "m.gguf", keys, texts), ids) == texts
 
 
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
