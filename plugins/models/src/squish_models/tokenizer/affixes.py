@@ -40,8 +40,8 @@ def affixes_of(stored: Mapping[str, Any]) -> Affixes:
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
     for step in steps:
         if isinstance(step, dict) and step.get("type") in SEPARATORS:
-            before, after = str(step["cls"][0]), str(step["sep"][0])
-            return Affixes((before,), (after,), (after,) * SEPARATORS[step["type"]])
+            first, last = str(step["cls"][0]), str(step["sep"][0])
+            return Affixes((first,), (last,), (last,) * SEPARATORS[step["type"]])
     template = next((step for step in steps if isinstance(step, dict) and step.get("type") == "TemplateProcessing"), {})
     single, pair = ([*_pieces(template.get(key) or ())] for key in ("single", "pair"))
     places = [place for place, (kind, _) in enumerate(single) if kind == "Sequence"]

@@ -370,7 +370,7 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     bpe = tokenizer.model == "bpe"
     model = GEMMA4 if tokenizer.pre == GEMMA4 else NAMES[tokenizer.model]
     keys = {"model": Typed("str", model), "pre": Typed("str", tokenizer.pre or "default")}
-    tokens = tokenizer.tokens
+    tokens: Sequence[str] = tokenizer.tokens
     if tokenizer.model == "wordpiece":
         tokens = wordpiece.gguf_texts(tokens, tokenizer.kinds)
     keys["tokens"] = Typed("array:str", text_array(tokens))

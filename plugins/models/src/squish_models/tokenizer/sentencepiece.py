@@ -63,7 +63,8 @@ def parse(data: bytes) -> Pieces:
     tokens: list[str] = []
     scores: list[bytes] = []
     kinds: list[int] = []
-    settings, at = {"space_prefix": True}, 0
+    settings: dict[str, Any] = {"space_prefix": True}
+    at = 0
     while at < len(data):
         if fast := _short_piece(data, at):
             text, score, kind, at = fast

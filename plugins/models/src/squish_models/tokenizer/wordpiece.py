@@ -25,7 +25,7 @@ INNER = "##"
 """The start of a token within a word."""
 LONGEST_WORD = 100
 """Letters of the longest word that Transformers does not replace with the unknown token."""
-REQUIRED = {
+REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "model": {"continuing_subword_prefix": INNER},
     "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
