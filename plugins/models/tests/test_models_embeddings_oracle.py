@@ -30,7 +30,7 @@ def save_base(source: str, target: str) -> None:
 
 
 def embedding_model(folder: Path, pooling: str, config: dict[str, Any]) -> Path:
-    """A folder like that of Qwen3-Embedding: names without a prefix, no head, and the files of sentence-transformers."""
+    """A folder like Qwen3-Embedding: names without a prefix, no head, and the files of sentence-transformers."""
     whole = families.make("qwen3", folder / "whole", **config)
     template(whole, after="<|endoftext|>")
     target = folder / "source"
