@@ -3,7 +3,7 @@ several families a file belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,10 @@ MAX_JSON_ENTRY = 4 << 20
 
 @frozen(kw_only=True)
 class Model:
-    """A model before mapping. `layout` is that of its names; `vectors` has values of vectors as f32."""
+    """A model before mapping. `layout` is that of its names; `vectors` has values of vectors as f32.
+
+    `rows` reads rows of a matrix, where the model is an open file.
+    """
 
     name: str
     layout: str
@@ -39,6 +42,7 @@ class Model:
     tensors: Mapping[str, TensorSpec]
     vectors: Mapping[str, Any]
     limits: Limits | None = None
+    rows: Callable[[str, Sequence[int]], np.ndarray] | None = None
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return a metadata value without its stored type."""

@@ -416,4 +416,5 @@ def model_of(file: File, family: Family, layout: str) -> Model:
         tensors=tensors,
         vectors={name: read_vector(file, tensors[name]) for name in constants},
         limits=file.limits,
+        rows=lambda name, numbers: file[name][[*numbers]],
     )

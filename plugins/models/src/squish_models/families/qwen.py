@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Model, Rule
+from squish_convert.api import Carried, Model, Rule
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, shortest
 from ..config.rope import DYNAMIC, rope_kind
 from ..config.spelling import text_config
 from ..family import TextModel
+from ..reranking import SCORES, check_scores, with_scores
 from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import BARE, CONFIG
 from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, norm, pre_norm_model, router
@@ -59,6 +60,11 @@ class Qwen3(Qwen2):
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
     layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
+    leftovers = (*Qwen2.leftovers, SCORES)
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        check_scores(self.architecture, model, layout)
+        return with_scores(self.architecture, model, super().carry(model, settings, layout, options), layout)
 
 
 class Qwen3VL(Qwen2VL):

@@ -4,6 +4,8 @@ from .content import FILES, VOCABULARY_FILES, Content, describes_tokenizer, pars
 from .files import EncodedFiles, generation_config, huggingface_content, huggingface_files
 from .gguf import (
     HUGGINGFACE,
+    TEMPLATE,
+    TEMPLATES,
     gguf_keys,
     ignored_ids,
     is_mapped,
@@ -20,6 +22,8 @@ __all__ = [
     "CONFIG_KEYS",
     "FILES",
     "HUGGINGFACE",
+    "TEMPLATE",
+    "TEMPLATES",
     "VOCABULARY_FILES",
     "Content",
     "EncodedFiles",
