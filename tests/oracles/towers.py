@@ -20,6 +20,22 @@ MODELS: dict[str, dict[str, Any]] = {
         "images": {**IMAGES, "image_seq_length": 4},
         "published": {"vision_tower.": "vision_tower.vision_model."},
     },
+    "idefics3": {
+        "config": {
+            "text_config": {**families.SIZE, "model_type": "llama"},
+            "vision_config": VISION,
+            "scale_factor": 2,
+        },
+        "images": {**IMAGES, "size": {"longest_edge": 112}},
+    },
+    "smolvlm": {
+        "config": {
+            "text_config": {**families.SIZE, "model_type": "llama"},
+            "vision_config": VISION,
+            "scale_factor": 2,
+        },
+        "images": {**IMAGES, "size": {"longest_edge": 112}},
+    },
 }
 """Name -> config.json, the settings of its image processor, and prefixes of names: Transformers' -> the Hub's."""
 

@@ -65,6 +65,12 @@ FAMILIES = {
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
     "gemma3.vision": ("Gemma 3's vision tower", "siglip:Gemma3Vision", ("gemma3",), "gemma3"),
+    "smolvlm.vision": (
+        "The vision tower of SmolVLM and Idefics 3",
+        "siglip:Idefics3Vision",
+        ("smolvlm", "idefics3"),
+        "idefics3",
+    ),
 }
 PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
 """Keys and tensors that tell families of one architecture apart."""

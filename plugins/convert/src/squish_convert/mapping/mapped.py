@@ -255,8 +255,9 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
     if not fitting:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
         families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
-        what = "family" if part == TEXT else f"{part} part of"
-        reason = f"the {what} {model_type!r} is unknown ({families})"
+        reason = f"the family {model_type!r} is unknown ({families})"
+        if part != TEXT:
+            reason = f"Squish maps no {part} component of {model_type!r}"
         return Naming(layout=layout, adapter=adapter, part=part, model_type=model_type, reason=reason)
     if len(fitting) > 1:
         several = conflict(model_type, fitting)

@@ -1,6 +1,7 @@
 """Towers of SigLIP's layers, with the projectors of the models that use them.
 
-Source: llama.cpp, `Gemma3VisionModel` in conversion/gemma.py, and `MODEL_TENSOR.V_*` in gguf-py's tensor_mapping.py.
+Source: llama.cpp, `Gemma3VisionModel` in conversion/gemma.py, `SmolVLMModel` in conversion/smolvlm.py, and
+`MODEL_TENSOR.V_*` in gguf-py's tensor_mapping.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from attrs import evolve
 
 from squish_core.api import Typed
 
+from ..config.keys import Key
 from ..tables import Row
-from .tower import VISION, Tower
+from .tower import VISION, Tower, image_number
 
 SIGLIP, PROJECTOR = "vision_tower.vision_model.", "multi_modal_projector."
 TEXT_LAYERS = ("language_model.*", "model.language_model.*", "lm_head.*")
@@ -40,7 +42,24 @@ def layers(prefix: str) -> tuple[Row, ...]:
     return tuple(evolve(row, layer=f"{prefix}{ENCODER}", block=BLOCK) for row in rows)
 
 
-class Gemma3Vision(Tower):
+def embeddings(prefix: str) -> tuple[Row, ...]:
+    """The rows of a tower outside its layers, whose names begin with a prefix."""
+    return (
+        Row(f"{prefix}embeddings.patch_embedding", "v.patch_embd", PATCHES, biased=True, f32=True, top=True),
+        Row(f"{prefix}embeddings.position_embedding", "v.position_embd", ("patches", HIDDEN), f32=True, top=True),
+        Row(f"{prefix}post_layernorm", "v.post_ln", (HIDDEN,), biased=True, top=True),
+    )
+
+
+class Siglip(Tower):
+    """What towers of SigLIP's layers share: a position for each patch of an image."""
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        sizes = super().sizes(settings)
+        return {**sizes, "patches": (sizes["image_size"] // max(sizes["patch_size"], 1)) ** 2}
+
+
+class Gemma3Vision(Siglip):
     """Gemma 3's tower: each square of patches becomes one token, their mean."""
 
     id = "gemma3.vision"
@@ -55,20 +74,41 @@ class Gemma3Vision(Tower):
     leftovers = tuple(f"{prefix}head.*" for prefix in (SIGLIP, "vision_tower.", "model.vision_tower."))
     unstated: ClassVar = {"layer_norm_eps": 1e-6}
     rows = (
-        Row(f"{SIGLIP}embeddings.patch_embedding", "v.patch_embd", PATCHES, biased=True, f32=True, top=True),
-        Row(f"{SIGLIP}embeddings.position_embedding", "v.position_embd", ("patches", HIDDEN), f32=True, top=True),
+        *embeddings(SIGLIP),
         *layers(SIGLIP),
-        Row(f"{SIGLIP}post_layernorm", "v.post_ln", (HIDDEN,), biased=True, top=True),
         Row(f"{PROJECTOR}mm_input_projection_weight", "mm.input_projection", (HIDDEN, "text_hidden_size"),
             top=True, suffix=""),
         Row(f"{PROJECTOR}mm_soft_emb_norm", "mm.soft_emb_norm", (HIDDEN,), add=1.0, top=True),
     )  # fmt: skip
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        sizes = super().sizes(settings)
-        return {**sizes, "patches": (sizes["image_size"] // max(sizes["patch_size"], 1)) ** 2}
-
     def other_keys(self, settings: Mapping[str, Any], images: Mapping[str, Any]) -> Mapping[str, Typed]:
-        side = isqrt(images.get("image_seq_length", 256))
+        side = isqrt(image_number(images, "image_seq_length", 256))
         merged = settings["image_size"] // settings["patch_size"] // max(side, 1)
         return {} if merged in (0, 4) else {f"{VISION}.projector.scale_factor": Typed("u32", merged)}
+
+
+class Idefics3Vision(Siglip):
+    """The tower of SmolVLM and Idefics 3: squares of patches become one token, joined."""
+
+    id = "smolvlm.vision"
+    projector = "idefics3"
+    other_modalities = ("model.text_model.*", "lm_head.*")
+    outer = ("scale_factor",)
+    unstated: ClassVar = {
+        "layer_norm_eps": 1e-6, "scale_factor": 2, "hidden_size": 1152, "num_attention_heads": 16,
+        "intermediate_size": 3072, "num_hidden_layers": 12,
+    }  # fmt: skip
+    keys = (*Siglip.keys, Key("scale_factor", "projector.scale_factor"))
+    rows = (
+        *embeddings("model.vision_model."),
+        *layers("model.vision_model."),
+        Row("model.connector.modality_projection.proj", "mm.model.fc", ("text_hidden_size", "merged"), top=True),
+    )
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        return {**super().sizes(settings), "merged": settings[HIDDEN] * settings["scale_factor"] ** 2}
+
+    def other_keys(self, settings: Mapping[str, Any], images: Mapping[str, Any]) -> Mapping[str, Typed]:
+        size = images.get("size")
+        edge = image_number(size if isinstance(size, dict) else {}, "longest_edge", settings["image_size"])
+        return {f"{VISION}.preproc_image_size": Typed("u32", edge)}

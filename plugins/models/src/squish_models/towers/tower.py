@@ -49,8 +49,10 @@ class Tower(Family):
         Settings with keys of GGUF.
     own_names
         Usual name of a setting -> its name in this tower's `vision_config`.
+    outer
+        Settings that config.json states outside of `vision_config`.
     unstated
-        Settings that a `vision_config` need not state.
+        Settings that a config.json need not state.
     activation
         GGUF's key that is true for the tower's activation, and the value of `hidden_act` for which it is.
     """
@@ -59,6 +61,7 @@ class Tower(Family):
     rows: ClassVar[Sequence[Row]]
     keys: ClassVar[Sequence[Key]] = SIZES
     own_names: ClassVar[Mapping[str, str]] = {}
+    outer: ClassVar[Sequence[str]] = ()
     unstated: ClassVar[Mapping[str, Any]] = {}
     activation: ClassVar[tuple[str, str]] = ("clip.use_gelu", "gelu_pytorch_tanh")
     remainder = "not part of the vision tower"
@@ -84,7 +87,8 @@ class Tower(Family):
                 expected="an object with the sizes of the tower",
                 found=type(stated).__name__,
             )
-        settings = {**self.unstated, **stated, "text_hidden_size": text.get("hidden_size")}
+        outer = {name: config[name] for name in self.outer if name in config}
+        settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
         settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
         check_settings(self.keys, settings, f"{CONFIG} vision_config")
         return settings
@@ -102,7 +106,7 @@ class Tower(Family):
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         if layout != "gguf":
             raise FormatError(
-                "is a vision tower, and a folder needs its text layers, too",
+                "is a vision tower without text layers, which a folder needs, too",
                 file=model.name,
                 code=ErrorCode.USAGE,
                 hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
@@ -185,6 +189,32 @@ def image_settings(model: Model) -> dict[str, Any]:
             "{option:assets=FOLDER}.",
         )
     return settings
+
+
+def image_number(images: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number in the settings of an image processor; FormatError if it is none.
+
+    Parameters
+    ----------
+    images
+        The result of `image_settings`, or a part of it.
+    name, default
+        The setting, and its value if it is absent.
+
+    Returns
+    -------
+    int
+    """
+    value = images.get(name, default)
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise FormatError(
+            "is not a size",
+            part=f"{PREPROCESSORS[0]} {name}",
+            code=ErrorCode.CONFIG,
+            expected="a positive integer",
+            found=repr(value)[:60],
+        )
+    return value
 
 
 def _normalization(images: Mapping[str, Any], name: str) -> Typed:
