@@ -120,7 +120,8 @@ class FamilyInfo:
     `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of the
     families of one architecture that fit, the one with most is chosen. `layouts`: for models of which only the type
     is known, the only layouts to convert them into; tensors are copied unchanged, and
-    `Family.carry` computes the other files.
+    `Family.carry` computes the other files. `part`: the component of the models that it maps. A vision tower has the
+    model types of its text models; its `architecture` is the projector type of its GGUFs, which are all `clip`.
     """
 
     id: str
@@ -131,6 +132,7 @@ class FamilyInfo:
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
+    part: str = "text"
 
 
 @frozen(kw_only=True)

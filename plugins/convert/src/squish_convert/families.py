@@ -61,6 +61,9 @@ HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 ENGINES = {HF: "transformers", GGUF: "llama.cpp", MLX: "mlx-lm", UQFF: "mistral.rs"}
 """Layout -> the engine that loads it."""
 
+TEXT, VISION, AUDIO, MTP = COMPONENTS = ("text", "vision", "audio", "mtp")
+"""Components of a model: its text layers, towers of other modalities, and layers that predict more tokens."""
+
 ANY = "*"
 """In the shape of a tensor, stands for any size."""
 
@@ -238,7 +241,7 @@ class Carried:
 
 
 class Family:
-    """A model family: the names of its tensors and settings in each engine.
+    """A model family, or one component of its models: the names of its tensors and settings in each engine.
 
     Attributes
     ----------

@@ -62,6 +62,16 @@ FAMILIES = {
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
 }  # fmt: skip
+# id -> (title, module and class, model types of the text models, GGUF's type of the projector)
+TOWERS = {
+    "gemma3.vision": ("Gemma 3's vision tower", "siglip:Gemma3Vision", ("gemma3",), "gemma3"),
+    "smolvlm.vision": (
+        "The vision tower of SmolVLM and Idefics 3",
+        "siglip:Idefics3Vision",
+        ("smolvlm", "idefics3"),
+        "idefics3",
+    ),
+}
 PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
 """Keys and tensors that tell families of one architecture apart."""
 VARIABLE = "SQUISH_FAMILIES"
@@ -88,6 +98,17 @@ def squish_families() -> list[FamilyInfo]:
         architecture="",
         layouts=("mlx",),
     )
+    towers = [
+        FamilyInfo(
+            id=name,
+            title=title,
+            factory=f"squish_models.towers.{implementation}",
+            model_types=types,
+            architecture=projector,
+            part="vision",
+        )
+        for name, (title, implementation, types, projector) in TOWERS.items()
+    ]
     return [
         FamilyInfo(
             id=name,
@@ -98,7 +119,7 @@ def squish_families() -> list[FamilyInfo]:
             present=PRESENT.get(name, ()),
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
-    ] + [carried, *of_variable()]
+    ] + [carried, *towers, *of_variable()]
 
 
 @hookimpl

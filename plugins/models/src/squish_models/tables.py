@@ -24,7 +24,7 @@ class Row:
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
     `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
-    `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
+    `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
     hf: str
@@ -44,6 +44,7 @@ class Row:
     gguf_shape: tuple[str, ...] = ()
     transpose: bool = False
     layer: str = LAYER
+    block: str = BLOCK
     suffix: str = ".weight"
     gguf_suffix: str = ".weight"
 
@@ -63,12 +64,12 @@ class Row:
         """The weight and its bias."""
         yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
-            outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
+            outputs = self.shape[-1:] if self.transpose else self.shape[:1]
             yield FamilyTensor(self.module(".bias"), outputs, self.biased)
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""
-        name = f"{'' if self.top else BLOCK}{self.gguf}"
+        name = f"{'' if self.top else self.block}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
         yield Rule(f"{name}{self.gguf_suffix}", self.expression(self.suffix), vector)
         if self.bias or self.biased:

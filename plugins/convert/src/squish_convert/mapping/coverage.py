@@ -24,8 +24,6 @@ from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
 HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
-PROJECTORS = ("v.*", "mm.*", "a.*")
-"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
 
 
@@ -62,7 +60,6 @@ def cover(
     left_out: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    left_out = (*left_out, *PROJECTORS) if gguf else left_out
     matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
     if error := next(matching.errors(), None):
         raise error

@@ -28,6 +28,8 @@ from ..families import (
     ENGINES,
     GGUF,
     HF,
+    TEXT,
+    VISION,
     Family,
     Model,
     Rule,
@@ -35,7 +37,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
+from .coverage import check_ties, cover, is_dense, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -89,11 +91,14 @@ class MappedAssets(Mapping[str, Part]):
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
 OTHERS = {
-    "mmproj": "a vision projector, which llama.cpp takes with --mmproj beside its model",
     "imatrix": "activation statistics, which `--activations` takes",
     "vocab": "a vocabulary without weights",
 }
 """`Index.kind` -> description, for files that no engine loads as a model."""
+PROJECTOR, PROJECTOR_TYPES = "mmproj", ("clip.vision.projector_type", "clip.projector_type")
+"""`Index.kind` of GGUFs with a tower of another modality, and the keys with the type of its projector."""
+PROJECTORS = ("v.*", "mm.*", "a.*")
+"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 """PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
@@ -103,10 +108,11 @@ class Naming:
     """The family and model type that a file declares, and the layout of its names.
 
     `reason` says why there is no family. An `adapter` has the family of its base model. `class_name` is the class in a
-    config.json without `model_type`. `error` is set if config.json cannot be read.
+    config.json without `model_type`. `error` is set if config.json cannot be read. `part`: the component of the family.
     """
 
     layout: str
+    part: str = TEXT
     adapter: bool = False
     family: str | None = None
     model_type: str | None = None
@@ -136,6 +142,8 @@ class MappedFile(File):
         The family's id, and the naming of the original.
     carried
         The mapped metadata and files, and what the target lacks.
+    predicting
+        Patterns of the tensors that predict more tokens, which are left out.
     """
 
     def __init__(
@@ -149,9 +157,9 @@ class MappedFile(File):
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            self.coverage = cover(
-                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
-            )
+            self.predicting = family.left_out(settings)
+            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
+            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, family.absent(settings), left_out)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
@@ -217,12 +225,13 @@ class PassThroughFile(File):
         super().__init__(original.source, evolve(original.index, assets=assets), original.registry, original.limits)
 
 
-def naming_of(file: File) -> Naming:
-    """Return the family of a file, from its metadata or config, and the layout of its names."""
-    gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
-    layout = GGUF if gguf else HF
+def naming_of(file: File, part: str = TEXT) -> Naming:
+    """Return the family of a file, from its metadata or config, and the layout of its names; `part`: of a component."""
+    is_tower = file.index.kind == PROJECTOR
+    gguf = is_tower or any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
+    layout, part = GGUF if gguf else HF, VISION if is_tower else part
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
-    if file.index.kind != "model" and not adapter:
+    if file.index.kind not in ("model", PROJECTOR) and not adapter:
         return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
     by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
     class_name = None
@@ -238,7 +247,7 @@ def naming_of(file: File) -> Naming:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
     model_type = facts
-    infos = [info for info in _infos(file.registry) if not info.layouts]
+    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == part]
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
@@ -247,11 +256,13 @@ def naming_of(file: File) -> Naming:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
         families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
-        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+        if part != TEXT:
+            reason = f"Squish maps no {part} component of {model_type!r}"
+        return Naming(layout=layout, adapter=adapter, part=part, model_type=model_type, reason=reason)
     if len(fitting) > 1:
         several = conflict(model_type, fitting)
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=several.message, error=several)
-    return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
+    return Naming(layout=layout, adapter=adapter, part=part, family=fitting[0].id, model_type=model_type)
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
@@ -369,8 +380,10 @@ def _infos(registry: Registry) -> list[FamilyInfo]:
 
 
 def _gguf_facts(file: File) -> str | None:
+    """Return the architecture of a GGUF, or a projector's type."""
+    names = PROJECTOR_TYPES if file.index.kind == PROJECTOR else (ARCHITECTURE,)
     meta = file.index.meta
-    return str(untyped(meta[ARCHITECTURE])) if ARCHITECTURE in meta else None
+    return next((str(untyped(meta[name])) for name in names if name in meta), None)
 
 
 def _config_facts(file: File) -> tuple[str | None, str | None]:
