@@ -270,6 +270,23 @@ class Family:
     prefixes: ClassVar[Mapping[str, str]] = {}
     remainder: ClassVar[str] = "not part of the text model"
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json is of this family, and not of another one of the same model type.
+
+        Asked only if the family's `FamilyInfo.by_config` is true.
+
+        Parameters
+        ----------
+        config
+            The content of config.json; its model type is one of the family's.
+
+        Returns
+        -------
+        bool
+            True by default.
+        """
+        return True
+
     def settings(self, model: Model) -> Mapping[str, Any]:
         """Read the model's settings from either layout.
 
@@ -462,7 +479,8 @@ def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
     """
     errors = []
     for one, other in combinations([info for info in infos if not info.layouts], 2):
-        shared = [name for name in one.model_types if name in other.model_types]
+        told_apart = one.by_config and other.by_config
+        shared = [name for name in one.model_types if name in other.model_types and not told_apart]
         apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
         if one.architecture == other.architecture != "" and not apart:
             shared.append(one.architecture)

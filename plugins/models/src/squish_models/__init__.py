@@ -61,9 +61,19 @@ FAMILIES = {
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
+    "granitehybrid": ("Granite 4", "hybrid:GraniteHybrid", ("granitemoehybrid",), "granitehybrid"),
+    "granitehybrid_moe": (
+        "Granite 4 with experts", "hybrid:GraniteHybridMoe", ("granitemoehybrid",), "granitehybrid",
+    ),
+    "granite4": ("Granite 4 with attention alone", "hybrid:GraniteAttention", ("granitemoehybrid",), "granite"),
 }  # fmt: skip
-PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
+PRESENT = {
+    "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
+    "granite4": ("ssm.conv_kernel",),
+}  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
+BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4")
+"""Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""
 
@@ -96,6 +106,7 @@ def squish_families() -> list[FamilyInfo]:
             model_types=types,
             architecture=architecture,
             present=PRESENT.get(name, ()),
+            by_config=name in BY_CONFIG,
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
     ] + [carried, *of_variable()]

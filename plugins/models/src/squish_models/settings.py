@@ -169,16 +169,14 @@ class TextSettings(Family):
         layers = range(settings["num_hidden_layers"])
         others = {
             kind: {*layers}.difference(self.layers_of(kind, settings))
-            for kind in {row.kind for row in self.rows}
-            if kind
+            for kind in {kind for row in self.rows for kind in row.kinds}
         }
         count = settings[self.experts] if self.experts else 0
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows
-            if row.kind
             for tensor in row.tensors()
-            for layer in others[row.kind]
+            for layer in set().union(*(others[kind] for kind in row.kinds))
             for expert in range(count if "{e}" in tensor.name else 1)
         }
 

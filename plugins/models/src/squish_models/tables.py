@@ -22,7 +22,7 @@ class Row:
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
+    there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
     `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
@@ -38,7 +38,7 @@ class Row:
     f32: bool = False
     top: bool = False
     tied_to: str | None = None
-    kind: str = ""
+    kind: str | tuple[str, ...] = ""
     tile: Tile | None = None
     neg_exp: bool = False
     gguf_shape: tuple[str, ...] = ()
@@ -50,6 +50,11 @@ class Row:
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
         return f"{'' if self.top else self.layer}{self.hf}{suffix}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that all layers with it have."""
+        return (self.kind,) if self.kind and isinstance(self.kind, str) else tuple(self.kind)
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
@@ -63,7 +68,7 @@ class Row:
         """The weight and its bias."""
         yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
-            outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
+            outputs = self.shape[-1:] if self.transpose else self.shape[: 1 if self.gguf_shape else -1] or self.shape
             yield FamilyTensor(self.module(".bias"), outputs, self.biased)
 
     def rules(self) -> Iterator[Rule]:
@@ -85,7 +90,7 @@ class Row:
             expression = NegExp(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
-        if self.gguf_shape:
+        if self.gguf_shape and suffix == self.suffix:
             expression = Reshape(expression, self.gguf_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
