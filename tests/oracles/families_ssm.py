@@ -6,7 +6,7 @@ from typing import Any
 
 SIZE = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 640,
+    "num_key_value_heads": 2, "max_position_embeddings": 1024, "vocab_size": 640,
 }  # fmt: skip
 END = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
 BOS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}

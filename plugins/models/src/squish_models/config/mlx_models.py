@@ -103,7 +103,7 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": {"head_dim": _head_size},
     "glm_moe_dsa": {**_NO_AUX, "moe_layer_freq": 1, "first_k_dense_replace": _dense_layers},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
-    "granitemoehybrid": {"position_embedding_type": "nope"},
+    "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},
     "kimi_linear": {"linear_attn_config": _linear_attention, "first_k_dense_replace": _dense_layers,
                     "rope_theta": 10000.0, "mla_use_nope": True},
     "longcat_flash": {"attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True,
@@ -128,10 +128,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
 """Model type -> settings that Transformers 5 implies or stores elsewhere: constants or functions."""
 RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "exaone4": {"sliding_window_pattern": lambda every: "L" * (every - 1) + "G" if isinstance(every, int) else every},
-    "granitemoehybrid": {
-        "layer_types": lambda kinds: [{"linear_attention": "mamba", "full_attention": "attention"}.get(each, each)
-                                      for each in kinds] if isinstance(kinds, list) else kinds,
-    },
 }  # fmt: skip
 """Model type -> settings whose values Transformers 5 spells differently."""
 USUAL = frozenset((

@@ -25,8 +25,8 @@ HEADS, HEAD_SIZE, GROUPS, STATE, TAPS = (f"ssm_{name}" for name in ("heads", "he
 INNER, GROUP_SIZE, ROWS, FUSED, ONE = "ssm_inner", "ssm_group_size", "ssm_rows", "ssm_fused_rows", "one"
 USUAL = (HEADS, HEAD_SIZE, GROUPS, STATE, TAPS, INNER)
 """Usual names of the settings of Mamba 2; each family has names of its own for the first five."""
-ENDLESS = [0.0, float("inf")]
-"""The limits of a time step without a limit."""
+ENDLESS = (None, [0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
+"""Limits of a time step that is not limited, the last as Transformers 5 writes it."""
 
 
 def mamba2(module: str, kind: str = MAMBA, *, normed: str | tuple[str, ...] | None = None) -> tuple[Row, ...]:
@@ -68,16 +68,14 @@ class Mamba2Layers(Declared):
     """
 
     expanded: ClassVar[str] = ""
-    fixed: ClassVar = {"time_step_limit": ENDLESS}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = self.usual(super().spelled(config))
         required = [Key(self.own_names[name], "") for name in USUAL[:-1]]
         check_settings(required, settings, CONFIG)
-        limits = settings.get("time_step_limit", ENDLESS)
-        if isinstance(limits, list):  # as Transformers 5 writes infinity
-            limits = [float("inf") if each == {"__float__": "Infinity"} else each for each in limits]
-        return {**settings, INNER: settings[HEADS] * settings[HEAD_SIZE], "time_step_limit": limits}
+        if settings.get("time_step_limit") in ENDLESS:  # what engines assume, and not all read infinity
+            settings.pop("time_step_limit", None)
+        return {**settings, INNER: settings[HEADS] * settings[HEAD_SIZE]}
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = super().settings(model)
@@ -93,6 +91,18 @@ class Mamba2Layers(Declared):
                 found=heads,
             )
         return settings
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_gguf(settings)
+        if "time_step_limit" in settings:
+            raise FormatError(
+                "has a time_step_limit, for which GGUF has no key",
+                part=CONFIG,
+                code=ErrorCode.CONFIG,
+                expected="no limit",
+                found=str(settings["time_step_limit"])[:60],
+                hint="The written file would describe a different model.",
+            )
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         own = {name: settings[name] for name in USUAL} | {ONE: 1, GROUP_SIZE: settings[INNER] // settings[GROUPS]}
@@ -150,7 +160,7 @@ class GraniteHybrid(Mamba2Layers, Granite):
 
     model_type, architecture, class_name = "granitemoehybrid", "granitehybrid", "GraniteMoeHybridForCausalLM"
     rows = _rows(*_shared("ffn_gate", "ffn_up", "ffn_down"))
-    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"hf": _HF, "mlx": _MLX}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"hf": _HF, "mlx": _MLX, "uqff": _HF}
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in Granite.keys if key.hf not in ("intermediate_size", "num_key_value_heads")),
         Key(SHARED, "feed_forward_length"),
@@ -162,8 +172,7 @@ class GraniteHybrid(Mamba2Layers, Granite):
     own_names: ClassVar = GRANITE
     expanded = "mamba_expand"
     fixed: ClassVar = {
-        **Granite.fixed, **Mamba2Layers.fixed, "mamba_conv_bias": True, "mamba_proj_bias": False,
-        "normalization_function": "rmsnorm",
+        **Granite.fixed, "mamba_conv_bias": True, "mamba_proj_bias": False, "normalization_function": "rmsnorm",
     }  # fmt: skip
     unstated: ClassVar = {"position_embedding_type": None}
     derived = (*Granite.derived, *USUAL, KINDS, "rotated")
@@ -203,6 +212,7 @@ class GraniteHybridMoe(GraniteHybrid):
     rows = _rows(*GraniteMoe.rows[-4:], *_shared("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"))
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {
         "hf": (*GraniteMoe.more["hf"], *_HF), "mlx": (*GraniteMoe.more["mlx"], *_HF),
+        "uqff": (*GraniteMoe.more["hf"], *_HF),
     }  # fmt: skip
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in GraniteHybrid.keys if key.hf != SHARED),
