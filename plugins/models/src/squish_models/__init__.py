@@ -66,13 +66,15 @@ FAMILIES = {
         "Granite 4 with experts", "hybrid:GraniteHybridMoe", ("granitemoehybrid",), "granitehybrid",
     ),
     "granite4": ("Granite 4 with attention alone", "hybrid:GraniteAttention", ("granitemoehybrid",), "granite"),
+    "nemotron_h": ("Nemotron-H, Nemotron Nano 2", "nemotron:NemotronH", ("nemotron_h",), "nemotron_h"),
+    "nemotron_h_moe": ("Nemotron 3", "nemotron:NemotronHMoe", ("nemotron_h",), "nemotron_h_moe"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",),
 }  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
-BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4")
+BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe")
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""

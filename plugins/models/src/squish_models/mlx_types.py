@@ -11,7 +11,7 @@ MLX_TYPES = (
     "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llama4", "llama4_text", "llava",
     "longcat_flash", "longcat_flash_ngram", "mamba", "mamba2", "mellum", "mimo", "mimo_v2_flash", "minicpm", "minicpm3",
     "minimax", "minimax_m3_vl", "mistral4", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron",
-    "nemotron-nas", "nemotron_h", "olmo_hybrid", "openelm", "phi", "phi-msft", "phi3small", "phimoe", "phixtral",
+    "nemotron-nas", "olmo_hybrid", "openelm", "phi", "phi-msft", "phi3small", "phimoe", "phixtral",
     "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen", "qwen3_vl_moe",
     "recurrent_gemma", "rwkv7", "solar_open", "spark2_5", "stablelm", "step3p5", "talkie", "telechat3",
     "xverse", "youtu_llm",
