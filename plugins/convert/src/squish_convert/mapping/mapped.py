@@ -159,6 +159,7 @@ class MappedFile(File):
             setting = Setting(
                 layout=layout,
                 sizes=sizes,
+                factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,

@@ -92,7 +92,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "exaone4": {"head_dim": _head_size},
     "exaone_moe": {"head_dim": _head_size, "is_moe_layer": _are("mlp_layer_types", "sparse")},
-    "falcon_h1": {"head_dim": _head_size},
     "gemma4": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
                **{f"{PART}.{key}": value for key, value in _GEMMA4.items()}},
     "gemma4_text": _GEMMA4,
