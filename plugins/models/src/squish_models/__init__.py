@@ -69,10 +69,13 @@ FAMILIES = {
     "nemotron_h": ("Nemotron-H, Nemotron Nano 2", "nemotron:NemotronH", ("nemotron_h",), "nemotron_h"),
     "nemotron_h_moe": ("Nemotron 3", "nemotron:NemotronHMoe", ("nemotron_h",), "nemotron_h_moe"),
     "falcon_h1": ("Falcon-H1", "falcon_h1:FalconH1", ("falcon_h1",), "falcon-h1"),
+    "mamba2": ("Mamba 2", "mamba:Mamba2", ("mamba2",), "mamba2"),
+    "mamba": ("Mamba", "mamba:Mamba", ("mamba",), "mamba"),
+    "falcon_mamba": ("Falcon-Mamba", "mamba:FalconMamba", ("falcon_mamba",), "mamba"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
-    "granite4": ("ssm.conv_kernel",),
+    "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
 }  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe")

@@ -68,6 +68,8 @@ class TextSettings(Family):
         Layouts whose engines attend beyond the sliding window.
     unadapted
         Projections to which llama.cpp applies no adapter.
+    headless
+        Whether no layer has attention; the sizes of heads are then 1.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     pretokenizers
@@ -92,6 +94,7 @@ class TextSettings(Family):
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
     unadapted: ClassVar[Sequence[str]] = ()
+    headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
@@ -288,6 +291,7 @@ class TextSettings(Family):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = self.usual(settings_of(self.keys, self.architecture, model.meta))
+        read |= {"num_attention_heads": 1} if self.headless else {}
         self._check_counts(read, self.architecture)
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {

@@ -367,7 +367,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 
 MAX_SIZE = 1 << 20
-"""Largest vector that is computed in memory."""
+"""Most values that are computed in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -380,12 +380,12 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
 
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
-    """Read a dense float vector as f32; TensorError for any other tensor."""
+    """Read a dense float vector, or a small matrix, as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+    if encoding is None or encoding.codec != DENSE or not floats or not 1 <= len(spec.shape) <= 4 or spec.elements > MAX_SIZE:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",

@@ -107,7 +107,7 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
                     "rope_theta": 10000.0, "mla_use_nope": True},
     "longcat_flash": {"attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True,
                       "mla_scale_kv_lora": True},
-    "mamba2": {"intermediate_size": lambda part, config: part["num_heads"] * part["head_dim"]},
+    "mamba2": {"time_step_limit": [0.0, float("inf")]},
     "mimo_v2_flash": {
         **_NO_AUX, "hybrid_layer_pattern": _are("layer_types", "sliding_attention", int),
         "moe_layer_freq": _are("mlp_layer_types", "sparse", int), "add_swa_attention_sink_bias": True,
