@@ -83,6 +83,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "config": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 32, "bos_token_id": None},
         "tokenizer": "gpt-2", "special": END,
     },
+    "mamba2-group": {
+        "model_type": "mamba2", "size": {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 640},
+        "config": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 32, "bos_token_id": None},
+        "tokenizer": "gpt-2", "special": END,
+    },
     "mamba": {
         "size": {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 640},
         "config": {"state_size": 16, "bos_token_id": None}, "tokenizer": "gpt-2", "special": END,
@@ -97,6 +102,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "num_experts": 4, "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1,
             "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 16, "pad_token_id": 0,
             "tie_word_embeddings": False,
+        },
+        "tokenizer": "sentencepiece", "special": BOS,
+    },
+    "jamba-dense": {
+        "model_type": "jamba", "size": SIZE,
+        "config": {
+            "num_experts": 1, "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 16, "pad_token_id": 0,
+            "tie_word_embeddings": True,
         },
         "tokenizer": "sentencepiece", "special": BOS,
     },

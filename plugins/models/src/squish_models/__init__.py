@@ -72,6 +72,7 @@ FAMILIES = {
     "mamba2": ("Mamba 2", "mamba:Mamba2", ("mamba2",), "mamba2"),
     "mamba": ("Mamba", "mamba:Mamba", ("mamba",), "mamba"),
     "falcon_mamba": ("Falcon-Mamba", "mamba:FalconMamba", ("falcon_mamba",), "mamba"),
+    "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),

@@ -98,7 +98,7 @@ class LayerKinds:
                 )
             kinds = [kind if each else own for each, own in zip(stated, kinds)]
             sizes |= {size: found.pop()} if found else {}
-        return kinds, sizes | self._periods(kinds)
+        return kinds, sizes | self.periods_of(kinds)
 
     def _of_list(self, name: str, stated: Any, count: Any) -> list[str]:
         """Return the kinds for a list of names, or for a text of letters."""
@@ -129,7 +129,7 @@ class LayerKinds:
             kinds = [kind if layer % period == start else own for layer, own in enumerate(kinds)]
         return [kinds] if found else []
 
-    def _periods(self, kinds: Sequence[str]) -> dict[str, int]:
+    def periods_of(self, kinds: Sequence[str]) -> dict[str, int]:
         """Return the periods of kinds; those of a kind in one layer are as long as the model."""
         settings = {}
         for kind, (period, start) in self.periods.items():

@@ -185,6 +185,17 @@ class GraniteHybrid(Mamba2Layers, Granite):
     def fits(self, config: Mapping[str, Any]) -> bool:
         return not config.get("num_local_experts") and not self._attends(config)
 
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_gguf(settings)
+        if settings[GROUPS] != 1 and MAMBA in settings[KINDS]:
+            raise FormatError(
+                "has several mamba_n_groups, each of which llama.cpp norms alone",
+                part=CONFIG,
+                code=ErrorCode.CONFIG,
+                expected=1,
+                found=settings[GROUPS],
+            )
+
     def _attends(self, config: Mapping[str, Any]) -> bool:
         """Return whether all layers have attention."""
         kinds = config.get("layer_types")

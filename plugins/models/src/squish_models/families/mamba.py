@@ -45,6 +45,41 @@ def _rows(*mixer: Row) -> tuple[Row, ...]:
     )
 
 
+def mamba1(module: str, inner: str, state: str, rank: str, taps: str, kind: str = "") -> tuple[Row, ...]:
+    """The tensors of a layer of Mamba 1, with the names of its sizes."""
+
+    def row(hf: str, gguf: str, *shape: str, **fields: Any) -> Row:
+        return Row(f"{module}.{hf}", gguf, shape, kind=kind, **fields)
+
+    alone = {"suffix": "", "gguf_suffix": "", "f32": True}
+    return (
+        row("in_proj", "ssm_in", "in_rows", "hidden_size"),
+        row("conv1d", "ssm_conv1d", inner, "one", taps, gguf_shape=(inner, taps), f32=True, biased=True),
+        row("x_proj", "ssm_x", "x_rows", inner),
+        row("dt_proj", "ssm_dt", inner, rank, biased=True),
+        row("A_log", "ssm_a", inner, state, neg_exp=True, **alone),
+        row("D", "ssm_d", inner, **alone),
+        row("out_proj", "ssm_out", "hidden_size", inner),
+    )
+
+
+def mamba1_sizes(inner: int, state: int, rank: int) -> dict[str, int]:
+    """The sizes of a layer of Mamba 1 that follow from others."""
+    return {"in_rows": 2 * inner, "x_rows": rank + 2 * state, "one": 1}
+
+
+def check_expansion(inner: int, hidden: int) -> None:
+    """Raise FormatError for an expansion that llama.cpp does not run."""
+    if inner != 2 * hidden:
+        raise FormatError(
+            "expands the hidden size by another factor than 2, the only one that llama.cpp runs",
+            part=CONFIG,
+            code=ErrorCode.CONFIG,
+            expected=2 * hidden,
+            found=inner,
+        )
+
+
 class Headless(Declared):
     """What models without attention share."""
 
@@ -62,18 +97,7 @@ class Mamba(Headless):
     """Mamba 1."""
 
     model_type, architecture, class_name = "mamba", "mamba", "MambaForCausalLM"
-    rows = _rows(
-        Row("mixer.in_proj", "ssm_in", ("in_rows", "hidden_size")),
-        Row(
-            "mixer.conv1d", "ssm_conv1d", ("intermediate_size", "1", "conv_kernel"),
-            gguf_shape=("intermediate_size", "conv_kernel"), f32=True, biased=True,
-        ),
-        Row("mixer.x_proj", "ssm_x", ("x_rows", "intermediate_size")),
-        Row("mixer.dt_proj", "ssm_dt", ("intermediate_size", "time_step_rank"), biased=True),
-        Row("mixer.A_log", "ssm_a", ("intermediate_size", "state_size"), suffix="", gguf_suffix="", neg_exp=True, f32=True),
-        Row("mixer.D", "ssm_d", ("intermediate_size",), suffix="", gguf_suffix=""),
-        Row("mixer.out_proj", "ssm_out", ("hidden_size", "intermediate_size")),
-    )  # fmt: skip
+    rows = _rows(*mamba1("mixer", "intermediate_size", "state_size", "time_step_rank", "conv_kernel"))
     keys: ClassVar[Sequence[Key]] = (
         *SIZES,
         Key("conv_kernel", "ssm.conv_kernel"),
@@ -97,20 +121,12 @@ class Mamba(Headless):
         return {**settings, "normed": self.normed}
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        own = {"in_rows": 2 * settings["intermediate_size"], "1": 1}
-        own["x_rows"] = settings["time_step_rank"] + 2 * settings["state_size"]
+        own = mamba1_sizes(*(settings[name] for name in ("intermediate_size", "state_size", "time_step_rank")))
         return super().sizes({**settings, **own}) | own
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
-        if settings["intermediate_size"] != 2 * settings["hidden_size"]:
-            raise FormatError(
-                "has an intermediate_size that llama.cpp does not run",
-                part=CONFIG,
-                code=ErrorCode.CONFIG,
-                expected=f"twice the hidden_size, {2 * settings['hidden_size']}",
-                found=settings["intermediate_size"],
-            )
+        check_expansion(settings["intermediate_size"], settings["hidden_size"])
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
