@@ -85,6 +85,8 @@ class Jamba(Declared):
         hidden, expand, rank = settings.get("hidden_size"), settings["mamba_expand"], settings.get(RANK, "auto")
         if type(hidden) is int and type(expand) is int:
             settings |= {INNER: expand * hidden, RANK: -(-hidden // 16) if rank == "auto" else rank}
+        if settings.get("num_experts") == 1:  # no layer chooses, and llama.cpp wants no more than there are
+            settings["num_experts_per_tok"] = 1
         return settings
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -108,5 +110,5 @@ class Jamba(Declared):
         count = settings["num_hidden_layers"]
         mixed = [EXPERTS if f"blk.{layer}.{ROUTER}" in model.tensors else DENSE for layer in range(count)]
         periods = LayerKinds(names={DENSE: (), EXPERTS: ()}, periods={EXPERTS: (PERIOD, START)}).periods_of(mixed)
-        own = periods if EXPERTS in mixed else {"num_experts": 1}
+        own = periods if EXPERTS in mixed else {"num_experts": 1, PERIOD: 2, START: 1}
         return {**settings, **own, "mamba_expand": settings[INNER] // settings["hidden_size"]}
