@@ -145,7 +145,8 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
             start = time.perf_counter()
             for _ in range(tokens):
                 generated.append(int(scores.argmax()))
-                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+                kind = "past_key_values" if "past_key_values" in outputs else "cache_params"  # of Mamba
+                outputs = model(torch.tensor([generated[-1:]]), use_cache=True, **{kind: outputs[kind]})
                 scores = outputs.logits[0, -1]
             seconds += time.perf_counter() - start
             greedy.append(generated)
@@ -287,7 +288,8 @@ def squish_torch(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
             start = time.perf_counter()
             for _ in range(tokens):
                 generated.append(int(outputs.logits[0, -1].argmax()))
-                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+                kind = "past_key_values" if "past_key_values" in outputs else "cache_params"  # of Mamba
+                outputs = model(torch.tensor([generated[-1:]]), use_cache=True, **{kind: outputs[kind]})
             seconds += time.perf_counter() - start
             greedy.append(generated)
     seconds /= max(len(greedy) * tokens, 1)

@@ -9,7 +9,8 @@ _NAMES = {
     "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.families": (
         "ANY", "TEXT", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Model",
-        "NegExp", "Permute", "Reshape", "Rule", "Stack", "Tile", "Transpose", "family_conflicts", "source_names",
+        "NegExp", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose", "family_conflicts",
+        "source_names",
     ),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),

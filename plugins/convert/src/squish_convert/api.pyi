@@ -24,6 +24,7 @@ from squish_convert.families import NegExp as NegExp
 from squish_convert.families import Permute as Permute
 from squish_convert.families import Reshape as Reshape
 from squish_convert.families import Rule as Rule
+from squish_convert.families import Scale as Scale
 from squish_convert.families import Stack as Stack
 from squish_convert.families import TEXT as TEXT
 from squish_convert.families import Tile as Tile

@@ -109,6 +109,14 @@ class NegExp:
 
 
 @frozen
+class Scale:
+    """Multiply rows, in f32, by the numbers that `factor` names (`Family.factors`); the inverse divides."""
+
+    of: Expression
+    factor: str
+
+
+@frozen
 class Tile:
     """Take the first part of every group of rows, then the second part of every group, and so on.
 
@@ -172,7 +180,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Reshape | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Scale | Reshape | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -277,6 +285,23 @@ class Family:
     prefixes: ClassVar[Mapping[str, str]] = {}
     remainder: ClassVar[str] = "not part of the text model"
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json is of this family, and not of another one of the same model type.
+
+        Asked only if the family's `FamilyInfo.by_config` is true.
+
+        Parameters
+        ----------
+        config
+            The content of config.json; its model type is one of the family's.
+
+        Returns
+        -------
+        bool
+            True by default.
+        """
+        return True
+
     def settings(self, model: Model) -> Mapping[str, Any]:
         """Read the model's settings from either layout.
 
@@ -311,6 +336,22 @@ class Family:
             Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
         """
         raise NotImplementedError
+
+    def factors(self, settings: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """Return the numbers by which rows are multiplied, by name.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            Name in a `Scale` -> pairs of a number of rows and their factor, from the first row to the last; empty by
+            default.
+        """
+        return {}
 
     def own_name(self, name: str) -> str:
         """Translate a tensor's name in a larger model to the name in this family.
@@ -469,7 +510,8 @@ def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
     """
     errors = []
     for one, other in combinations([info for info in infos if not info.layouts], 2):
-        shared = [name for name in one.model_types if name in other.model_types]
+        told_apart = one.by_config and other.by_config
+        shared = [name for name in one.model_types if name in other.model_types and not told_apart]
         apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
         if one.architecture == other.architecture != "" and not apart:
             shared.append(one.architecture)

@@ -250,10 +250,12 @@ def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bo
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
+    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts), or a convolution as in MLX."""
     if naming.family is None:
         return True
-    return not has_engine_names(family_of(file, naming), file)
+    shapes = [spec.shape for spec in file.index.tensors.values()]
+    is_turned = any(len(shape) == 3 and shape[-1] == 1 != shape[1] for shape in shapes)
+    return not is_turned and not has_engine_names(family_of(file, naming), file)
 
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:

@@ -61,6 +61,18 @@ FAMILIES = {
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
+    "granitehybrid": ("Granite 4", "hybrid:GraniteHybrid", ("granitemoehybrid",), "granitehybrid"),
+    "granitehybrid_moe": (
+        "Granite 4 with experts", "hybrid:GraniteHybridMoe", ("granitemoehybrid",), "granitehybrid",
+    ),
+    "granite4": ("Granite 4 with attention alone", "hybrid:GraniteAttention", ("granitemoehybrid",), "granite"),
+    "nemotron_h": ("Nemotron-H, Nemotron Nano 2", "nemotron:NemotronH", ("nemotron_h",), "nemotron_h"),
+    "nemotron_h_moe": ("Nemotron 3", "nemotron:NemotronHMoe", ("nemotron_h",), "nemotron_h_moe"),
+    "falcon_h1": ("Falcon-H1", "falcon_h1:FalconH1", ("falcon_h1",), "falcon-h1"),
+    "mamba2": ("Mamba 2", "mamba:Mamba2", ("mamba2",), "mamba2"),
+    "mamba": ("Mamba", "mamba:Mamba", ("mamba",), "mamba"),
+    "falcon_mamba": ("Falcon-Mamba", "mamba:FalconMamba", ("falcon_mamba",), "mamba"),
+    "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -72,8 +84,13 @@ TOWERS = {
         "idefics3",
     ),
 }
-PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
+PRESENT = {
+    "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
+    "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+}  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
+BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe")
+"""Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""
 
@@ -117,6 +134,7 @@ def squish_families() -> list[FamilyInfo]:
             model_types=types,
             architecture=architecture,
             present=PRESENT.get(name, ()),
+            by_config=name in BY_CONFIG,
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
     ] + [carried, *towers, *of_variable()]

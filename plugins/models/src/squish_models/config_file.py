@@ -105,4 +105,4 @@ def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
         return False
     stated = [key for key in keys if key.startswith(f"{family.architecture}.") and key in model.meta]
     agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
-    return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)
+    return agrees and family.agrees(before) and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)

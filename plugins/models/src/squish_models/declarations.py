@@ -297,7 +297,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
     sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
-    kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
+    kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
     attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
@@ -332,8 +332,10 @@ def _rows(
             change["gguf_shape"] = _sizes(place, name, change["gguf_shape"])
         if "tile" in change:
             change["tile"] = _tile(place, name, change["tile"])
-        if change.get("kind"):
-            place.check_name(change["kind"], kinds, "kind of layers", name, "rows")
+        if isinstance(change.get("kind"), list):
+            change["kind"] = tuple(place.check_type(change["kind"], list, name, "rows"))
+        for kind in Row("", "", (), kind=place.check_type(change.get("kind", ""), (str, tuple), name, "rows")).kinds:
+            place.check_name(kind, kinds, "kind of layers", name, "rows")
         for field, item in change.items():
             kind = _TYPES.get(field, type(getattr(_EXAMPLE, field)))
             place.check_type(item, kind, name, "rows")
@@ -366,7 +368,7 @@ def _tile(place: Place, name: str, stated: Any) -> Tile:
     return Tile("", parts=tuple(parts) if isinstance(parts, list) else parts, **fields)
 
 
-_TYPES = {"add": float, "permute": str, "tied_to": str, "tile": Tile}
+_TYPES = {"add": float, "permute": str, "tied_to": str, "tile": Tile, "kind": (str, tuple)}
 """Types of the fields of a row that are None by default."""
 _EXAMPLE = Row("", "", ())
 

@@ -13,10 +13,13 @@ from squish_core.api import ErrorCode, FormatError
 from .config.gguf_defaults import LoadedKeys
 from .config.spelling import FULL, SLIDING
 from .family import TextModel
+from .layer_kinds import LayerKinds
 from .settings import CONFIG, MOST_BLOCKS
 
 BEHIND = "layers_behind"
 """Among the settings of a GGUF: how many layers behind the last one it has, which are left out."""
+KINDS = "kinds_of_layers"
+"""Among the settings: the kind of each layer, if the family states `by_layer`."""
 
 
 @frozen
@@ -72,6 +75,8 @@ class Declared(TextModel):
         Size -> the sizes and numbers whose product it is.
     kinds
         Kind of layers -> which layers they are.
+    by_layer
+        How files state one kind for each layer, if they do.
     patterns
         Setting -> the list that llama.cpp assumes.
     presence
@@ -90,6 +95,7 @@ class Declared(TextModel):
 
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
     kinds: ClassVar[Mapping[str, Layers]] = {}
+    by_layer: ClassVar[LayerKinds | None] = None
     patterns: ClassVar[Mapping[str, Pattern]] = {}
     presence: ClassVar[Mapping[str, str]] = {}
     predicting: ClassVar[str] = ""
@@ -102,6 +108,9 @@ class Declared(TextModel):
         settings = super().spelled({**self.unstated, **config})
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
+        if self.by_layer is not None:
+            kinds = self.by_layer.of_config(settings)
+            settings |= {"num_hidden_layers": len(kinds), KINDS: kinds, **self.by_layer.spelled(settings, kinds)}
         return settings | self._rope_of_kinds(settings)
 
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +137,9 @@ class Declared(TextModel):
             sizes[name] = size
         return sizes
 
+    def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        return super().layer_kinds(settings) if self.by_layer is None else settings[KINDS]
+
     def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
         return self.kinds[kind].of(settings) if kind in self.kinds else super().layers_of(kind, settings)
 
@@ -153,6 +165,10 @@ class Declared(TextModel):
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
             settings["num_hidden_layers"] -= count
             settings |= {self.predicting: 0, BEHIND: count}
+        if self.by_layer is not None:
+            kinds, sizes = self.by_layer.of_keys(settings, self.architecture)
+            settings |= {KINDS: kinds, **sizes}
+            settings |= self.by_layer.spelled(settings, kinds)
         for setting, tensor in self.presence.items():
             settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
         return settings | self._rope_of_kinds(settings)

@@ -68,6 +68,8 @@ class TextSettings(Family):
         Layouts whose engines attend beyond the sliding window.
     unadapted
         Projections to which llama.cpp applies no adapter.
+    headless
+        Whether no layer has attention; the sizes of heads are then 1.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     pretokenizers
@@ -92,6 +94,7 @@ class TextSettings(Family):
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
     unadapted: ClassVar[Sequence[str]] = ()
+    headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
@@ -169,16 +172,14 @@ class TextSettings(Family):
         layers = range(settings["num_hidden_layers"])
         others = {
             kind: {*layers}.difference(self.layers_of(kind, settings))
-            for kind in {row.kind for row in self.rows}
-            if kind
+            for kind in {kind for row in self.rows for kind in row.kinds}
         }
         count = settings[self.experts] if self.experts else 0
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows
-            if row.kind
             for tensor in row.tensors()
-            for layer in others[row.kind]
+            for layer in set().union(*(others[kind] for kind in row.kinds))
             for expert in range(count if "{e}" in tensor.name else 1)
         }
 
@@ -207,6 +208,10 @@ class TextSettings(Family):
                     found=repr(stated)[:60],
                     hint="The written file would describe a different model.",
                 )
+
+    def agrees(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
+        return True
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
@@ -286,6 +291,7 @@ class TextSettings(Family):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = self.usual(settings_of(self.keys, self.architecture, model.meta))
+        read |= {"num_attention_heads": 1} if self.headless else {}
         self._check_counts(read, self.architecture)
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {

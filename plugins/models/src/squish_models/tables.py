@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
+from squish_convert.api import (
+    Add,
+    Expression,
+    FamilyTensor,
+    NegExp,
+    Permute,
+    Reshape,
+    Rule,
+    Scale,
+    Stack,
+    Tile,
+    Transpose,
+)
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -22,9 +34,10 @@ class Row:
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
-    `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
+    there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order.
+    `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
+    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out]. `layer` and
+    `block` precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
     hf: str
@@ -38,9 +51,10 @@ class Row:
     f32: bool = False
     top: bool = False
     tied_to: str | None = None
-    kind: str = ""
+    kind: str | tuple[str, ...] = ""
     tile: Tile | None = None
     neg_exp: bool = False
+    scale: str = ""
     gguf_shape: tuple[str, ...] = ()
     transpose: bool = False
     layer: str = LAYER
@@ -51,6 +65,11 @@ class Row:
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
         return f"{'' if self.top else self.layer}{self.hf}{suffix}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that all layers with it have."""
+        return (self.kind,) if self.kind and isinstance(self.kind, str) else tuple(self.kind)
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
@@ -84,9 +103,11 @@ class Row:
             expression = Add(expression, self.add)
         if self.neg_exp:
             expression = NegExp(expression)
+        if self.scale and suffix == self.suffix:
+            expression = Scale(expression, self.scale)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
-        if self.gguf_shape:
+        if self.gguf_shape and suffix == self.suffix:
             expression = Reshape(expression, self.gguf_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)

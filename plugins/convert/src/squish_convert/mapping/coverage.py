@@ -248,6 +248,12 @@ def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
 def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
+    if (
+        isinstance(origin.rule.of, str)
+        and len(shape) == len(expected)
+        and _without_ones(shape) == _without_ones(expected)
+    ):
+        return None  # mlx-lm stores convolutions with the axis of 1 last
     return TensorError(
         "has a shape that contradicts the settings",
         tensor=origin.name,
@@ -256,6 +262,10 @@ def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[i
         found=list(shape),
         hint=CONTRADICTION,
     )
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def _missing(

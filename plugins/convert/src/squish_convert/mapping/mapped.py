@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -166,6 +167,7 @@ class MappedFile(File):
             setting = Setting(
                 layout=layout,
                 sizes=sizes,
+                factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
@@ -251,7 +253,7 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
-        fitting = [info for info in infos if model_type in info.model_types]
+        fitting = _of_config([info for info in infos if model_type in info.model_types], file)
     if not fitting:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
         families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
@@ -263,6 +265,15 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
         several = conflict(model_type, fitting)
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=several.message, error=several)
     return Naming(layout=layout, adapter=adapter, part=part, family=fitting[0].id, model_type=model_type)
+
+
+def _of_config(infos: list[FamilyInfo], file: File) -> list[FamilyInfo]:
+    """Return the families of one model type that a config.json fits."""
+    if sum(info.by_config for info in infos) < 2:
+        return infos
+    config = _config_of(file)
+    own = file.registry.implementation
+    return [info for info in infos if not info.by_config or own("family", info.id).fits(config)]
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
@@ -390,16 +401,7 @@ def _config_facts(file: File) -> tuple[str | None, str | None]:
     """Return the model type in config.json; without one, the class that config.json names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
-    model = Model(
-        name=file.name,
-        layout=HF,
-        meta={},
-        assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)},
-        tensors={},
-        vectors={},
-        limits=file.limits,
-    )
-    config = model.config()
+    config = _config_of(file)
     model_type = config.get("model_type")
     if isinstance(model_type, str):
         return model_type, None
@@ -414,6 +416,12 @@ def _config_facts(file: File) -> tuple[str | None, str | None]:
         expected="text such as 'llama'",
         found=f"{type(model_type).__name__} {str(model_type)[:60]}",
     )
+
+
+def _config_of(file: File) -> dict[str, Any]:
+    assets = {CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}
+    model = Model(name=file.name, layout=HF, meta={}, assets=assets, tensors={}, vectors={}, limits=file.limits)
+    return model.config()
 
 
 def model_of(file: File, family: Family, layout: str) -> Model:

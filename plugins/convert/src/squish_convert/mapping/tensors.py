@@ -27,6 +27,7 @@ from ..families import (
     Permute,
     Reshape,
     Rule,
+    Scale,
     Stack,
     Tile,
     Transpose,
@@ -35,7 +36,7 @@ from ..families import (
 from .codecs.heads import Order
 from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
 from .names import Numbers, fill, members, target_rules
-from .row_views import RowViews, deinterleave, interleave, transpose
+from .row_views import RowViews, deinterleave, interleave, scale, transpose
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,12 +69,13 @@ class Change:
 class Setting:
     """What the rules of a layout depend on, apart from the file.
 
-    `sizes` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
+    `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
     `constants`: tensors computed from the settings. `coded`: as in `Carried`.
     """
 
     layout: str
     sizes: Mapping[str, int]
+    factors: Mapping[str, Sequence[tuple[int, float]]] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
@@ -137,6 +139,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
+            spec = self.in_shape(spec, target.rule.of)
         else:
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
@@ -150,6 +153,14 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
+
+    def in_shape(self, spec: TensorSpec, expression: Expression) -> TensorSpec:
+        """Return a tensor of the family with its axes of 1 where the family has them."""
+        if not isinstance(expression, str) or 1 not in spec.shape:
+            return spec
+        shapes = {tensor.name: tensor.shape for tensor in self.family.tensors}
+        shape = shape_of(expression, shapes, self.setting.sizes)
+        return spec if shape == spec.shape or -1 in shape else self.rows.reshape(spec, shape)
 
     def check_form(self, name: str, stored: TensorSpec) -> None:
         """Raise TensorError if a tensor has the rows of codes but is dense, or the reverse."""
@@ -225,7 +236,7 @@ class _Builder:
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
         """Invert an expression: extract one of its tensors from the result."""
         if isinstance(expression, str):
-            return spec
+            return self.tensors.in_shape(spec, expression)
         if isinstance(expression, Stack):
             self.words["experts split"] = None
             return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
@@ -249,10 +260,15 @@ class _Builder:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
 
-    def _changed(self, spec: TensorSpec, change: Permute | Tile | Add | NegExp, inverse: bool) -> TensorSpec:
+    def _changed(self, spec: TensorSpec, change: Permute | Tile | Add | NegExp | Scale, inverse: bool) -> TensorSpec:
         """Apply an operation that keeps the shape, or its inverse."""
         if isinstance(change, Permute | Tile):
             return self._reorder(spec, change, inverse)
+        if isinstance(change, Scale):
+            runs = self.tensors.setting.factors[change.factor]
+            scaled = scale(spec, [(rows, 1 / factor if inverse else factor) for rows, factor in runs])
+            self.words |= {} if scaled is spec else {"rows multiplied in f32": None}
+            return scaled
         if isinstance(change, Add):
             constant = -change.constant if inverse else change.constant
             self.words[f"{constant:+g} in f32"] = None
@@ -351,7 +367,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 
 MAX_SIZE = 1 << 20
-"""Largest vector that is computed in memory."""
+"""Most values that are computed in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -364,12 +380,18 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
 
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
-    """Read a dense float vector as f32; TensorError for any other tensor."""
+    """Read a dense float vector, or a small matrix, as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+    if (
+        encoding is None
+        or encoding.codec != DENSE
+        or not floats
+        or not 1 <= len(spec.shape) <= 4
+        or spec.elements > MAX_SIZE
+    ):
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",

@@ -110,6 +110,16 @@ DELTA_EXPERTS = {
     **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
     "expert_shared_feed_forward_length": _same("feed_forward_length"),
 }  # fmt: skip
+SSM = dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), REQUIRED)
+"""Keys of families with layers of Mamba."""
+SSM2 = {**SSM, "ssm.group_count": REQUIRED}
+HEADLESS = {"feed_forward_length": 0, "attention.head_count": 0}
+"""Keys of families without attention."""
+NEMOTRON_H = {
+    **SSM2, **NORM, "attention.layer_norm_rms_epsilon": _same("attention.layer_norm_epsilon"),
+    "expert_feed_forward_length": 0, "expert_shared_feed_forward_length": 0, "expert_shared_count": 0,
+    "expert_weights_norm": False, "expert_weights_scale": 1.0, "moe_latent_size": 0,
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
@@ -190,6 +200,16 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "qwen35moe": {**RMS, **DELTA, **DELTA_EXPERTS, "rope.dimension_sections": REQUIRED},
     "qwen3next": {**RMS, **DELTA, **DELTA_EXPERTS},
     "gemma": RMS,
+    "granitehybrid": {
+        **RMS, **SSM2, "logit_scale": 0.0, "residual_scale": 1.0, "embedding_scale": 1.0,
+        "attention.scale": _attention_scale, "rope.scaling.finetuned": True, "expert_shared_feed_forward_length": 0,
+    },
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "falcon-h1": {**RMS, **SSM2},
+    "mamba2": {**RMS, **SSM2, **HEADLESS},
+    "mamba": {**RMS, **SSM, **HEADLESS, "ssm.dt_b_c_rms": False},
+    "jamba": {**RMS, **SSM},
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

@@ -92,7 +92,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "exaone4": {"head_dim": _head_size},
     "exaone_moe": {"head_dim": _head_size, "is_moe_layer": _are("mlp_layer_types", "sparse")},
-    "falcon_h1": {"head_dim": _head_size},
     "gemma4": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
                **{f"{PART}.{key}": value for key, value in _GEMMA4.items()}},
     "gemma4_text": _GEMMA4,
@@ -103,12 +102,12 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": {"head_dim": _head_size},
     "glm_moe_dsa": {**_NO_AUX, "moe_layer_freq": 1, "first_k_dense_replace": _dense_layers},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
-    "granitemoehybrid": {"position_embedding_type": "nope"},
+    "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},
     "kimi_linear": {"linear_attn_config": _linear_attention, "first_k_dense_replace": _dense_layers,
                     "rope_theta": 10000.0, "mla_use_nope": True},
     "longcat_flash": {"attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True,
                       "mla_scale_kv_lora": True},
-    "mamba2": {"intermediate_size": lambda part, config: part["num_heads"] * part["head_dim"]},
+    "mamba2": {"time_step_limit": [0.0, float("inf")]},
     "mimo_v2_flash": {
         **_NO_AUX, "hybrid_layer_pattern": _are("layer_types", "sliding_attention", int),
         "moe_layer_freq": _are("mlp_layer_types", "sparse", int), "add_swa_attention_sink_bias": True,
@@ -128,10 +127,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
 """Model type -> settings that Transformers 5 implies or stores elsewhere: constants or functions."""
 RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "exaone4": {"sliding_window_pattern": lambda every: "L" * (every - 1) + "G" if isinstance(every, int) else every},
-    "granitemoehybrid": {
-        "layer_types": lambda kinds: [{"linear_attention": "mamba", "full_attention": "attention"}.get(each, each)
-                                      for each in kinds] if isinstance(kinds, list) else kinds,
-    },
 }  # fmt: skip
 """Model type -> settings whose values Transformers 5 spells differently."""
 USUAL = frozenset((
@@ -245,9 +240,11 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
     "glm": {"partial_rotary_factor": 1.0},
     "gpt_neox": {"intermediate_size": lambda part, config: 4 * part["hidden_size"]},
     "internlm3": {"head_dim": _head_size},
+    "falcon_h1": {"mamba_n_groups": lambda part, config: 1 if part["mamba_rms_norm"] else part["mamba_n_groups"]},
     "jamba": {"num_experts": 1},
     "kimi_linear": {"q_lora_rank": None},
     "llama4": {f"{PART}.num_experts_per_tok": 1},
+    "mamba2": {"n_groups": 1},
     "minicpm3": {"v_head_dim": _head_size, "tie_word_embeddings": False},
     "ministral3": {"sliding_window": _no_window},
     "mistral3": {f"{PART}.sliding_window": _no_window},

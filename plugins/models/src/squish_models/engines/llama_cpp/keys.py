@@ -42,6 +42,13 @@ DELTA = {
     "ssm.conv_kernel": "u32", "ssm.inner_size": "u32", "ssm.state_size": "u32", "ssm.time_step_rank": "u32",
     "ssm.group_count": "u32", "full_attention_interval": "u32", "attention.recurrent_layers": ONE_A_LAYER,
 }  # fmt: skip
+SSM = dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), "u32")
+SSM2 = {**SSM, "ssm.group_count": "u32"}
+SCALES = {"logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32", "attention.scale": "f32"}
+NEMOTRON_H = {
+    **SSM2, **RMS, **NORM, **EXPERTS, "expert_shared_feed_forward_length": "u32", "expert_shared_count": "u32",
+    "expert_weights_norm": "bool", "expert_weights_scale": "f32", "moe_latent_size": "u32",
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
     "granite": {
@@ -98,12 +105,19 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     },
     "qwen3next": {**RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
     "gemma": RMS,
+    "granitehybrid": {**RMS, **SSM2, **SCALES, "expert_shared_feed_forward_length": "u32"},
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "falcon-h1": {**RMS, **SSM2},
+    "mamba2": {**RMS, **SSM2},
+    "mamba": {**RMS, **SSM, "ssm.dt_b_c_rms": "bool"},
+    "jamba": {**RMS, **SSM},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
 """Architecture with windows -> n: every n-th layer has none."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2", "lfm2moe")
+MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba")
 """Architectures whose layers may have different numbers of heads."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""

@@ -94,6 +94,27 @@ def _recurs(numbers: Hyperparameters, layer: int) -> bool:
     return layer < numbers.trunk and bool(interval and (layer + 1) % interval)
 
 
+def _feeds(numbers: Hyperparameters, layer: int) -> bool:
+    """Whether a layer of Nemotron-H has an MLP or experts."""
+    return numbers.of_layer("feed_forward_length", layer) > 0 and layer < numbers.trunk
+
+
+def _feeds_alone(numbers: Hyperparameters, layer: int) -> bool:
+    return _feeds(numbers, layer) and _is_dense(numbers, layer)
+
+
+def _mixes(numbers: Hyperparameters, layer: int) -> bool:
+    return (_feeds(numbers, layer) or _predicts(numbers, layer)) and _has_experts(numbers, layer)
+
+
+def _attends_alone(numbers: Hyperparameters, layer: int) -> bool:
+    return _predicts(numbers, layer) or not (_feeds(numbers, layer) or _convolves(numbers, layer))
+
+
+def _scans(numbers: Hyperparameters, layer: int) -> bool:
+    return layer < numbers.trunk and _convolves(numbers, layer) and not _feeds(numbers, layer)
+
+
 def _attends_wholly(numbers: Hyperparameters, layer: int) -> bool:
     return not _recurs(numbers, layer)
 
@@ -256,6 +277,56 @@ def _delta(*gates: Row) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
+def _where(when: Test, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows, in these layers."""
+    return tuple(Row(row.name, row.sizes, row.required, when) for row in rows)
+
+
+MAMBA2 = (
+    Row("ssm_in.weight", "embd 2*inner+2*state_keys*state+state_values"),
+    Row("ssm_conv1d.weight", "taps inner+2*state_keys*state"),
+    optional("ssm_conv1d.bias", "inner+2*state_keys*state"),
+    Row("ssm_dt.bias", "state_values"), Row("ssm_a", "1 state_values"), Row("ssm_d", "1 state_values"),
+    Row("ssm_norm.weight", "group_inner state_keys"), Row("ssm_out.weight", "inner embd"),
+)  # fmt: skip
+MAMBA = (
+    Row("ssm_in.weight", "embd 2*inner"), Row("ssm_conv1d.weight", "taps inner"), Row("ssm_conv1d.bias", "inner"),
+    Row("ssm_x.weight", "inner state_values+2*state"), Row("ssm_dt.weight", "state_values inner"),
+    Row("ssm_dt.bias", "inner"), Row("ssm_a", "state inner"), Row("ssm_d", "inner"), Row("ssm_out.weight", "inner embd"),
+)  # fmt: skip
+LAYER_ATTENTION = (
+    Row("attn_qkv", "embd q layer_k layer_v"), Row("attn_output.weight", "q embd"), optional("attn_output.bias", "embd"),
+)  # fmt: skip
+GRANITE_HYBRID = (
+    Row("attn_norm.weight", "embd"), *_where(_convolves, MAMBA2), *_where(_attends, LAYER_ATTENTION), *LLAMA[4:],
+    optional("rope_freqs.weight", "half_rot"),
+)  # fmt: skip
+NEMOTRON_H = (
+    Row("attn_norm.weight", "embd"),
+    *_where(_scans, MAMBA2),
+    *_where(_attends_alone, LAYER_ATTENTION),
+    Row("ffn_down.weight", "layer_ff embd", when=_feeds_alone), Row("ffn_up.weight", "embd layer_ff", when=_feeds_alone),
+    optional("ffn_down.bias", "embd", _feeds_alone), optional("ffn_up.bias", "layer_ff", _feeds_alone),
+    Row("ffn_gate_inp.weight", "embd experts", when=_mixes), Row("exp_probs_b.bias", "experts", when=_mixes),
+    optional("ffn_latent_down.weight", "embd latent", _mixes), optional("ffn_latent_up.weight", "latent embd", _mixes),
+    Row("ffn_down_exps.weight", "expert_ff latent experts", when=_mixes),
+    Row("ffn_up_exps.weight", "latent expert_ff experts", when=_mixes),
+    Row("ffn_down_shexp.weight", "shared_ff embd", when=_mixes),
+    Row("ffn_up_shexp.weight", "embd shared_ff", when=_mixes),
+    Row("post_attention_norm.weight", "embd", when=_predicts), *NEXT,
+)  # fmt: skip
+FALCON_H1 = (
+    Row("attn_norm.weight", "embd"), *(row for row in MAMBA2 if row.name != "ssm_norm.weight"),
+    optional("ssm_norm.weight", "group_inner state_keys"), *LAYER_ATTENTION, Row("ffn_norm", "embd"),
+    optional("rope_freqs.weight", "half_rot"), *PLAIN_GATED, optional("ffn_gate.bias", "ff"),
+    optional("ffn_down.bias", "embd"), optional("ffn_up.bias", "ff"),
+)  # fmt: skip
+JAMBA = (
+    Row("attn_norm.weight", "embd"), *_where(_convolves, MAMBA), Row("ssm_dt_norm.weight", "state_values", when=_convolves),
+    Row("ssm_b_norm.weight", "state", when=_convolves), Row("ssm_c_norm.weight", "state", when=_convolves),
+    Row("attn_qkv", "embd embd layer_k layer_v", when=_attends), Row("attn_output.weight", "embd embd", when=_attends),
+    Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
+)  # fmt: skip
 CONVOLUTION = "taps 2*state*state_keys+state*state_values"
 DELTA = _delta(Row("ssm_beta.weight", "embd state_values"), Row("ssm_alpha.weight", "embd state_values"))
 LAYERS: Mapping[str, tuple[Row, ...]] = {
@@ -335,6 +406,13 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         Row("attn_k_norm.weight", "embd"), *WIDE_EXPERTS,
     ),
     "gemma": (*PRE_NORM, *PLAIN_GATED),
+    "granitehybrid": GRANITE_HYBRID,
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "falcon-h1": FALCON_H1,
+    "mamba2": (Row("attn_norm.weight", "embd"), *MAMBA2),
+    "mamba": (Row("attn_norm.weight", "embd"), *MAMBA),
+    "jamba": JAMBA,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
@@ -365,7 +443,9 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
 }  # fmt: skip
 """Tensors outside the layers."""
-ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
+ROUTED = ("jamba",)
+"""Architectures whose layers have experts where they have a router."""
+ALL_LAYERS = ("deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe")
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
@@ -393,9 +473,13 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
             **sizes,
             "layer_k": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count_kv", layer),
             "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
+            "layer_ff": numbers.of_layer("feed_forward_length", layer),
         }  # fmt: skip
         prefix = f"blk.{layer}."
-        for row in LAYERS[numbers.architecture]:
+        rows = LAYERS[numbers.architecture]
+        if numbers.architecture in ROUTED and f"{prefix}{WIDE_EXPERTS[0].name}" in present:
+            rows = (*(row for row in rows if row not in PLAIN_GATED), *WIDE_EXPERTS)
+        for row in rows:
             if row.when is None or row.when(numbers, layer):
                 yield from _of_row(row, prefix, layer_sizes, present)
         yield from _scales(prefix, sizes["experts"], present)
@@ -468,6 +552,9 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "state_keys": number("ssm.group_count"),
         "state_values": number("ssm.time_step_rank"),
         "taps": number("ssm.conv_kernel"),
+        "inner": number("ssm.inner_size"),
+        "group_inner": number("ssm.inner_size") // (number("ssm.group_count") or 1),
+        "latent": number("moe_latent_size") or embedding,
         "q_rank": query_rank(numbers),
         "kv_rank": number("attention.kv_lora_rank"),
         "mla_key": key_mla,
