@@ -61,6 +61,11 @@ FAMILIES = {
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
+    "llama4": ("Llama 4, its text part", "llama4:Llama4", ("llama4", "llama4_text"), "llama4"),
+    "qwen3vlmoe": (
+        "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "qwen3vlmoe",
+    ),
 }  # fmt: skip
 PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
 """Keys and tensors that tell families of one architecture apart."""

@@ -8,11 +8,11 @@ MLX_TYPES = (
     "ernie4_5_moe", "exaone", "exaone_moe", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "gemma4", "gemma4_text",
     "gemma4_unified", "glm", "glm_moe_dsa", "gpt_bigcode", "gpt_neox", "gptj", "granitemoehybrid", "helium", "hunyuan",
     "internlm2", "internlm3", "iquestcoder", "iquestloopcoder", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25",
-    "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llama4", "llama4_text", "llava",
+    "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llava",
     "longcat_flash", "longcat_flash_ngram", "mamba", "mamba2", "mellum", "mimo", "mimo_v2_flash", "minicpm", "minicpm3",
     "minimax", "minimax_m3_vl", "mistral4", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron",
     "nemotron-nas", "nemotron_h", "olmo_hybrid", "openelm", "phi", "phi-msft", "phi3small", "phimoe", "phixtral",
-    "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen", "qwen3_vl_moe",
+    "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen",
     "recurrent_gemma", "rwkv7", "solar_open", "spark2_5", "stablelm", "step3p5", "talkie", "telechat3",
     "xverse", "youtu_llm",
 )  # fmt: skip

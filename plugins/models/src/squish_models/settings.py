@@ -44,6 +44,8 @@ class TextSettings(Family):
         The names of the family in config.json and GGUF.
     mlx_type
         The name in config.json for mlx-lm, if it has another one.
+    mlx_part
+        What precedes the names for mlx-lm, if it has the text model only as a part, with settings in `text_config`.
     rows
         Its weights.
     more
@@ -80,6 +82,7 @@ class TextSettings(Family):
     architecture: ClassVar[str]
     class_name: ClassVar[str]
     mlx_type: ClassVar[str] = ""
+    mlx_part: ClassVar[str] = ""
     rows: ClassVar[Sequence[Row]]
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]]
@@ -114,6 +117,8 @@ class TextSettings(Family):
             for layout, rules in self.more.items()
         }
         own = tuple(rule for row in self.rows for rule in row.rules())
+        if self.mlx_part:
+            more["mlx"] = tuple(Rule(f"{self.mlx_part}{name}", name) for name in sorted(templates))
         return {**more, "gguf": (*own, *more.get("gguf", ()))}
 
     def settings(self, model: Model) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
@@ -127,6 +127,25 @@ class Matching:
         places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
 
+    def _settled(self, origin: SourceTensor, spec: TensorSpec) -> tuple[SourceTensor, TensorError | None]:
+        """Choose the form of a tensor that files have in two by its shape; an error if both fit."""
+        expressions = forms(origin.rule.of)
+        if len(expressions) == 1:
+            return origin, None
+        origins = [evolve(origin, rule=evolve(origin.rule, of=each)) for each in expressions]
+        shapes = [shape_of(each, self.shapes, self.sizes, is_dense(spec)) for each in expressions]
+        fitting = [each for each, shape in zip(origins, shapes) if _wrong_shape(each, spec.shape, shape) is None]
+        if len(fitting) < 2:
+            return (fitting or origins)[0], None
+        return origin, TensorError(
+            "may be transposed or not: its shape fits both",
+            tensor=origin.name,
+            code=ErrorCode.CONTRADICTION,
+            expected="other sizes of experts and of the model than these",
+            found=list(spec.shape),
+            hint=HINT,
+        )
+
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
@@ -142,10 +161,12 @@ class Matching:
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
-        origin = SourceTensor(name, *match)
+        origin, spec = SourceTensor(name, *match), tensors[name]
         if error := _wrong_number(origin, self.sizes):
             return error
-        spec = tensors[name]
+        origin, several = self._settled(origin, spec)
+        if several is not None:
+            return several
         error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
         contents = {
@@ -178,6 +199,15 @@ class Matching:
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
     return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+
+
+def forms(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions of a tensor that files have in several forms, told apart by its shape."""
+    if isinstance(expression, Stack):
+        return tuple(Stack(each) for each in forms(expression.of))
+    if isinstance(expression, Transpose) and expression.by_shape:
+        return expression.of, Transpose(expression.of)
+    return (expression,)
 
 
 def turns_when_dense(expression: Expression) -> bool:

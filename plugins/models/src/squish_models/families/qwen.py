@@ -154,3 +154,21 @@ class Qwen3Moe(Qwen3):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)  # no layer is dense, so files may leave out the size of dense ones
         return {**settings, "intermediate_size": settings["intermediate_size"] or settings["moe_intermediate_size"]}
+
+
+class Qwen3VLMoe(Qwen3VL, Qwen3Moe):
+    """The text part of Qwen 3 VL with experts: as [in, out] in the published models, as [out, in] where Transformers
+    has saved them."""
+
+    model_type, architecture, class_name = "qwen3_moe", "qwen3vlmoe", "Qwen3MoeForCausalLM"
+    rows = Qwen3Moe.rows
+    more: ClassVar = {
+        **Qwen3Moe.more,
+        "hf": fused_experts("mlp", *SWITCH, "moe_intermediate_size", either_way=True),
+    }
+    keys = (*Qwen3VL.keys, *Qwen3Moe.keys[len(COMMON) :])
+    fixed: ClassVar = Qwen3Moe.fixed
+    unstated: ClassVar = {"norm_topk_prob": True}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.unstated, **super().spelled(config)}
