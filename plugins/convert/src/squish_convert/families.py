@@ -120,10 +120,14 @@ class Tile:
 
 @frozen
 class Reshape:
-    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes."""
+    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes.
+
+    `by_shape`: files may have the shape of `of`, too.
+    """
 
     of: Expression
     shape: tuple[str, ...]
+    by_shape: bool = False
 
 
 @frozen

@@ -66,8 +66,16 @@ FAMILIES = {
         "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
         "qwen3vlmoe",
     ),
+    "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
+    "dots1": ("dots.llm1", "declared:dots1", ("dots1",), "dots1"),
+    "solar_open": ("Solar Open", "declared:solar_open", ("solar_open",), "glm4moe"),
+    "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),
+    "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
+    "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
 }  # fmt: skip
 PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
+ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""
@@ -101,6 +109,7 @@ def squish_families() -> list[FamilyInfo]:
             model_types=types,
             architecture=architecture,
             present=PRESENT.get(name, ()),
+            absent=ABSENT.get(name, ()),
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
     ] + [carried, *of_variable()]

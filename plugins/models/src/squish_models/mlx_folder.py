@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from squish_core.api import TensorSpec, UsageError
 
-from .config.mlx_models import COMPUTED, REQUIRED, RESPELLED, SPELLED, mlx_config, refusal
+from .config.mlx_models import COMPUTED, LACKING, REQUIRED, RESPELLED, SPELLED, mlx_config, refusal
 from .config_file import dump_json
 
 TYPES = frozenset((*SPELLED, *RESPELLED, *REQUIRED, *COMPUTED))
@@ -29,7 +29,7 @@ def for_mlx(data: bytes, tensors: Mapping[str, TensorSpec], name: str, mlx_type:
         data = dump_json(config)
     elif mlx_type:
         return dump_json({**config, "model_type": mlx_type})
-    if config.get("model_type") not in TYPES:
+    if config.get("model_type") not in (*TYPES, *LACKING):
         return data
     spelled = mlx_config(config)
     if reason := refusal(spelled, tensors):

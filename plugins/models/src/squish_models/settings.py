@@ -62,6 +62,8 @@ class TextSettings(Family):
         Settings that follow from others or belong to other modalities, which are not keys of config.json.
     layer_counts
         Settings that default to the number of layers.
+    own_lists
+        Lists with a value for each layer, which engines read as they are.
     tied_by_default
         Whether embeddings are tied if config.json does not state it.
     rotated_by_default
@@ -91,6 +93,7 @@ class TextSettings(Family):
     own_names: ClassVar[Mapping[str, str]] = {}
     derived: ClassVar[Sequence[str]] = ("rotary_dim", "mrope_section", "kv_heads")
     layer_counts: ClassVar[Sequence[str]] = ()
+    own_lists: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
@@ -234,7 +237,9 @@ class TextSettings(Family):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
-        settings = self.usual(old_spelling(text_config(config), self.experts))
+        stated = text_config(config)
+        own = {name: stated.pop(name) for name in self.own_lists if name in stated}
+        settings = self.usual({**old_spelling(stated, self.experts), **own})
         _check_types(settings)
         return settings
 

@@ -23,7 +23,8 @@ class Row:
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
+    `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one.
+    `transpose`: Hugging Face stores it as [in, out].
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
@@ -42,6 +43,7 @@ class Row:
     tile: Tile | None = None
     neg_exp: bool = False
     gguf_shape: tuple[str, ...] = ()
+    either_shape: bool = False
     transpose: bool = False
     layer: str = LAYER
     suffix: str = ".weight"
@@ -86,7 +88,7 @@ class Row:
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
         if self.gguf_shape:
-            expression = Reshape(expression, self.gguf_shape)
+            expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression

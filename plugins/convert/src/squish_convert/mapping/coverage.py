@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from attrs import evolve, frozen
 
@@ -127,21 +128,35 @@ class Matching:
         places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
 
+    def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
+        """The numbers of the forms of a tensor that its shape fits."""
+        shapes = [shape_of(each, self.shapes, self.sizes, is_dense(spec)) for each in forms(origin.rule.of)]
+        return [number for number, shape in enumerate(shapes) if _wrong_shape(origin, spec.shape, shape) is None]
+
+    @cached_property
+    def _form(self) -> int | None:
+        """The form of the tensors that a file may have in several, as the shapes of some of them say."""
+        for name, spec in self.tensors.items():
+            match = self.rules.find(self.family.own_name(name))
+            if match is not None and len(forms(match[0].of)) > 1:
+                fitting = self._fitting(SourceTensor(name, *match), spec)
+                if len(fitting) == 1:
+                    return fitting[0]
+        return None
+
     def _settled(self, origin: SourceTensor, spec: TensorSpec) -> tuple[SourceTensor, TensorError | None]:
-        """Choose the form of a tensor that files have in two by its shape; an error if both fit."""
+        """Choose the form of a tensor that files have in several by its shape; an error if no shape says which."""
         expressions = forms(origin.rule.of)
         if len(expressions) == 1:
             return origin, None
-        origins = [evolve(origin, rule=evolve(origin.rule, of=each)) for each in expressions]
-        shapes = [shape_of(each, self.shapes, self.sizes, is_dense(spec)) for each in expressions]
-        fitting = [each for each, shape in zip(origins, shapes) if _wrong_shape(each, spec.shape, shape) is None]
-        if len(fitting) < 2:
-            return (fitting or origins)[0], None
+        fitting = self._fitting(origin, spec)
+        form = fitting[0] if len(fitting) == 1 else self._form if fitting else 0
+        if form is not None:
+            return evolve(origin, rule=evolve(origin.rule, of=expressions[form])), None
         return origin, TensorError(
             "may be transposed or not: its shape fits both",
             tensor=origin.name,
             code=ErrorCode.CONTRADICTION,
-            expected="other sizes of experts and of the model than these",
             found=list(spec.shape),
             hint=HINT,
         )
@@ -207,6 +222,8 @@ def forms(expression: Expression) -> tuple[Expression, ...]:
         return tuple(Stack(each) for each in forms(expression.of))
     if isinstance(expression, Transpose) and expression.by_shape:
         return expression.of, Transpose(expression.of)
+    if isinstance(expression, Reshape) and expression.by_shape:
+        return expression, expression.of
     return (expression,)
 
 

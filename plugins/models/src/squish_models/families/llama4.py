@@ -91,9 +91,7 @@ class Llama4(TextModel):
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         step = settings[STEP]
-        return [
-            MIXED if step and (layer + 1) % step == 0 else DENSE for layer in range(settings["num_hidden_layers"])
-        ]
+        return [MIXED if step and (layer + 1) % step == 0 else DENSE for layer in range(settings["num_hidden_layers"])]
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         layers = range(settings["num_hidden_layers"])
