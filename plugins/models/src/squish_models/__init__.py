@@ -70,6 +70,7 @@ FAMILIES = {
     "dots1": ("dots.llm1", "declared:dots1", ("dots1",), "dots1"),
     "solar_open": ("Solar Open", "declared:solar_open", ("solar_open",), "glm4moe"),
     "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),
+    "hunyuan-moe": ("HunYuan 1 with experts", "qwen:HunyuanMoe", ("hunyuan_v1_moe",), "hunyuan-moe"),
     "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),

@@ -265,8 +265,8 @@ UNREAD: Mapping[str, str] = {
 """Model type -> Transformers 5's names of tensors that mlx-lm names differently or does not have."""
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}
 """Model type -> names of tensors that mlx-lm requires."""
-LACKING = ("arcee",)
-"""Types of known families that mlx-lm does not have."""
+LACKING = ("arcee", "hunyuan_v1_moe")
+"""Types of known families that mlx-lm does not have; its `hunyuan` does not normalize the weights of several experts."""
 
 
 def mlx_config(config: Config) -> dict[str, Any]:
