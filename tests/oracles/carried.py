@@ -45,7 +45,7 @@ MISTRAL4 = {
 }  # fmt: skip
 
 MODELS: dict[str, dict[str, Any]] = {
-    "apertus": {}, "bailing_hybrid": {**MLA, "layer_group_size": 2}, "bitnet": {},
+    "bailing_hybrid": {**MLA, "layer_group_size": 2}, "bitnet": {},
     "dbrx": {
         **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), DROP),
         "attn_config": {"kv_n_heads": 2, "rope_theta": THETA, "clip_qkv": 8.0},

@@ -67,6 +67,7 @@ FAMILIES = {
         "qwen3vlmoe",
     ),
     "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
+    "apertus": ("Apertus", "apertus:Apertus", ("apertus",), "apertus"),
     "dots1": ("dots.llm1", "declared:dots1", ("dots1",), "dots1"),
     "solar_open": ("Solar Open", "declared:solar_open", ("solar_open",), "glm4moe"),
     "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),

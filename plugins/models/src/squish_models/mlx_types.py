@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MLX_TYPES = (
-    "Klear", "afm7", "apertus", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
+    "Klear", "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
     "bailing_moe_v3", "bitnet", "dbrx", "deepseek", "deepseek_v32", "deepseek_v41", "deepseek_v41_text",
     "exaone", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "gemma4", "gemma4_text",
     "gemma4_unified", "glm", "glm_moe_dsa", "gpt_bigcode", "gpt_neox", "gptj", "granitemoehybrid", "helium", "hunyuan",

@@ -133,7 +133,10 @@ class MappedTensors(Mapping[str, TensorSpec]):
 
     def _spec(self, name: str, target: TargetTensor) -> TensorSpec:
         if name in self.setting.constants:
-            return dense(name, self.setting.constants[name])
+            spec = dense(name, self.setting.constants[name])
+            if self.setting.vectors is not None and self.setting.layout != GGUF:
+                self.dtypes[name] = self.setting.vectors
+            return spec
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
@@ -369,7 +372,7 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 1 or spec.elements > MAX_SIZE:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",
