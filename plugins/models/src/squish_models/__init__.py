@@ -73,6 +73,7 @@ FAMILIES = {
     "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),
     "hunyuan-moe": ("HunYuan 1 with experts", "qwen:HunyuanMoe", ("hunyuan_v1_moe",), "hunyuan-moe"),
     "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
+    "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
 }  # fmt: skip

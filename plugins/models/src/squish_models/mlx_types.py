@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MLX_TYPES = (
-    "Klear", "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
+    "Klear", "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe_linear",
     "bailing_moe_v3", "bitnet", "dbrx", "deepseek", "deepseek_v32", "deepseek_v41", "deepseek_v41_text",
     "exaone", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "gemma4", "gemma4_text",
     "gemma4_unified", "glm", "glm_moe_dsa", "gpt_bigcode", "gpt_neox", "gptj", "granitemoehybrid", "helium", "hunyuan",
@@ -18,7 +18,7 @@ MLX_TYPES = (
 )  # fmt: skip
 
 STACKING_CODES = frozenset((
-    "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "deepseek", "deepseek_v32",
+    "bailing_hybrid", "bailing_moe_linear", "deepseek", "deepseek_v32",
     "glm_moe_dsa", "hunyuan", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl", "laguna",
     "longcat_flash", "mimo_v2_flash", "minimax_m3_vl", "mistral4", "muse_spark", "phi-msft", "phimoe", "phixtral",
 ))  # fmt: skip
