@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, families_ssm, peer
+from . import ROOT, families_moe, families_ssm, peer
 
 TEXT = ROOT / "LICENSE"
 SIZE = {
@@ -347,6 +347,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """Name -> settings of the config beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
 if it is not the name, and sizes that replace SIZE."""
 FAMILIES |= families_ssm.FAMILIES
+FAMILIES |= families_moe.FAMILIES
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:

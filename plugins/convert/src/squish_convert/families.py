@@ -135,10 +135,14 @@ class Tile:
 
 @frozen
 class Reshape:
-    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes."""
+    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes.
+
+    `by_shape`: files may have the shape of `of`, too.
+    """
 
     of: Expression
     shape: tuple[str, ...]
+    by_shape: bool = False
 
 
 @frozen
@@ -146,11 +150,13 @@ class Transpose:
     """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
 
     `dense_only`: the layout transposes the tensor only if it is dense; codes have the rows of `of`
-    (`Carried.coded` says which of the two a target stores).
+    (`Carried.coded` says which of the two a target stores). `by_shape`: files have the tensor either way, and its shape
+    says which; only for reading.
     """
 
     of: Expression
     dense_only: bool = False
+    by_shape: bool = False
 
 
 @frozen

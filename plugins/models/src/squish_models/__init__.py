@@ -73,6 +73,21 @@ FAMILIES = {
     "mamba": ("Mamba", "mamba:Mamba", ("mamba",), "mamba"),
     "falcon_mamba": ("Falcon-Mamba", "mamba:FalconMamba", ("falcon_mamba",), "mamba"),
     "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
+    "llama4": ("Llama 4, its text part", "llama4:Llama4", ("llama4", "llama4_text"), "llama4"),
+    "qwen3vlmoe": (
+        "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "qwen3vlmoe",
+    ),
+    "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
+    "apertus": ("Apertus", "apertus:Apertus", ("apertus",), "apertus"),
+    "dots1": ("dots.llm1", "declared:dots1", ("dots1",), "dots1"),
+    "solar_open": ("Solar Open", "declared:solar_open", ("solar_open",), "glm4moe"),
+    "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),
+    "hunyuan-moe": ("HunYuan 1 with experts", "qwen:HunyuanMoe", ("hunyuan_v1_moe",), "hunyuan-moe"),
+    "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
+    "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
+    "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -88,6 +103,7 @@ PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
 }  # fmt: skip
+ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe")
 """Families that share a model type with others."""
@@ -135,6 +151,7 @@ def squish_families() -> list[FamilyInfo]:
             architecture=architecture,
             present=PRESENT.get(name, ()),
             by_config=name in BY_CONFIG,
+            absent=ABSENT.get(name, ()),
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
     ] + [carried, *towers, *of_variable()]

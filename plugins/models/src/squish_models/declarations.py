@@ -21,7 +21,7 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import BEHIND, Declared, Layers, Pattern
+from .declared import BEHIND, Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
@@ -38,17 +38,20 @@ EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
     "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
-    "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool,
+    "left_out": list, "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
-RENAMED = {"tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting"}
+RENAMED = {
+    "tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting",
+    "left_out": "more_left_out",
+}  # fmt: skip
 TOP = {
     **ATTRIBUTES, "base": str, "model_type": str, "model_types": list, "id": str, "title": str, "architecture": str,
     "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
-    "mlx", "pretokenizers", "engines",
+    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "switches", "presence", "prefixes",
+    "values", "notes", "mlx", "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -282,17 +285,22 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         ("names", "own_names"),
         ("prefixes",) * 2,
         ("values",) * 2,
+        ("notes",) * 2,
     ):
         attributes[attribute] = {**getattr(base, attribute, {}), **stated.get(key, {})}
     attributes["keys"] = keys = _keys(place, stated.get("keys", {}), base.keys)
     attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}))}
     attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
+    attributes["switches"] = {**getattr(base, "switches", {}), **_each(place, stated, "switches", _switches)}
+    attributes["own_lists"] = (*base.own_lists, *(each.setting for each in attributes["switches"].values()))
+    computed = [key.hf for key in keys if key.hf in {**attributes["products"], **attributes["switches"]}]
+    attributes["derived"] = (*attributes["derived"], *computed)
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
     for table in ("presence", "names"):
         for key, name in stated.get(table, {}).items():
             place.name(name, key, table)
-    for table, kind in (("prefixes", str), ("values", dict)):
+    for table, kind in (("prefixes", str), ("values", dict), ("notes", str)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
@@ -424,12 +432,22 @@ def _layers(value: Mapping[str, Any]) -> Layers:
     return layers
 
 
-def _pattern(value: Mapping[str, Any]) -> Pattern:
-    """{ every = NUMBER, last = VALUE, others = VALUE }"""
+def _pattern(value: Mapping[str, Any]) -> Pattern | Leading:
+    """{ every = NUMBER, last = VALUE, others = VALUE } or { first = SETTING, are = VALUE, others = VALUE }"""
+    if isinstance(value.get("first"), str):
+        return Leading(**value)
     pattern = Pattern(**value)
     if type(pattern.every) is not int or pattern.every < 1:
         raise ValueError
     return pattern
+
+
+def _switches(value: Mapping[str, Any]) -> Switches:
+    """{ setting = SETTING, on = VALUE, off = VALUE }"""
+    switches = Switches(**value)
+    if not isinstance(switches.setting, str):
+        raise ValueError
+    return switches
 
 
 def _fields(place: Place, value: Any, fields: Mapping[str, Any], key: str, table: str) -> dict[str, Any]:

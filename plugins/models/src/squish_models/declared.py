@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -61,9 +62,53 @@ class Pattern:
     last: Any
     others: Any
 
-    def of(self, count: int) -> list[Any]:
-        """The list for as many layers."""
+    def of(self, settings: Mapping[str, Any]) -> list[Any]:
+        """The list for these settings."""
+        count = settings["num_hidden_layers"]
         return [self.others if (layer + 1) % self.every else self.last for layer in range(count)]
+
+
+@frozen
+class Leading:
+    """A list with a value for each layer: the first ones, as many as a setting says, and `others`."""
+
+    first: str
+    are: Any
+    others: Any
+
+    def of(self, settings: Mapping[str, Any]) -> list[Any]:
+        """The list for these settings."""
+        border, count = _size(settings, self.first), settings["num_hidden_layers"]
+        return [self.are if layer < border else self.others for layer in range(count)]
+
+
+@frozen
+class Switches:
+    """A setting of GGUF that is on or off in each layer, from the list in a setting of config.json."""
+
+    setting: str
+    on: Any
+    off: Any
+
+    def of(self, values: Any, count: int) -> list[bool]:
+        """Whether it is on in each layer; FormatError if the list is not one of both values for each layer."""
+        if (
+            not isinstance(values, list)
+            or len(values) != count
+            or any(each not in (self.on, self.off) for each in values)
+        ):
+            raise FormatError(
+                "does not say for each layer which kind it is",
+                part=f"{CONFIG} {self.setting}",
+                code=ErrorCode.CONFIG,
+                expected=f"a list of {count}, each {self.on!r} or {self.off!r}",
+                found=str(values)[:60],
+            )
+        return [each == self.on for each in values]
+
+    def listed(self, switches: Sequence[bool]) -> list[Any]:
+        """The list for switches."""
+        return [self.on if each else self.off for each in switches]
 
 
 class Declared(TextModel):
@@ -79,16 +124,23 @@ class Declared(TextModel):
         How files state one kind for each layer, if they do.
     patterns
         Setting -> the list that llama.cpp assumes.
+    switches
+        Setting that is a key of GGUF, on or off in each layer -> the list in config.json; without one, that of
+        `patterns`.
     presence
         Setting -> the GGUF tensor whose presence in a layer it states.
     predicting
         Setting with the number of layers behind the last one, which predict more tokens and are left out.
     rotary_setting
         Setting with the number of rotated values of a head, if the family states it.
+    more_left_out
+        Patterns of tensors that are left out, too.
     unset
         Settings that no engine but Transformers reads, so that they must be null.
     rope_by_kind
         Whether layers with a window have a rotation of their own, which is never scaled.
+    notes
+        Layout -> what its engine does otherwise.
     values
         Setting -> value in old files -> the value that engines read.
     """
@@ -96,12 +148,15 @@ class Declared(TextModel):
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
     kinds: ClassVar[Mapping[str, Layers]] = {}
     by_layer: ClassVar[LayerKinds | None] = None
-    patterns: ClassVar[Mapping[str, Pattern]] = {}
+    patterns: ClassVar[Mapping[str, Pattern | Leading]] = {}
+    switches: ClassVar[Mapping[str, Switches]] = {}
     presence: ClassVar[Mapping[str, str]] = {}
     predicting: ClassVar[str] = ""
     rotary_setting: ClassVar[str] = ""
+    more_left_out: ClassVar[Sequence[str]] = ()
     unset: ClassVar[Sequence[str]] = ()
     rope_by_kind: ClassVar[bool] = False
+    notes: ClassVar[Mapping[str, str]] = {}
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +166,31 @@ class Declared(TextModel):
         if self.by_layer is not None:
             kinds = self.by_layer.of_config(settings)
             settings |= {"num_hidden_layers": len(kinds), KINDS: kinds, **self.by_layer.spelled(settings, kinds)}
+        for name, value in self.unstated.items():
+            if isinstance(value, Mapping) and settings.get(name) in (None, value):
+                settings[name] = settings.get(value["setting"])
+        settings |= self._switched(settings) | self._multiplied(settings)
         return settings | self._rope_of_kinds(settings)
+
+    def _switched(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The lists of config.json, and what they say as switches."""
+        count = settings.get("num_hidden_layers")
+        own: dict[str, Any] = {}
+        for name, switches in self.switches.items() if type(count) is int and count <= MOST_BLOCKS else ():
+            values, pattern = settings.get(switches.setting), self.patterns.get(switches.setting)
+            if values is None and pattern is not None:
+                values = own[switches.setting] = pattern.of(settings)
+            own[name] = switches.of(values, count)
+        return own
+
+    def _multiplied(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        """The products that are keys of GGUF, of settings that are there."""
+        keyed = {key.hf for key in self.keys}
+        return {
+            name: prod(int(each) if each.isdigit() else _size(settings, each) for each in factors)
+            for name, factors in self.products.items()
+            if name in keyed and all(each.isdigit() or settings.get(each) is not None for each in factors)
+        }
 
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The rotation of each kind of layers, without which Transformers takes its default in those with a window."""
@@ -144,18 +223,23 @@ class Declared(TextModel):
         return self.kinds[kind].of(settings) if kind in self.kinds else super().layers_of(kind, settings)
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        count = settings["num_hidden_layers"]
-        lists: dict[str, Any] = {name: pattern.of(count) for name, pattern in self.patterns.items()}
+        lists: dict[str, Any] = {name: pattern.of(settings) for name, pattern in self.patterns.items()}
         lists |= dict.fromkeys(self.unset)
-        keyed = {key.hf for key in self.keys}
+        if self.rope_by_kind and settings.get("rope_theta") is not None:  # without a key, one base for all layers
+            lists["rope_local_base_freq"] = settings["rope_theta"]
+        keyed = {*(key.hf for key in self.keys), *(each.setting for each in self.switches.values())}
         return {name: value for name, value in {**super().implied(settings), **lists}.items() if name not in keyed}
+
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        own = (self.notes[layout],) if layout in self.notes else ()
+        return (*super().ignored(settings, layout), *own)
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         first = settings["num_hidden_layers"]
         count = _size({self.predicting: 0, **settings}, self.predicting) if self.predicting else 0
         count = settings.get(BEHIND, count)
         more = [name for n in range(first, first + count) for name in (f"model.layers.{n}.*", f"blk.{n}.*")]
-        return [*super().left_out(settings), *more]
+        return [*super().left_out(settings), *self.more_left_out, *more]
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some
@@ -169,6 +253,17 @@ class Declared(TextModel):
             kinds, sizes = self.by_layer.of_keys(settings, self.architecture)
             settings |= {KINDS: kinds, **sizes}
             settings |= self.by_layer.spelled(settings, kinds)
+        for name, switches in self.switches.items():
+            settings[switches.setting] = switches.listed(settings[name])
+        for name, product in self._multiplied(settings).items():
+            if settings.setdefault(name, product) != product:
+                raise FormatError(
+                    "contradicts other keys",
+                    part=next(f"{self.architecture}.{key.gguf}" for key in self.keys if key.hf == name),
+                    code=ErrorCode.CONTRADICTION,
+                    expected=f"{product}, the product of {' and '.join(self.products[name])}",
+                    found=settings[name],
+                )
         for setting, tensor in self.presence.items():
             settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
         return settings | self._rope_of_kinds(settings)

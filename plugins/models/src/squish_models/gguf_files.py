@@ -219,7 +219,7 @@ class FolderFiles(Mapping[str, bytes]):
         config = self.files[CONFIG]
         if layout != "hf":
             config = respelled(family, config, settings)
-            config = for_mlx(config, {}, model.name, family.mlx_type) if layout == "mlx" else config
+            config = for_mlx(config, {}, model.name, family.mlx_type, family.mlx_part) if layout == "mlx" else config
         elif not self.files.has_config:
             config = with_null_dtype(config)  # the writer fills it in
         self._config = config

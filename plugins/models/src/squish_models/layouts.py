@@ -109,7 +109,7 @@ def carry_to_folder(
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     if layout == "mlx":
-        assets[CONFIG] = for_mlx(assets[CONFIG], model.tensors, model.name, family.mlx_type)
+        assets[CONFIG] = for_mlx(assets[CONFIG], model.tensors, model.name, family.mlx_type, family.mlx_part)
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()

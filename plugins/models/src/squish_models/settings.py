@@ -44,6 +44,8 @@ class TextSettings(Family):
         The names of the family in config.json and GGUF.
     mlx_type
         The name in config.json for mlx-lm, if it has another one.
+    mlx_part
+        What precedes the names for mlx-lm, if it has the text model only as a part, with settings in `text_config`.
     rows
         Its weights.
     more
@@ -60,6 +62,8 @@ class TextSettings(Family):
         Settings that follow from others or belong to other modalities, which are not keys of config.json.
     layer_counts
         Settings that default to the number of layers.
+    own_lists
+        Lists with a value for each layer, which engines read as they are.
     tied_by_default
         Whether embeddings are tied if config.json does not state it.
     rotated_by_default
@@ -82,6 +86,7 @@ class TextSettings(Family):
     architecture: ClassVar[str]
     class_name: ClassVar[str]
     mlx_type: ClassVar[str] = ""
+    mlx_part: ClassVar[str] = ""
     rows: ClassVar[Sequence[Row]]
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]]
@@ -90,6 +95,7 @@ class TextSettings(Family):
     own_names: ClassVar[Mapping[str, str]] = {}
     derived: ClassVar[Sequence[str]] = ("rotary_dim", "mrope_section", "kv_heads")
     layer_counts: ClassVar[Sequence[str]] = ()
+    own_lists: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
@@ -117,6 +123,8 @@ class TextSettings(Family):
             for layout, rules in self.more.items()
         }
         own = tuple(rule for row in self.rows for rule in row.rules())
+        if self.mlx_part:
+            more["mlx"] = tuple(Rule(f"{self.mlx_part}{name}", name) for name in sorted(templates))
         return {**more, "gguf": (*own, *more.get("gguf", ()))}
 
     def settings(self, model: Model) -> dict[str, Any]:
@@ -234,7 +242,9 @@ class TextSettings(Family):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
-        settings = self.usual(old_spelling(text_config(config), self.experts))
+        stated = text_config(config)
+        own = {name: stated.pop(name) for name in self.own_lists if name in stated}
+        settings = self.usual({**old_spelling(stated, self.experts), **own})
         _check_types(settings)
         return settings
 

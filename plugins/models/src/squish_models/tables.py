@@ -36,8 +36,9 @@ class Row:
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order.
     `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out]. `layer` and
-    `block` precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
+    `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
+    Hugging Face stores it as [in, out]. `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
+    end the names of its weight.
     """
 
     hf: str
@@ -56,6 +57,7 @@ class Row:
     neg_exp: bool = False
     scale: str = ""
     gguf_shape: tuple[str, ...] = ()
+    either_shape: bool = False
     transpose: bool = False
     layer: str = LAYER
     block: str = BLOCK
@@ -108,7 +110,7 @@ class Row:
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
         if self.gguf_shape and suffix == self.suffix:
-            expression = Reshape(expression, self.gguf_shape)
+            expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression

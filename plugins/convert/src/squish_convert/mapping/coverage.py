@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
@@ -124,6 +125,39 @@ class Matching:
         places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
 
+    def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
+        """The numbers of the forms of a tensor that its shape fits."""
+        shapes = [shape_of(each, self.shapes, self.sizes, is_dense(spec)) for each in forms(origin.rule.of)]
+        return [number for number, shape in enumerate(shapes) if _wrong_shape(origin, spec.shape, shape) is None]
+
+    @cached_property
+    def _form(self) -> int | None:
+        """The form of the tensors that a file may have in several, as the shapes of some of them say."""
+        for name, spec in self.tensors.items():
+            match = self.rules.find(self.family.own_name(name))
+            if match is not None and len(forms(match[0].of)) > 1:
+                fitting = self._fitting(SourceTensor(name, *match), spec)
+                if len(fitting) == 1:
+                    return fitting[0]
+        return None
+
+    def _settled(self, origin: SourceTensor, spec: TensorSpec) -> tuple[SourceTensor, TensorError | None]:
+        """Choose the form of a tensor that files have in several by its shape; an error if no shape says which."""
+        expressions = forms(origin.rule.of)
+        if len(expressions) == 1:
+            return origin, None
+        fitting = self._fitting(origin, spec)
+        form = fitting[0] if len(fitting) == 1 else self._form if fitting else 0
+        if form is not None:
+            return evolve(origin, rule=evolve(origin.rule, of=expressions[form])), None
+        return origin, TensorError(
+            "may be transposed or not: its shape fits both",
+            tensor=origin.name,
+            code=ErrorCode.CONTRADICTION,
+            found=list(spec.shape),
+            hint=HINT,
+        )
+
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
@@ -139,10 +173,12 @@ class Matching:
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
-        origin = SourceTensor(name, *match)
+        origin, spec = SourceTensor(name, *match), tensors[name]
         if error := _wrong_number(origin, self.sizes):
             return error
-        spec = tensors[name]
+        origin, several = self._settled(origin, spec)
+        if several is not None:
+            return several
         error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
         contents = {
@@ -175,6 +211,17 @@ class Matching:
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
     return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+
+
+def forms(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions of a tensor that files have in several forms, told apart by its shape."""
+    if isinstance(expression, Stack):
+        return tuple(Stack(each) for each in forms(expression.of))
+    if isinstance(expression, Transpose) and expression.by_shape:
+        return expression.of, Transpose(expression.of)
+    if isinstance(expression, Reshape) and expression.by_shape:
+        return expression, expression.of
+    return (expression,)
 
 
 def turns_when_dense(expression: Expression) -> bool:

@@ -135,7 +135,10 @@ class MappedTensors(Mapping[str, TensorSpec]):
 
     def _spec(self, name: str, target: TargetTensor) -> TensorSpec:
         if name in self.setting.constants:
-            return dense(name, self.setting.constants[name])
+            spec = dense(name, self.setting.constants[name])
+            if self.setting.vectors is not None and self.setting.layout != GGUF:
+                self.dtypes[name] = self.setting.vectors
+            return spec
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)

@@ -210,6 +210,48 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "mamba2": {**RMS, **SSM2, **HEADLESS},
     "mamba": {**RMS, **SSM, **HEADLESS, "ssm.dt_b_c_rms": False},
     "jamba": {**RMS, **SSM},
+    "llama4": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "interleave_moe_layer_step": REQUIRED,
+        "attention.sliding_window": 8192, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "qwen3vlmoe": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+        "rope.dimension_sections": REQUIRED, "n_deepstack_layers": 0,
+    },
+    "arcee": RMS,
+    "dots1": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "expert_gating_func": None,
+    },
+    "ernie4_5-moe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": 0, "expert_shared_count": 0, "interleave_moe_layer_step": REQUIRED,
+        "rope.dimension_sections": None,
+    },
+    "hunyuan-moe": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("feed_forward_length"), "rope.scaling.alpha": 0.0,
+    },
+    "exaone-moe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": 0, "expert_shared_feed_forward_length": _same("expert_feed_forward_length"),
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
+        "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "afmoe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "expert_gating_func": SIGMOID, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "mellum": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+        "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

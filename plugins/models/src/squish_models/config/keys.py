@@ -16,6 +16,7 @@ SIZES_LIST = "array:i32"
 """Type of a setting with several sizes."""
 SWITCHES_LIST = "array:bool"
 """Type of a setting that is on or off in each layer."""
+MOST_LAYERS = 1 << 18
 MAX_F32 = float(np.finfo(np.float32).max)
 
 
@@ -86,11 +87,12 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
         if value is None or (not key.required and (loaded.is_disabled(key.gguf) or _is_unstated(loaded, key))):
             continue
-        value = (
-            ([value] if isinstance(value, int) else value)
-            if key.type in (SIZES_LIST, SWITCHES_LIST)
-            else _single(value)
-        )
+        if key.type == SWITCHES_LIST:
+            value = _switches(value, loaded["block_count"])
+        elif key.type == SIZES_LIST:
+            value = [value] if isinstance(value, int) else value
+        else:
+            value = _single(value)
         _check(key, name, value)
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
@@ -102,6 +104,14 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
                 code=ErrorCode.CONTRADICTION,
             )
     return settings
+
+
+def _switches(value: Any, layers: Any) -> Any:
+    """Return what a pattern says of each layer: with a number n, every n-th one is off."""
+    if type(value) is int and type(layers) is int and layers <= MOST_LAYERS:
+        return [value == 0 or layer % value < value - 1 for layer in range(layers)]
+    stored = _sizes(value)
+    return value if stored is None else [bool(each) if each in (0, 1) else each for each in stored]
 
 
 def _is_unstated(loaded: LoadedKeys, key: Key) -> bool:

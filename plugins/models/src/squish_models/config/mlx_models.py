@@ -3,7 +3,7 @@ computes differently. The oracle `test_models_carried_oracle.py` compares each l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -120,7 +120,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     },
     "minicpm3": {"rope_scaling": _unit_longrope},
     "minimax_m2": {"shared_intermediate_size": 0, "rotary_dim": _rotary_size},
-    "qwen3_vl_moe": {f"{PART}.norm_topk_prob": True},
     "solar_open": {"intermediate_size": _key("moe_intermediate_size"), "first_k_dense_replace": 0,
                    "partial_rotary_factor": 1.0, "use_qk_norm": False},
 }  # fmt: skip
@@ -176,7 +175,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "Klear": ("mlp_only_layers", "decoder_sparse_step"),
     "lfm2_moe": ("use_expert_bias", "num_dense_layers", "norm_eps", "conv_bias", "conv_L_cache"),
     "lille-130m": ("block_size", "n_embd", "n_head", "n_kv_heads", "n_layer"),
-    "llama4_text": ("intermediate_size_mlp", "no_rope_layers", "use_qk_norm"),
     "longcat_flash": (
         "attention_method", "zero_expert_type", "ffn_hidden_size", "moe_topk", "expert_ffn_hidden_size",
         "zero_expert_num", "num_layers", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
@@ -256,7 +254,6 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
 UNREAD: Mapping[str, str] = {
     "kimi_k25": "language_model.model.blocks.*",
     "kimi_linear": "*.block_sparse_moe.down_proj.weight",
-    "llama4_text": "*.feed_forward.experts.*",
     "longcat_flash": "*.mlp.experts.{n_routed_experts}.*",
     "muse_glimmer": "model.vision_*",
     "nanochat": "model.embed_tokens.weight",
@@ -265,12 +262,8 @@ UNREAD: Mapping[str, str] = {
 """Model type -> Transformers 5's names of tensors that mlx-lm names differently or does not have."""
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}
 """Model type -> names of tensors that mlx-lm requires."""
-SHAPED: Mapping[str, tuple[str, str]] = {
-    "qwen3_vl_moe": ("*.mlp.experts.down_proj", "moe_intermediate_size"),
-}
-"""Model type -> names of stacks of matrices, and the number of their rows in mlx-lm; elsewhere they are transposed."""
-IGNORED: Mapping[str, str] = {"ernie4_5_moe": "*.moe_statics.e_score_correction_bias"}
-"""Model type -> names of tensors that mlx-lm does not compute with."""
+LACKING = ("arcee", "hunyuan_v1_moe")
+"""Types of known families that mlx-lm does not have; its `hunyuan` does not normalize the weights of several experts."""
 
 
 def mlx_config(config: Config) -> dict[str, Any]:
@@ -295,6 +288,8 @@ def mlx_config(config: Config) -> dict[str, Any]:
 def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
     """Return why mlx-lm does not load a model with these settings of `mlx_config`, or computes another; or ""."""
     kind = config["model_type"]
+    if kind in LACKING:
+        return "it has no such model"
     absent = [name for name in REQUIRED.get(kind, ()) if name not in config]
     if absent:
         return f"it needs {', '.join(absent)} in config.json"
@@ -310,19 +305,7 @@ def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
     needed = NEEDED.get(kind)
     if needed is not None and not any(fnmatchcase(name, needed) for name in tensors):
         return f"it needs tensors like {needed}"
-    pattern, setting = SHAPED.get(kind, ("", ""))
-    rows = config.get(PART, config).get(setting)
-    for name, tensor in tensors.items():
-        if fnmatchcase(name, pattern) and len(tensor.shape) == 3 and tensor.shape[1] != rows:
-            return f"it has no {name} of {' x '.join(map(str, tensor.shape))}, as Transformers 5 stores it"
     return ""
-
-
-def ignored_tensors(config: Config, tensors: Iterable[str]) -> tuple[str, ...]:
-    """Return a note about tensors that mlx-lm does not compute with."""
-    pattern = IGNORED.get(config["model_type"], "")
-    found = [name for name in tensors if fnmatchcase(name, pattern)]
-    return (f"mlx-lm ignores {len(found)} tensors, such as {found[0]}",) if found else ()
 
 
 def _place(config: Config, place: str) -> tuple[Any, str]:

@@ -38,6 +38,11 @@ NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
 GATING = {"expert_gating_func": "u32"}
+SHARED = {"expert_shared_feed_forward_length": "u32"}
+ROUTED = {
+    "leading_dense_block_count": "u32", "expert_shared_count": "u32", "expert_weights_scale": "f32",
+    "expert_weights_norm": "bool",
+}  # fmt: skip
 DELTA = {
     "ssm.conv_kernel": "u32", "ssm.inner_size": "u32", "ssm.state_size": "u32", "ssm.time_step_rank": "u32",
     "ssm.group_count": "u32", "full_attention_interval": "u32", "attention.recurrent_layers": ONE_A_LAYER,
@@ -112,9 +117,24 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mamba2": {**RMS, **SSM2},
     "mamba": {**RMS, **SSM, "ssm.dt_b_c_rms": "bool"},
     "jamba": {**RMS, **SSM},
+    "llama4": {**RMS, **EXPERTS, **WINDOW, "vocab_size": "u32", "interleave_moe_layer_step": "u32"},
+    "qwen3vlmoe": {**RMS, **EXPERTS, "rope.dimension_sections": FOUR, "n_deepstack_layers": "u32"},
+    "arcee": {"vocab_size": "u32", **RMS},
+    "dots1": {**RMS, **EXPERTS, **GATING, **ROUTED},
+    "ernie4_5-moe": {
+        **RMS, **EXPERTS, **SHARED, "leading_dense_block_count": "u32", "interleave_moe_layer_step": "u32",
+        "rope.dimension_sections": FOUR,
+    },
+    "hunyuan-moe": {**RMS, **EXPERTS, **SHARED},
+    "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
+    "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
+    "mellum": {**RMS, **EXPERTS, **WINDOW},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
-PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
+PATTERNS = {
+    "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
+    "mellum": 4,
+}  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba")

@@ -140,6 +140,19 @@ def _has_shared_expert(numbers: Hyperparameters, layer: int) -> bool:
     return _has_experts(numbers, layer) and bool(numbers.number("expert_shared_feed_forward_length"))
 
 
+def _is_step(numbers: Hyperparameters, layer: int) -> bool:
+    step = numbers.number("interleave_moe_layer_step")
+    return bool(step) and (layer + 1) % step == 0
+
+
+def _is_no_step(numbers: Hyperparameters, layer: int) -> bool:
+    return not _is_step(numbers, layer)
+
+
+def _has_wide_shared(numbers: Hyperparameters, layer: int) -> bool:
+    return _is_mixed(numbers, layer) and bool(numbers.number("expert_shared_feed_forward_length"))
+
+
 EMBEDDINGS = (Row("token_embd.weight", "embd vocab"), Row("output_norm.weight", "embd"))
 HEAD = optional("output.weight", "embd vocab")
 TOP = (*EMBEDDINGS, HEAD)
@@ -255,6 +268,16 @@ GLM4_MOE = (
     Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=_has_shared),
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_has_shared), *NEXT,
 )  # fmt: skip
+LEADING = tuple(Row(row.name, row.sizes, when=_is_leading) for row in GATED)
+MIXED = (
+    *(Row(row.name, row.sizes, when=_is_mixed) for row in EXPERTS), optional("exp_probs_b.bias", "experts", _is_mixed),
+)  # fmt: skip
+SHARED = (
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=_is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
+)  # fmt: skip
+"""Dense layers, those with experts, and the experts that all tokens pass."""
 SHARED_EXPERT = (
     Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
     Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
@@ -413,6 +436,35 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "mamba2": (Row("attn_norm.weight", "embd"), *MAMBA2),
     "mamba": (Row("attn_norm.weight", "embd"), *MAMBA),
     "jamba": JAMBA,
+    "llama4": (
+        *PRE_NORM, *(Row(row.name, row.sizes, when=_is_step) for row in EXPERTS),
+        *(Row(row.name, row.sizes, when=_is_no_step) for row in GATED),
+        Row("ffn_gate_shexp.weight", "embd expert_ff", when=_is_step),
+        Row("ffn_down_shexp.weight", "expert_ff embd", when=_is_step),
+        Row("ffn_up_shexp.weight", "embd expert_ff", when=_is_step),
+    ),
+    "qwen3vlmoe": (*QWEN3, *EXPERTS),
+    "arcee": (*PRE_NORM, *PLAIN_GATED[1:]),
+    "dots1": (*PRE_NORM[:1], Row("attn_qkv", "embd q q q"), *PRE_NORM[2:], *HEAD_NORMS, *LEADING, *MIXED, *SHARED),
+    "ernie4_5-moe": (
+        *PRE_NORM, optional("attn_output.bias", "embd"), *LEADING,
+        optional("ffn_gate_exps.weight", "embd expert_ff experts", _is_mixed),
+        *(row for row in MIXED if row.name != "ffn_gate_exps.weight"),
+        *(Row(row.name, row.sizes.replace("expert_ff*shared", "shared_ff"), when=_has_wide_shared) for row in SHARED),
+    ),
+    "hunyuan-moe": (
+        *PRE_NORM, *HEAD_NORMS, *WIDE_EXPERTS, *(Row(row.name, row.sizes) for row in SHARED_EXPERT[1:]),
+    ),
+    "exaone-moe": (
+        *PRE_NORM, *HEAD_NORMS, *LEADING, *MIXED,
+        *(Row(row.name, row.sizes.replace("expert_ff*shared", "shared_ff"), when=_is_mixed) for row in SHARED),
+    ),
+    "afmoe": (
+        *PRE_NORM, *HEAD_NORMS, Row("attn_gate.weight", "embd q"), Row("post_attention_norm.weight", "embd"),
+        Row("post_ffw_norm.weight", "embd"), *LEADING, *MIXED[:-1],
+        Row("exp_probs_b.bias", "experts", when=_is_mixed), *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
+    ),
+    "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
@@ -441,6 +493,8 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "exaone4": (*TOP, ROPE_FACTORS[2]),
     **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
+    **dict.fromkeys(("llama4", "arcee", "exaone-moe"), (*TOP, ROPE_FACTORS[2])),
+    **dict.fromkeys(("dots1", "mellum"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
 }  # fmt: skip
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
