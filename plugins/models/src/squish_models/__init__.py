@@ -61,6 +61,25 @@ FAMILIES = {
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
+    "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
+    "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
+    "gpt_neox": ("GPT-NeoX, Pythia", "declared:gpt_neox", ("gpt_neox",), "gptneox"),
+    "phi": ("Phi 1 to 2", "declared:phi", ("phi",), "phi2"),
+    "phi4_multimodal": (
+        "Phi 4 multimodal, its text part", "declared:phi4_multimodal", ("phi4mm", "phi4_multimodal"), "",
+    ),
+    "stablelm": ("StableLM", "declared:stablelm", ("stablelm",), "stablelm"),
+    "internlm2": ("InternLM 2 and 2.5", "declared:internlm2", ("internlm2",), "internlm2"),
+    "internlm3": ("InternLM 3", "declared:internlm3", ("internlm3",), ""),
+    "bloom": ("BLOOM", "declared:bloom", ("bloom",), "bloom"),
+    "mpt": ("MPT", "declared:mpt", ("mpt",), "mpt"),
+    "nemotron": ("Nemotron 3 and 4, Minitron", "declared:nemotron", ("nemotron",), "nemotron"),
+    "olmo": ("OLMo 1", "declared:olmo", ("olmo",), "olmo"),
+    "gpt_bigcode": ("StarCoder 1, SantaCoder", "declared:gpt_bigcode", ("gpt_bigcode",), "starcoder"),
+    "codeshell": ("CodeShell", "declared:codeshell", ("codeshell",), "codeshell"),
+    "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
+    "orion": ("Orion", "declared:orion", ("orion",), "orion"),
+    "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
 }  # fmt: skip
 PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
 """Keys and tensors that tell families of one architecture apart."""

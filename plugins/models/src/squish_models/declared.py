@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -13,7 +14,7 @@ from squish_core.api import ErrorCode, FormatError
 from .config.gguf_defaults import LoadedKeys
 from .config.spelling import FULL, SLIDING
 from .family import TextModel
-from .settings import CONFIG, MOST_BLOCKS
+from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 
 BEHIND = "layers_behind"
 """Among the settings of a GGUF: how many layers behind the last one it has, which are left out."""
@@ -22,11 +23,12 @@ BEHIND = "layers_behind"
 @frozen
 class Layers:
     """The layers of a kind: the `first` ones, as many as a setting says, those `after` them, all `when` a setting is
-    true, or those for which the list in a setting has one of these values."""
+    true or `unless` it is, or those for which the list in a setting has one of these values."""
 
     first: str = ""
     after: str = ""
     when: str = ""
+    unless: str = ""
     setting: str = ""
     values: tuple[Any, ...] = ()
 
@@ -36,8 +38,8 @@ class Layers:
         if self.first or self.after:
             border = min(_size(settings, self.first or self.after), count)
             return range(border) if self.first else range(border, count)
-        if self.when:
-            return range(count) if settings.get(self.when) else ()
+        if self.when or self.unless:
+            return range(count) if bool(settings.get(self.when or self.unless)) == bool(self.when) else ()
         stated = settings.get(self.setting)
         if not isinstance(stated, list) or len(stated) != count:
             raise FormatError(
@@ -86,6 +88,12 @@ class Declared(TextModel):
         Whether layers with a window have a rotation of their own, which is never scaled.
     values
         Setting -> value in old files -> the value that engines read.
+    aliases
+        Usual name of a setting -> its names in this family's config.json; the first one is written.
+    computed
+        Setting -> the settings and numbers whose product it is if config.json does not state it.
+    nested
+        Object in config.json -> its settings.
     """
 
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -97,9 +105,35 @@ class Declared(TextModel):
     unset: ClassVar[Sequence[str]] = ()
     rope_by_kind: ClassVar[bool] = False
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
+    computed: ClassVar[Mapping[str, Sequence[str]]] = {}
+    nested: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        usual = super().usual(settings)
+        for name, spellings in self.aliases.items():
+            value = next((settings[each] for each in (*spellings, name) if settings.get(each) is not None), None)
+            if value is not None:
+                usual |= {name: value, spellings[0]: value}
+        for name, factors in self.computed.items():
+            if usual.get(name) is None and all(each.isdigit() or type(usual.get(each)) is int for each in factors):
+                value = prod(int(each) if each.isdigit() else usual[each] for each in factors)
+                usual |= dict.fromkeys((name, *self.aliases.get(name, ())[:1]), value)
+        return usual
+
+    @property
+    def implicit(self) -> Collection[str]:
+        """The settings that follow from others, or are equal for all models: config.json does not have them."""
+        inner = {name for names in self.nested.values() for name in names}
+        return ({*self.unstated, *self.computed} & {*self.derived}) - inner - {*self.aliases}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        settings = super().spelled({**self.unstated, **config})
+        objects = [(config.get(place), names) for place, names in self.nested.items()]
+        inner = {
+            name: each[name] for each, names in objects if isinstance(each, dict) for name in names if name in each
+        }
+        stated = {name: value for name, value in config.items() if name not in self.implicit}
+        settings = super().spelled({**self.unstated, **stated, **inner})
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
         return settings | self._rope_of_kinds(settings)
@@ -155,7 +189,31 @@ class Declared(TextModel):
             settings |= {self.predicting: 0, BEHIND: count}
         for setting, tensor in self.presence.items():
             settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
-        return settings | self._rope_of_kinds(settings)
+        for name, value in self.unstated.items():
+            stated = settings.get(name)
+            if type(value) is int and isinstance(stated, float) and stated.is_integer():
+                settings[name] = int(stated)
+        for place, names in self.nested.items():
+            settings[place] = {name: settings[name] for name in names if settings.get(name) is not None}
+        settings = self.usual(settings)
+        return settings | self._rope_of_kinds(settings) | self._inexpressible(settings)
+
+    def _inexpressible(self, settings: Mapping[str, Any]) -> dict[str, FormatError]:
+        """An error about a key whose setting config.json does not have, with another value than models have."""
+        for key in self.keys:
+            others = {name: value for name, value in settings.items() if name != key.hf}
+            expected = self.usual({**self.unstated, **others}).get(key.hf)
+            if key.hf in self.implicit and settings.get(key.hf, expected) != expected:
+                error = FormatError(
+                    f"cannot be expressed in the config.json of a {self.model_type}",
+                    part=f"{self.architecture}.{key.gguf}",
+                    code=ErrorCode.CONFIG,
+                    expected=expected,
+                    found=settings[key.hf],
+                    hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+                )
+                return {INEXPRESSIBLE: error}
+        return {}
 
 
 def _size(settings: Mapping[str, Any], name: str) -> int:

@@ -219,7 +219,10 @@ class PassThroughFile(File):
 
 def naming_of(file: File) -> Naming:
     """Return the family of a file, from its metadata or config, and the layout of its names."""
-    gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
+    names = file.index.tensors
+    gguf = any(_GGUF_NAME.fullmatch(name) for name in names if not name.startswith("output."))
+    if not gguf and not any(name.startswith("model.") for name in names):  # InternLM 2 calls its head so, too
+        gguf = any(_GGUF_NAME.fullmatch(name) for name in names)
     layout = GGUF if gguf else HF
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
     if file.index.kind != "model" and not adapter:
@@ -261,8 +264,8 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     """
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
-    matches = [rules.find(family.own_name(name)) for name in file.index.tensors]
-    present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
+    matches = [match for name in file.index.tensors for match in rules.find_all(family.own_name(name))]
+    present = {leaf for rule, _ in matches for leaf in source_names(rule.of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     missing = [name for name in required if name not in present]
     absent = _absent_templates(file, family, naming, missing) if missing else set()
