@@ -51,7 +51,7 @@ TOP = {
     "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
+    "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values", "equivalents",
     "mlx", "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
@@ -299,6 +299,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         ("unstated", "unstated"),
         ("prefixes",) * 2,
         ("values",) * 2,
+        ("equivalents",) * 2,
     ):
         inherited = {name: value for name, value in getattr(base, attribute, {}).items() if name not in left_out}
         attributes[attribute] = {**inherited, **stated.get(key, {})}
@@ -313,7 +314,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
     for key, name in stated.get("presence", {}).items():
         place.name(name, key, "presence")
-    for table, kind in (("prefixes", str), ("values", dict)):
+    for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", *ROW_SIZES, "*", *attributes["products"]}

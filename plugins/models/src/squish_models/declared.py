@@ -88,6 +88,8 @@ class Declared(TextModel):
         Whether layers with a window have a rotation of their own, which is never scaled.
     values
         Setting -> value in old files -> the value that engines read.
+    equivalents
+        Setting -> another value -> the value of `fixed` that llama.cpp computes with instead, almost the same.
     aliases
         Usual name of a setting -> its names in this family's config.json; the first one is written.
     computed
@@ -105,6 +107,7 @@ class Declared(TextModel):
     unset: ClassVar[Sequence[str]] = ()
     rope_by_kind: ClassVar[bool] = False
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    equivalents: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
     computed: ClassVar[Mapping[str, Sequence[str]]] = {}
     nested: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -171,6 +174,10 @@ class Declared(TextModel):
         lists |= dict.fromkeys(self.unset)
         keyed = {key.hf for key in self.keys}
         return {name: value for name, value in {**super().implied(settings), **lists}.items() if name not in keyed}
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        own = {name: values.get(str(settings.get(name))) for name, values in self.equivalents.items()}
+        super().check_for_gguf({**settings, **{name: value for name, value in own.items() if value is not None}})
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         first = settings["num_hidden_layers"]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from squish_convert.api import Family, FamilyTensor, Model, Rule, source_names
 
-from squish_core.api import ErrorCode, FormatError, LimitError
+from squish_core.api import ErrorCode, FormatError, LimitError, UsageError
 
 from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
@@ -33,6 +33,9 @@ IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
 """Engines that ignore the windows of some families."""
+WRITTEN_FOR = {"mlx": "mlx", "uqff": "mistralrs"}
+"""Layout -> the engine that alone reads it."""
+TITLES = {"mlx": "mlx-lm", "mistralrs": "mistral.rs"}
 
 
 class TextSettings(Family):
@@ -213,6 +216,16 @@ class TextSettings(Family):
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
         if INEXPRESSIBLE in settings:
             raise settings[INEXPRESSIBLE]
+
+    def check_engine(self, layout: str) -> None:
+        """Raise UsageError for a layout whose only engine does not have the family."""
+        engine = WRITTEN_FOR.get(layout, "")
+        if engine in self.engines and not self.engines[engine].supported:
+            raise UsageError(
+                f"is a model of the family {self.id}, which {TITLES[engine]} does not have",
+                code="engine",
+                hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
+            )
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """Return settings that the engine of a layout ignores."""

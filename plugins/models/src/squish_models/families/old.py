@@ -14,6 +14,7 @@ from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, Key, check_settings, shortest
 from ..declared import Declared, Layers
+from ..engines.needs import EngineNeeds
 from ..settings import CONFIG
 from ..tables import Row
 from .llama import Llama
@@ -35,13 +36,13 @@ class Falcon(Declared):
         _row("transformer.word_embeddings", "token_embd", "vocab_size", "hidden_size", top=True),
         _row("transformer.ln_f", "output_norm", "hidden_size", biased=True, top=True),
         _row("lm_head", "output", "vocab_size", "hidden_size", tied_to="transformer.word_embeddings.weight", top=True),
-        _row("input_layernorm", "attn_norm", "hidden_size", biased=True, kind=ONE),
-        _row("ln_mlp", "attn_norm", "hidden_size", biased=True, kind=TWO),
-        _row("ln_attn", "attn_norm_2", "hidden_size", biased=True, kind=TWO),
         _row(
             "self_attention.query_key_value", "attn_qkv", "qkv_rows", "hidden_size",
             tile=Tile("", "num_key_value_heads", ("group_rows", "head_dim", "head_dim")),
         ),
+        _row("input_layernorm", "attn_norm", "hidden_size", biased=True, kind=ONE),
+        _row("ln_mlp", "attn_norm", "hidden_size", biased=True, kind=TWO),
+        _row("ln_attn", "attn_norm_2", "hidden_size", biased=True, kind=TWO),
         _row("self_attention.dense", "attn_output", "hidden_size", "q_rows"),
         _row("mlp.dense_h_to_4h", "ffn_up", "intermediate_size", "hidden_size"),
         _row("mlp.dense_4h_to_h", "ffn_down", "hidden_size", "intermediate_size"),
@@ -59,6 +60,7 @@ class Falcon(Declared):
     unstated: ClassVar = {"max_position_embeddings": 2048}
     derived = ("rotary_dim", "num_key_value_heads", "head_dim", "intermediate_size", "attention_bias", "mlp_bias", TWO)
     tied_by_default = True
+    engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -100,6 +102,8 @@ class MiniCpm(Llama):
     )
     constants = ("rope_factors_long.weight", "rope_factors_short.weight")
     derived = (*Llama.derived, "embedding_scale", "residual_scale", "logit_scale")
+    tied_by_default = True
+    engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("transformers", "mistralrs")}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
