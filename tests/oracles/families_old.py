@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ class Respelling:
             arrays = {re.sub(module, replacement, name): values for name, values in arrays.items()}
         for module, parts in self.fused.items():
             layers = {name.partition(parts[0][0])[0] for name in arrays if f".{parts[0][0]}." in name}
-            for layer in layers:
-                matrices = [arrays.pop(f"{layer}{part}.weight") for part, _ in parts]
-                groups = [each.reshape(-1, rows, each.shape[1]) for each, (_, rows) in zip(matrices, parts)]
-                arrays[f"{layer}{module}.weight"] = np.concatenate(groups, 1).reshape(-1, matrices[0].shape[1])
+            for layer, suffix in product(layers, (".weight", ".bias")):
+                if f"{layer}{parts[0][0]}{suffix}" not in arrays:
+                    continue
+                pieces = [arrays.pop(f"{layer}{part}{suffix}") for part, _ in parts]
+                rest = pieces[0].shape[1:]
+                groups = [each.reshape(-1, rows, *rest) for each, (_, rows) in zip(pieces, parts)]
+                arrays[f"{layer}{module}{suffix}"] = np.concatenate(groups, 1).reshape(-1, *rest)
         squish.save(folder / "model.safetensors", arrays, metadata={"format": "pt"})
         config = json.loads((folder / "config.json").read_text())
         spelled = {self.config.get(name, name): value for name, value in config.items()}
@@ -94,6 +98,32 @@ PHI4MM = Respelling(
         "img_processor": None, "audio_processor": {"name": "cascades"}, "vision_lora": {"r": 4}, "speech_lora": {"r": 4},
     },
 )  # fmt: skip
+MINICPM = Respelling(
+    more={
+        "model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "scale_emb": 12, "scale_depth": 0.44,
+        "dim_model_base": 8,
+    },
+)  # fmt: skip
+"""A Granite with the same scales."""
+ORION = Respelling(
+    config={"layer_norm_eps": "rms_norm_eps"},
+    more={"model_type": "orion", "architectures": ["OrionForCausalLM"]},
+)
+CODESHELL = Respelling(
+    (
+        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"), ("model.layers", "transformer.h"),
+        ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("self_attn.o_proj", "attn.c_proj"),
+        ("self_attn", "attn"),
+    ),
+    {"attn.c_attn": [("attn.q_proj", 64), ("attn.k_proj", 32), ("attn.v_proj", 32)]},
+    {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "num_key_value_heads": "num_query_groups", "intermediate_size": "n_inner", "norm_epsilon": "layer_norm_epsilon",
+        "max_position_embeddings": "n_positions", "hidden_act": "activation_function",
+    },
+    {"model_type": "codeshell", "architectures": ["CodeShellForCausalLM"], "position_embedding_type": "rope"},
+)  # fmt: skip
+"""A StarCoder 2 with one matrix for queries, keys and values."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "falcon": {"size": SIZE, "config": {"num_kv_heads": 4, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END},
@@ -148,6 +178,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "sliding_window": None, "original_max_position_embeddings": 512, "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
         },
+    },
+    "minicpm": {
+        "model_type": "granite", "tokenizer": "sentencepiece", "special": BOS, "respelling": MINICPM,
+        "config": {
+            "num_hidden_layers": 4, "embedding_multiplier": 12.0, "attention_multiplier": 0.25,
+            "residual_multiplier": 0.22, "logits_scaling": 8.0, "tie_word_embeddings": True,
+        },
+    },
+    "orion": {
+        "model_type": "stablelm", "tokenizer": "sentencepiece", "special": BOS, "respelling": ORION,
+        "config": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
+    },
+    "codeshell": {
+        "model_type": "starcoder2", "tokenizer": "starcoder", "special": END, "respelling": CODESHELL,
+        "config": {"sliding_window": None, "bos_token_id": None, "tie_word_embeddings": False},
     },
     "xverse": {
         "model_type": "llama", "config": {"tie_word_embeddings": False}, "tokenizer": "sentencepiece", "special": BOS,

@@ -313,7 +313,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
     for key, name in stated.get("presence", {}).items():
-        place.name(name, key, "presence")
+        place.name(name[1:] if isinstance(name, str) and name.startswith("!") else name, key, "presence")
     for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)

@@ -77,7 +77,7 @@ class Declared(TextModel):
     patterns
         Setting -> the list that llama.cpp assumes.
     presence
-        Setting -> the GGUF tensor whose presence in a layer it states.
+        Setting -> the GGUF tensor whose presence in a layer it states; its absence after "!".
     predicting
         Setting with the number of layers behind the last one, which predict more tokens and are left out.
     rotary_setting
@@ -195,7 +195,9 @@ class Declared(TextModel):
             settings["num_hidden_layers"] -= count
             settings |= {self.predicting: 0, BEHIND: count}
         for setting, tensor in self.presence.items():
-            settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
+            suffix = f".{tensor.removeprefix('!')}"
+            is_there = any(name.startswith("blk.") and name.endswith(suffix) for name in model.tensors)
+            settings[setting] = is_there != tensor.startswith("!")
         for name, value in self.unstated.items():
             stated = settings.get(name)
             if type(value) is int and isinstance(stated, float) and stated.is_integer():

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from squish_convert.api import Model, Tile
+from attrs import evolve
+from squish_convert.api import Carried, Model, Tile
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import SIZES, Key, check_settings, shortest
 from ..declared import Declared, Layers
@@ -93,7 +94,7 @@ class MiniCpm(Llama):
     """MiniCPM 1 and 2: Llama with scales of embeddings, residuals and logits, each computed from two settings."""
 
     model_type, architecture, class_name = "minicpm", "minicpm", "MiniCPMForCausalLM"
-    scales = (Key("scale_emb", ""), Key("scale_depth", "", "f32"), Key("dim_model_base", ""))
+    scales = (Key("scale_emb", "", "f32"), Key("scale_depth", "", "f32"), Key("dim_model_base", ""))
     keys = (
         *Llama.keys,
         Key("embedding_scale", "embedding_scale", "f32"),
@@ -123,6 +124,16 @@ class MiniCpm(Llama):
             "residual_scale": settings["scale_depth"] / settings["num_hidden_layers"] ** 0.5,
             "logit_scale": settings["hidden_size"] / settings["dim_model_base"],
         }
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_config(model)
+        has_head = any(name.endswith(self.head) for name in model.tensors)  # without it, mlx-lm ties the stated one
+        return {**settings, "tie_word_embeddings": settings["tie_word_embeddings"] or not has_head}
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carried = super().carry(model, settings, layout, options)
+        is_tied = layout == "mlx" and settings["tie_word_embeddings"]
+        return evolve(carried, dense_only=(r"embed_tokens\.",)) if is_tied else carried
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)

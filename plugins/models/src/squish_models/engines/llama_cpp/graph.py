@@ -11,14 +11,16 @@ from .keys import Hyperparameters, problem
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
     "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
+    "falcon", "internlm2", "codeshell", "exaone", "olmo", "orion", "xverse",
 )  # fmt: skip
 """Architectures that rotate whole heads."""
-HAS_NO_ROPE = ("gpt2",)
+HAS_NO_ROPE = ("gpt2", "bloom", "mpt", "starcoder")
 SPLIT_HEADS = ("deepseek2",)
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
-    "command-r", "exaone4",
+    "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
+    "starcoder", "codeshell", "orion", "xverse",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 

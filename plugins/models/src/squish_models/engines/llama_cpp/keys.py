@@ -98,6 +98,14 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     },
     "qwen3next": {**RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
     "gemma": RMS,
+    **dict.fromkeys(
+        ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
+    ),
+    **dict.fromkeys(("internlm2", "exaone", "xverse"), RMS),
+    "gptneox": {**NORM, "use_parallel_residual": "bool"},
+    "mpt": {**NORM, "attention.clamp_kqv": "f32", "attention.max_alibi_bias": "f32"},
+    "olmo": {**NORM, "attention.clamp_kqv": "f32"},
+    "minicpm": {**RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32"},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
@@ -107,7 +115,7 @@ MIXED_LAYERS = ("lfm2", "lfm2moe")
 """Architectures whose layers may have different numbers of heads."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""
-FULL_HEADS = ("llama",)
+FULL_HEADS = ("falcon", "llama")
 """Architectures that rotate whole heads."""
 
 
