@@ -104,7 +104,16 @@ class MiniCpm(Llama):
     constants = ("rope_factors_long.weight", "rope_factors_short.weight")
     derived = (*Llama.derived, "embedding_scale", "residual_scale", "logit_scale")
     tied_by_default = True
-    engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("transformers", "mistralrs")}
+    engines: ClassVar = {
+        **{name: EngineNeeds(supported=False) for name in ("transformers", "mistralrs")},
+        "mlx": EngineNeeds(
+            required=(
+                "model_type", "hidden_size", "dim_model_base", "num_hidden_layers", "intermediate_size",
+                "num_attention_heads", "rms_norm_eps", "vocab_size", "num_key_value_heads", "scale_depth", "scale_emb",
+            ),
+            defaults={"rope_theta": 1000000.0},
+        ),
+    }  # fmt: skip
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
