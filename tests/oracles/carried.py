@@ -56,10 +56,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma4": {"text_config": PER_LAYER, "audio_config": None},
     "gemma4_text": {**PER_LAYER, "num_global_key_value_heads": 1}, "gemma4_unified": {"text_config": GEMMA4},
     "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
-    "glm_moe_dsa": MLA, "gpt_bigcode": {"n_inner": 128}, "gpt_neox": {"intermediate_size": 256},
+    "glm_moe_dsa": MLA,
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_expand": 2},
-    "helium": OWN_HEAD, "internlm3": OWN_HEAD, "iquestcoder": {},
+    "helium": OWN_HEAD, "iquestcoder": {},
     "jamba": {
         "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8, "use_mamba_kernels": False,
         "num_experts": 1, "num_experts_per_tok": 1,
@@ -85,18 +85,17 @@ MODELS: dict[str, dict[str, Any]] = {
         },
     },
     "mistral4": {**MLA, "rope_parameters": MISTRAL4},
-    "muse_glimmer": {"projector_hidden_size": 32}, "nanochat": OWN_HEAD, "nemotron": {},
+    "muse_glimmer": {"projector_hidden_size": 32}, "nanochat": OWN_HEAD,
     "nemotron_h": {
         "hybrid_override_pattern": "M*-E", "moe_shared_expert_intermediate_size": 32, "time_step_min": 1e-9,
         "num_hidden_layers": DROP, "layer_norm_epsilon": 1e-5,
     },
-    "olmo_hybrid": {}, "phi": {},
+    "olmo_hybrid": {},
     "phimoe": {**OWN_HEAD, "attention_bias": True, "lm_head_bias": True, "sliding_window": None},
     "recurrent_gemma": {
         **OWN_HEAD, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
         "rope_parameters": {**PLAIN, "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     },
-    "stablelm": {},
 }  # fmt: skip
 """Model type -> its settings beside SMALL; those of a part replace SMALL's in it."""
 NOT_MADE = {"gemma3n": "its vision tower needs timm", "muse_spark": "its towers cannot be made small"}

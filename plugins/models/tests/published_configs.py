@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import published_old
+
 SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 512,
@@ -211,3 +213,4 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 """Model -> its family, and its config."""
+PUBLISHED |= published_old.PUBLISHED

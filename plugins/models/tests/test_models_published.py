@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from published_configs import PUBLISHED
 from small_tokenizer import TOKENIZER
+from squish_models.config.spelling import has_other_parts
+from squish_models.engines.needs import EngineNeeds
+from squish_models.settings import WRITTEN_FOR
 from squish_testing import FamilySuite, write_model
 
 import squish_core as squish
@@ -26,13 +29,21 @@ def suite(name: str) -> type[FamilySuite]:
     def configs(self: FamilySuite) -> Mapping[str, Mapping[str, Any]]:
         return configs_of(name)
 
-    return type(f"Test_{name}", (FamilySuite,), {"family": name, "configs": configs})
+    return type(f"Test_{name}", (FamilySuite,), {"family": name, "configs": configs, "layouts": layouts_of(name)})
+
+
+def layouts_of(name: str) -> tuple[str, ...]:
+    """The layouts whose engines have a family."""
+    needs = squish.registry().implementation("family", name).engines
+    return tuple(
+        layout for layout in FamilySuite.layouts if needs.get(WRITTEN_FOR.get(layout, ""), EngineNeeds()).supported
+    )
 
 
 SUITES = {name: suite(name) for name in dict.fromkeys(name for name, _ in PUBLISHED.values())}
 globals().update({f"Test_{name}": each for name, each in SUITES.items()})
 
-TEXT_MODELS = [model for model, (_, config) in PUBLISHED.items() if "vision_config" not in config]
+TEXT_MODELS = [model for model, (_, config) in PUBLISHED.items() if not has_other_parts(config)]
 """Those without a tower, which would stay behind, so that the config would be another."""
 
 
@@ -62,11 +73,11 @@ def test_a_model_of_which_no_files_were_kept_gives_the_same_gguf_again(model: st
     with squish.open(tmp_path / "m.gguf") as before, squish.open(tmp_path / "again.gguf") as after:
         # what states the model's name is not a setting of the model
         keys = {name: value for name, value in before.metadata.items() if not name.startswith("general.")}
-        if "vision_config" not in config:  # without its tower, the text part is a Qwen 3 or a Mistral
+        if not has_other_parts(config):  # without its tower, the text part is a Qwen 3 or a Mistral
             assert {name: after.metadata.get(name) for name in keys} == keys
         assert list(before) == list(after)
         assert all(np.array_equal(before[name].numpy(), after[name].numpy()) for name in before)
-    for layout in ("mlx", "uqff"):
+    for layout in {"mlx", "uqff"}.intersection(layouts_of(family)):
         squish.convert(source, tmp_path / layout, layout)
-    written = json.loads((tmp_path / "mlx" / "config.json").read_text())
-    assert written["model_type"] not in ("qwen3_vl", "mistral3")
+        written = json.loads((tmp_path / layout / "config.json").read_text())
+        assert written["model_type"] not in ("qwen3_vl", "mistral3", "phi4mm")

@@ -88,6 +88,25 @@ FAMILIES = {
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
+    "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
+    "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
+    "gpt_neox": ("GPT-NeoX, Pythia", "declared:gpt_neox", ("gpt_neox",), "gptneox"),
+    "phi": ("Phi 1 to 2", "declared:phi", ("phi",), "phi2"),
+    "phi4_multimodal": (
+        "Phi 4 multimodal, its text part", "declared:phi4_multimodal", ("phi4mm", "phi4_multimodal"), "",
+    ),
+    "stablelm": ("StableLM", "declared:stablelm", ("stablelm",), "stablelm"),
+    "internlm2": ("InternLM 2 and 2.5", "declared:internlm2", ("internlm2",), "internlm2"),
+    "internlm3": ("InternLM 3", "declared:internlm3", ("internlm3",), ""),
+    "bloom": ("BLOOM", "declared:bloom", ("bloom",), "bloom"),
+    "mpt": ("MPT", "declared:mpt", ("mpt",), "mpt"),
+    "nemotron": ("Nemotron 3 and 4, Minitron", "declared:nemotron", ("nemotron",), "nemotron"),
+    "olmo": ("OLMo 1", "declared:olmo", ("olmo",), "olmo"),
+    "gpt_bigcode": ("StarCoder 1, SantaCoder", "declared:gpt_bigcode", ("gpt_bigcode",), "starcoder"),
+    "codeshell": ("CodeShell", "declared:codeshell", ("codeshell",), "codeshell"),
+    "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
+    "orion": ("Orion", "declared:orion", ("orion",), "orion"),
+    "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {

@@ -97,7 +97,7 @@ def undeclared(config: bytes) -> bytes:
 
 def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
     """Return whether a config agrees with the keys."""
-    tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
+    tensors = {family.head: model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
     try:
         before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
         keys, _ = config_keys(family, before)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve, fields_dict, frozen
-from squish_convert.api import Rule, Stack, Tile
+from squish_convert.api import Interleave, Rule, Stack, Tile
 
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
@@ -34,6 +34,10 @@ NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
 KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
+ROW_SIZES = ("head_dim", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "group_rows")
+"""Sizes that every family has beside its settings."""
+FUSED, FOLDERS = ("hf", "mlx", "uqff"), ("hf", "mlx")
+"""Layouts with the matrices of [fused], and those with the names of [read]."""
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
@@ -46,12 +50,12 @@ RENAMED = {
     "left_out": "more_left_out",
 }  # fmt: skip
 TOP = {
-    **ATTRIBUTES, "base": str, "model_type": str, "model_types": list, "id": str, "title": str, "architecture": str,
-    "present": list, "absent": list,
+    **ATTRIBUTES, "base": str, "layer": str, "own_rows": bool, "model_type": str, "model_types": list, "id": str,
+    "title": str, "architecture": str, "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "switches", "presence", "prefixes",
-    "values", "notes", "mlx", "pretokenizers", "engines",
+    "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
+    "switches", "presence", "prefixes", "values", "equivalents", "notes", "mlx", "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -274,22 +278,41 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
             value = stated[key]
             own = tuple(value) if isinstance(value, list) else value
             attributes[RENAMED.get(key, key)] = own
+    names = {key: [value] if isinstance(value, str) else value for key, value in stated.get("names", {}).items()}
+    for key, spellings in names.items():
+        place.check_type(spellings, list, key, "names")
+        for name in spellings:
+            place.name(name, key, "names")
+    attributes["aliases"] = aliases = {**getattr(base, "aliases", {}), **names}
+    attributes["computed"] = {
+        **getattr(base, "computed", {}),
+        **_products(place, stated.get("computed", {}), "computed"),
+    }
+    attributes["nested"] = nested = {**getattr(base, "nested", {}), **stated.get("nested", {})}
+    for key, inner in stated.get("nested", {}).items():
+        place.check_type(inner, list, key, "nested")
     removed = {stated.get("rotary", "")}
-    attributes["derived"] = (
-        *(name for name in (*base.derived, BEHIND) if name not in removed),
-        *stated.get("derived", ()),
-    )
+    inner_names = [name for each in nested.values() for name in each]
+    renamed = [name for name, spellings in aliases.items() if name != spellings[0]]
+    derived = (*base.derived, BEHIND, *renamed, *inner_names, *stated.get("derived", ()))
+    attributes["derived"] = tuple(dict.fromkeys(name for name in derived if name not in removed))
+    left_out = {name for name, value in stated.get("keys", {}).items() if value is False}
     for key, attribute in (
         ("fixed", "fixed"),
         ("unstated", "unstated"),
-        ("names", "own_names"),
         ("prefixes",) * 2,
         ("values",) * 2,
         ("notes",) * 2,
+        ("equivalents",) * 2,
     ):
-        attributes[attribute] = {**getattr(base, attribute, {}), **stated.get(key, {})}
-    attributes["keys"] = keys = _keys(place, stated.get("keys", {}), base.keys)
-    attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}))}
+        inherited = {name: value for name, value in getattr(base, attribute, {}).items() if name not in left_out}
+        attributes[attribute] = {**inherited, **stated.get(key, {})}
+    usual = {spellings[0]: name for name, spellings in getattr(base, "aliases", {}).items()}
+    base_keys = [evolve(key, hf=usual.get(key.hf, key.hf)) for key in base.keys]
+    keys = _keys(place, stated.get("keys", {}), base_keys)
+    attributes["own_names"] = {**base.own_names, **{key: spellings[0] for key, spellings in names.items()}}
+    attributes["keys"] = keys = tuple(evolve(key, hf=aliases.get(key.hf, [key.hf])[0]) for key in keys)
+    attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}), "sizes")}
     attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
     attributes["switches"] = {**getattr(base, "switches", {}), **_each(place, stated, "switches", _switches)}
@@ -297,29 +320,41 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     computed = [key.hf for key in keys if key.hf in {**attributes["products"], **attributes["switches"]}]
     attributes["derived"] = (*attributes["derived"], *computed)
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
-    for table in ("presence", "names"):
-        for key, name in stated.get(table, {}).items():
-            place.name(name, key, table)
-    for table, kind in (("prefixes", str), ("values", dict), ("notes", str)):
+    for key, name in stated.get("presence", {}).items():
+        place.name(name[1:] if isinstance(name, str) and name.startswith("!") else name, key, "presence")
+    for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict), ("notes", str)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
-    sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
-    sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
+    sizes = {"experts", "layers", *ROW_SIZES, "*", *attributes["products"]}
+    sizes |= {key.hf for key in keys} | {*aliases} | {size for row in base.rows for size in row.sizes()}
     kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
-    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
+    rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds, own=stated.get("own_rows", False))
+    if "layer" in stated:
+        rows = tuple(evolve(row, layer=stated["layer"]) for row in rows)
+    attributes["rows"] = rows
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
     attributes["engines"] = _engines(place, stated.get("engines", {}))
-    if "mlx" in stated:
-        attributes["more"] = _stacks(place, stated["mlx"], rows, base)
+    more = _stacks(place, stated["mlx"], rows, base) if "mlx" in stated else base.more
+    fused = _fused(place, stated.get("fused", {}), rows, sizes)
+    read = _read(place, stated.get("read", {}), rows)
+    attributes["more"] = {
+        layout: (*more.get(layout, ()), *(fused if layout in FUSED else ()), *(read if layout in FOLDERS else ()))
+        for layout in {*more, *FUSED}
+    }
     return attributes
 
 
 def _rows(
-    place: Place, stated: Mapping[str, Any], base: Iterable[Row], sizes: Collection[str], kinds: Collection[str]
+    place: Place,
+    stated: Mapping[str, Any],
+    base: Iterable[Row],
+    sizes: Collection[str],
+    kinds: Collection[str],
+    own: bool,
 ) -> tuple[Row, ...]:
-    """The base's rows as the table changes them: text is GGUF's name, false leaves a row out."""
-    rows = {row.hf: row for row in base}
+    """The base's rows as the table changes them: text is GGUF's name, false leaves a row out. `own`: only those in it."""
+    rows = {} if own else {row.hf: row for row in base}
     for name, value in stated.items():
         place.name(name, name, "rows")
         if value is False:
@@ -400,13 +435,43 @@ def _keys(place: Place, stated: Mapping[str, Any], base: Iterable[Key]) -> tuple
     return (*(key for key in base if key.hf not in stated and key.gguf not in taken), *own)
 
 
-def _products(place: Place, stated: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Sizes that are products."""
+def _fused(place: Place, stated: Mapping[str, Any], rows: Iterable[Row], sizes: Collection[str]) -> tuple[Rule, ...]:
+    """Rules for matrices that folders fuse: the rows of the first part of a group, of the second part, ..."""
+    by_name, rules = {row.hf: row for row in rows}, []
+    for name, parts in stated.items():
+        place.name(name, name, "fused")
+        if not isinstance(parts, list) or not all(isinstance(each, list) and len(each) == 2 for each in parts):
+            expected = "a list of pairs: a row, and its number of rows in a group"
+            raise place.error("is not valid", name, "fused", expected=expected, found=repr(parts)[:80])
+        for row, size in parts:
+            place.check_name(str(row), by_name, "row", name, "fused")
+            place.check_name(str(size), sizes, "size, setting of [keys] or product of [sizes]", name, "fused")
+        members = [(by_name[row], size) for row, size in parts]
+        first = members[0][0]
+        for suffix in (".weight", ".bias") if first.bias or first.biased else (".weight",):
+            whole = evolve(first, hf=name).module(suffix)
+            rules.append(Rule(whole, Interleave(tuple((row.module(suffix), size) for row, size in members))))
+    return tuple(rules)
+
+
+def _read(place: Place, stated: Mapping[str, Any], rows: Iterable[Row]) -> tuple[Rule, ...]:
+    """Rules for other names of rows, which are only read."""
+    by_name, rules = {row.hf: row for row in rows}, []
+    for name, module in stated.items():
+        place.check_name(
+            place.check_type(module, str, name, "read"), by_name, "row", place.name(name, name, "read"), "read"
+        )
+        row = by_name[module]
+        for suffix in (row.suffix, ".bias") if row.bias or row.biased else (row.suffix,):
+            rules.append(Rule(evolve(row, hf=name).module(suffix), row.module(suffix), reading=True))
+    return tuple(rules)
+
+
+def _products(place: Place, stated: Mapping[str, Any], table: str) -> dict[str, tuple[str, ...]]:
+    """Settings and sizes that are products."""
     for name, factors in stated.items():
         if not isinstance(factors, list) or not all(type(each) in (int, str) for each in factors):
-            raise place.error(
-                "is not a product", name, "sizes", expected="a list of settings and numbers", found=factors
-            )
+            raise place.error("is not a product", name, table, expected="a list of settings and numbers", found=factors)
     return {name: tuple(map(str, factors)) for name, factors in stated.items()}
 
 
@@ -425,7 +490,7 @@ def _each(
 
 
 def _layers(value: Mapping[str, Any]) -> Layers:
-    """{ first = SETTING }, { after = SETTING }, { when = SETTING } or { setting = SETTING, values = [...] }"""
+    """{ first = SETTING }, or after, when, unless; or { setting = SETTING, values = [...] }"""
     layers = Layers(**{**value, "values": tuple(value.get("values", ()))})
     if len({*value} - {"values"}) != 1 or bool(layers.setting) != bool(layers.values):
         raise ValueError

@@ -15,7 +15,7 @@ from .config.gguf_defaults import LoadedKeys
 from .config.spelling import FULL, SLIDING
 from .family import TextModel
 from .layer_kinds import LayerKinds
-from .settings import CONFIG, MOST_BLOCKS
+from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 
 BEHIND = "layers_behind"
 """Among the settings of a GGUF: how many layers behind the last one it has, which are left out."""
@@ -26,11 +26,12 @@ KINDS = "kinds_of_layers"
 @frozen
 class Layers:
     """The layers of a kind: the `first` ones, as many as a setting says, those `after` them, all `when` a setting is
-    true, or those for which the list in a setting has one of these values."""
+    true or `unless` it is, or those for which the list in a setting has one of these values."""
 
     first: str = ""
     after: str = ""
     when: str = ""
+    unless: str = ""
     setting: str = ""
     values: tuple[Any, ...] = ()
 
@@ -40,8 +41,8 @@ class Layers:
         if self.first or self.after:
             border = min(_size(settings, self.first or self.after), count)
             return range(border) if self.first else range(border, count)
-        if self.when:
-            return range(count) if settings.get(self.when) else ()
+        if self.when or self.unless:
+            return range(count) if bool(settings.get(self.when or self.unless)) == bool(self.when) else ()
         stated = settings.get(self.setting)
         if not isinstance(stated, list) or len(stated) != count:
             raise FormatError(
@@ -128,7 +129,7 @@ class Declared(TextModel):
         Setting that is a key of GGUF, on or off in each layer -> the list in config.json; without one, that of
         `patterns`.
     presence
-        Setting -> the GGUF tensor whose presence in a layer it states.
+        Setting -> the GGUF tensor whose presence in a layer it states; its absence after "!".
     predicting
         Setting with the number of layers behind the last one, which predict more tokens and are left out.
     rotary_setting
@@ -143,6 +144,14 @@ class Declared(TextModel):
         Layout -> what its engine does otherwise.
     values
         Setting -> value in old files -> the value that engines read.
+    equivalents
+        Setting -> another value -> the value of `fixed` that llama.cpp computes with instead, almost the same.
+    aliases
+        Usual name of a setting -> its names in this family's config.json; the first one is written.
+    computed
+        Setting -> the settings and numbers whose product it is if config.json does not state it.
+    nested
+        Object in config.json -> its settings.
     """
 
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -158,9 +167,36 @@ class Declared(TextModel):
     rope_by_kind: ClassVar[bool] = False
     notes: ClassVar[Mapping[str, str]] = {}
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    equivalents: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
+    computed: ClassVar[Mapping[str, Sequence[str]]] = {}
+    nested: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        usual = super().usual(settings)
+        for name, spellings in self.aliases.items():
+            value = next((settings[each] for each in (*spellings, name) if settings.get(each) is not None), None)
+            if value is not None:
+                usual |= {name: value, spellings[0]: value}
+        for name, factors in self.computed.items():
+            if usual.get(name) is None and all(each.isdigit() or type(usual.get(each)) is int for each in factors):
+                value = prod(int(each) if each.isdigit() else usual[each] for each in factors)
+                usual |= dict.fromkeys((name, *self.aliases.get(name, ())[:1]), value)
+        return usual
+
+    @property
+    def implicit(self) -> Collection[str]:
+        """The settings that follow from others, or are equal for all models: config.json does not have them."""
+        inner = {name for names in self.nested.values() for name in names}
+        return ({*self.unstated, *self.computed} & {*self.derived}) - inner - {*self.aliases}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        settings = super().spelled({**self.unstated, **config})
+        objects = [(config.get(place), names) for place, names in self.nested.items()]
+        inner = {
+            name: each[name] for each, names in objects if isinstance(each, dict) for name in names if name in each
+        }
+        stated = {name: value for name, value in config.items() if name not in self.implicit}
+        settings = super().spelled({**self.unstated, **stated, **inner})
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
         if self.by_layer is not None:
@@ -234,6 +270,10 @@ class Declared(TextModel):
         own = (self.notes[layout],) if layout in self.notes else ()
         return (*super().ignored(settings, layout), *own)
 
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        own = {name: values.get(str(settings.get(name))) for name, values in self.equivalents.items()}
+        super().check_for_gguf({**settings, **{name: value for name, value in own.items() if value is not None}})
+
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         first = settings["num_hidden_layers"]
         count = _size({self.predicting: 0, **settings}, self.predicting) if self.predicting else 0
@@ -265,8 +305,34 @@ class Declared(TextModel):
                     found=settings[name],
                 )
         for setting, tensor in self.presence.items():
-            settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
-        return settings | self._rope_of_kinds(settings)
+            suffix = f".{tensor.removeprefix('!')}"
+            is_there = any(name.startswith("blk.") and name.endswith(suffix) for name in model.tensors)
+            settings[setting] = is_there != tensor.startswith("!")
+        for name, value in self.unstated.items():
+            stated = settings.get(name)
+            if type(value) is int and isinstance(stated, float) and stated.is_integer():
+                settings[name] = int(stated)
+        for place, names in self.nested.items():
+            settings[place] = {name: settings[name] for name in names if settings.get(name) is not None}
+        settings = self.usual(settings)
+        return settings | self._rope_of_kinds(settings) | self._inexpressible(settings)
+
+    def _inexpressible(self, settings: Mapping[str, Any]) -> dict[str, FormatError]:
+        """An error about a key whose setting config.json does not have, with another value than models have."""
+        for key in self.keys:
+            others = {name: value for name, value in settings.items() if name != key.hf}
+            expected = self.usual({**self.unstated, **others}).get(key.hf)
+            if key.hf in self.implicit and settings.get(key.hf, expected) != expected:
+                error = FormatError(
+                    f"cannot be expressed in the config.json of a {self.model_type}",
+                    part=f"{self.architecture}.{key.gguf}",
+                    code=ErrorCode.CONFIG,
+                    expected=expected,
+                    found=settings[key.hf],
+                    hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+                )
+                return {INEXPRESSIBLE: error}
+        return {}
 
 
 def _size(settings: Mapping[str, Any], name: str) -> int:

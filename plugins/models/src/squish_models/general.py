@@ -13,7 +13,7 @@ from squish_convert.api import Model
 
 from squish_core.api import Typed, parse_object
 
-from .settings import CONFIG, HEAD, TextSettings
+from .settings import CONFIG, TextSettings
 
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
@@ -61,7 +61,7 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     for name, spec in model.tensors.items():
         if any(fnmatchcase(name, pattern) for pattern in ignored):
             continue
-        if settings["tie_word_embeddings"] and (name.endswith(HEAD) or name == "output.weight"):
+        if settings["tie_word_embeddings"] and (name.endswith(family.head) or name == "output.weight"):
             continue
         size = math.prod(spec.shape)
         if experts and any(part in name for part in OF_EXPERTS) and not name.endswith("bias"):

@@ -93,6 +93,7 @@ def carry_to_folder(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
     """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
+    family.check_engine(layout)
     notes = family.ignored(settings, layout)
     if model.layout == "gguf":
         family.check_for_folder(settings)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from squish_convert.api import Family, FamilyTensor, Model, Rule, source_names
 
-from squish_core.api import ErrorCode, FormatError, LimitError
+from squish_core.api import ErrorCode, FormatError, LimitError, UsageError
 
 from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
@@ -33,6 +33,9 @@ IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
 """Engines that ignore the windows of some families."""
+WRITTEN_FOR = {"mlx": "mlx", "uqff": "mistralrs"}
+"""Layout -> the engine that alone reads it."""
+TITLES = {"mlx": "mlx-lm", "mistralrs": "mistral.rs"}
 
 
 class TextSettings(Family):
@@ -170,6 +173,7 @@ class TextSettings(Family):
             "q_rows": q_rows,
             "kv_rows": kv_rows,
             "qkv_rows": q_rows + 2 * kv_rows,
+            "group_rows": heads // groups * head_dim,
             "gate_up_rows": 2 * settings["intermediate_size"],
         }
 
@@ -226,6 +230,16 @@ class TextSettings(Family):
         if INEXPRESSIBLE in settings:
             raise settings[INEXPRESSIBLE]
 
+    def check_engine(self, layout: str) -> None:
+        """Raise UsageError for a layout whose only engine does not have the family."""
+        engine = WRITTEN_FOR.get(layout, "")
+        if engine in self.engines and not self.engines[engine].supported:
+            raise UsageError(
+                f"is a model of the family {self.id}, which {TITLES[engine]} does not have",
+                code="engine",
+                hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
+            )
+
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """Return settings that the engine of a layout ignores."""
         notes = []
@@ -234,6 +248,11 @@ class TextSettings(Family):
         if window is not None and is_used and window < settings["max_position_embeddings"]:
             notes.append(f"{ENGINES[layout]} ignores the sliding window of {window}: it attends to older tokens, too")
         return (*notes, *ignored_scaling(settings, layout))
+
+    @cached_property
+    def head(self) -> str:
+        """The name of the head's weight."""
+        return next((row.module(row.suffix) for row in self.rows if row.gguf == "output"), HEAD)
 
     @property
     def experts(self) -> str | None:
@@ -257,7 +276,7 @@ class TextSettings(Family):
         check_settings(self.keys, config, CONFIG)
         self._check_counts(config, CONFIG)
         tied = config.get("tie_word_embeddings")
-        has_head = any(name.endswith(HEAD) for name in model.tensors)
+        has_head = any(name.endswith(self.head) for name in model.tensors)
         if tied is None or (tied is False and not has_head and _is_base_model(model.config())):
             tied = self.tied_by_default or not has_head
         if not isinstance(tied, bool):
@@ -324,11 +343,11 @@ class TextSettings(Family):
             settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
         head_dim = settings["head_dim"]
         rotary = settings.setdefault("rotary_dim", head_dim)
-        if head_dim and rotary != head_dim:
+        if head_dim and (rotary != head_dim or self.rotated_by_default != 1):
             settings["partial_rotary_factor"] = rotary / head_dim
-        settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
-        settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
-        settings = {**self.implied(settings), **settings}
+        biases = {"attention_bias": "attn_q.bias", "mlp_bias": "ffn_gate.bias"}
+        stated = {name: any(tensor.endswith(bias) for tensor in model.tensors) for name, bias in biases.items()}
+        settings = {**stated, **self.implied(settings), **settings}
         loaded = LoadedKeys(self.architecture, model.meta)
         scaling, inexpressible = rope_settings(loaded, model.vectors, settings)
         for name in loaded.inexpressible([key.gguf for key in self.keys]):

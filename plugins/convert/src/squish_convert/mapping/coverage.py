@@ -122,7 +122,8 @@ class Matching:
             error = self._match(name, extra)
             if error is not None:
                 yield error
-        places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
+        rules = [*self.rules.values(), *(each for others in self.rules.others.values() for each in others)]
+        places = {leaf: rule.name for _, rule in reversed(rules) for leaf in source_names(rule.of)}
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
 
     def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
@@ -158,13 +159,17 @@ class Matching:
             hint=HINT,
         )
 
+    def _is_present(self, rule: Rule, numbers: Mapping[str, int]) -> bool:
+        """Whether the layer has the tensors of a rule."""
+        return all(name not in self.absent for name, _ in members(rule.of, numbers, self.sizes["experts"]))
+
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
         if _matches(name, self.left_out):
             self.other_modalities.append(name)
             return None
-        match = self.rules.find(family.own_name(name))
+        match = self.rules.find(family.own_name(name), self._is_present)
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 if extra is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -230,7 +230,7 @@ class PassThroughFile(File):
 def naming_of(file: File, part: str = TEXT) -> Naming:
     """Return the family of a file, from its metadata or config, and the layout of its names; `part`: of a component."""
     is_tower = file.index.kind == PROJECTOR
-    gguf = is_tower or any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
+    gguf = is_tower or _has_gguf_names(file.index.tensors)
     layout, part = GGUF if gguf else HF, VISION if is_tower else part
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
     if file.index.kind not in ("model", PROJECTOR) and not adapter:
@@ -267,6 +267,13 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
     return Naming(layout=layout, adapter=adapter, part=part, family=fitting[0].id, model_type=model_type)
 
 
+def _has_gguf_names(names: Collection[str]) -> bool:
+    """Return whether tensors have GGUF's names; InternLM 2 calls its head `output`, too."""
+    gguf = any(_GGUF_NAME.fullmatch(name) for name in names if not name.startswith("output."))
+    is_hf = any(name.startswith("model.") for name in names)
+    return gguf or (not is_hf and any(_GGUF_NAME.fullmatch(name) for name in names))
+
+
 def _of_config(infos: list[FamilyInfo], file: File) -> list[FamilyInfo]:
     """Return the families of one model type that a config.json fits."""
     if sum(info.by_config for info in infos) < 2:
@@ -283,8 +290,8 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     """
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
-    matches = [rules.find(family.own_name(name)) for name in file.index.tensors]
-    present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
+    matches = [match for name in file.index.tensors for match in rules.find_all(family.own_name(name))]
+    present = {leaf for rule, _ in matches for leaf in source_names(rule.of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     missing = [name for name in required if name not in present]
     absent = _absent_templates(file, family, naming, missing) if missing else set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ..families import GGUF, HF, MLX, UQFF, Expression, Family, Interleave, Join, Rule, Stack, source_names
@@ -16,23 +16,40 @@ Value = TypeVar("Value")
 
 
 class Templates(dict[str, tuple[tuple[str, ...], Value]]):
-    """Values by name template, looked up in constant time."""
+    """Values by name template, looked up in constant time; `others` are the later values of equal templates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: dict[str, list[tuple[tuple[str, ...], Value]]] = {}
 
     @classmethod
     def of(cls, items: Iterable[tuple[str, Value]]) -> Templates[Value]:
-        """Build from pairs of template and value; the first of equal templates wins."""
+        """Build from pairs of template and value; the first of equal templates wins unless `find` refuses it."""
         table: Templates[Value] = cls()
         for template, value in items:
-            table.setdefault(_HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value))
+            key, entry = _HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value)
+            if table.setdefault(key, entry) != entry:
+                table.others.setdefault(key, []).append(entry)
         return table
 
-    def find(self, name: str) -> tuple[Value, dict[str, int]] | None:
-        """Return the value of the template that matches a name, and the numbers in the name."""
-        match = self.get(_NUMBER.sub("#", name))
-        if match is None:
-            return None
-        holes, value = match
-        return value, dict(zip(holes, map(int, _NUMBER.findall(name))))
+    def find(
+        self, name: str, fits: Callable[[Value, Numbers], bool] | None = None
+    ) -> tuple[Value, dict[str, int]] | None:
+        """Return the value of the template that matches a name, and the numbers in the name.
+
+        Of the values of equal templates, the first that `fits`, or the first.
+        """
+        found = self.find_all(name)
+        fitting = (each for each in found if fits is not None and fits(*each))
+        return next(fitting, found[0]) if len(found) > 1 else next(iter(found), None)
+
+    def find_all(self, name: str) -> list[tuple[Value, dict[str, int]]]:
+        """Return the values of all templates that match a name, and the numbers in the name."""
+        key = _NUMBER.sub("#", name)
+        if key not in self:
+            return []
+        numbers = [*map(int, _NUMBER.findall(name))]
+        return [(value, dict(zip(holes, numbers))) for holes, value in (self[key], *self.others.get(key, ()))]
 
 
 def fill(template: str, numbers: Numbers) -> str:

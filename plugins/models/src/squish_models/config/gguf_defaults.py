@@ -252,6 +252,17 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
+    **dict.fromkeys(
+        ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
+    ),
+    **dict.fromkeys(("internlm2", "exaone", "xverse"), RMS),
+    "gptneox": {**NORM, "use_parallel_residual": REQUIRED},
+    "mpt": {**NORM, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0},
+    "olmo": {**NORM, "attention.clamp_kqv": 0.0},
+    "minicpm": {
+        **RMS, "embedding_scale": 12.0, "residual_scale": lambda keys: 1.4 / max(keys("block_count") or 1, 1) ** 0.5,
+        "logit_scale": lambda keys: 256.0 / (keys("embedding_length") or 256), "rope.scaling.finetuned": True,
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

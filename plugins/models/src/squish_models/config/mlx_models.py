@@ -125,6 +125,7 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Model type -> settings that Transformers 5 implies or stores elsewhere: constants or functions."""
 RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "minicpm": {"tie_word_embeddings": lambda tied: False},  # mlx-lm makes a head of the embeddings, and scales it
     "exaone4": {"sliding_window_pattern": lambda every: "L" * (every - 1) + "G" if isinstance(every, int) else every},
 }  # fmt: skip
 """Model type -> settings whose values Transformers 5 spells differently."""

@@ -12,7 +12,7 @@ RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pa
 QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 """Keys that describe the source's quantization; the target's format declares its own."""
 EXPERT_COUNTS = ("num_local_experts", "num_experts")
-OTHERS = ("vision_config", "audio_config")
+OTHERS = ("vision_config", "audio_config", "img_processor", "audio_processor", "vision_lora", "speech_lora")
 """Settings of parts for other modalities."""
 TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"

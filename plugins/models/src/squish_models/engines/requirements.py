@@ -334,6 +334,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
+    unsupported=("phi4mm", "phi4_multimodal"),
     differences=differences.MLX,
     ignores="mlx",
 )
@@ -362,6 +363,7 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
+    unsupported=("phi4mm",),
 )
 MISTRAL_RS = Engine(
     id="mistralrs",

@@ -68,7 +68,10 @@ HEADS = "heads"
 
 
 def reordered(codec: CodecSpec, order: Order, columns: bool) -> CodecSpec:
-    """The codec that reads another one's rows or columns in an order."""
+    """The codec that reads another one's rows or columns in an order; what one order moved, its inverse moves back."""
+    back = {**asdict(evolve(order, inverse=not order.inverse)), "columns": columns}
+    if codec.id == HEADS and codec.inner is not None and dict(codec.params) == back:
+        return codec.inner
     return CodecSpec(HEADS, {**asdict(order), "columns": columns}, codec)
 
 

@@ -15,6 +15,8 @@ Biases = Mapping[str, Mapping[str, tuple[str, ...]]]
 """`model_type` -> setting that requires them, or ALWAYS -> biases of a layer."""
 NEWER: Biases = {
     "qwen2_moe": {ALWAYS: ATTENTION[:3]},
+    "phi": {ALWAYS: ATTENTION[:3]},
+    "stablelm": {"use_qkv_bias": ATTENTION[:3]},
     "glm4_moe": {"attention_bias": ATTENTION[:3]},
     "seed_oss": {"attention_bias": ATTENTION[:3], "attention_out_bias": ATTENTION[3:], "mlp_bias": MLP},
     "smollm3": {"attention_bias": ATTENTION, "mlp_bias": MLP},

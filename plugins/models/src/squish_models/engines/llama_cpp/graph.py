@@ -12,16 +12,20 @@ ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
     "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
     "llama4", "qwen3vlmoe", "arcee", "dots1", "ernie4_5-moe", "hunyuan-moe", "exaone-moe", "afmoe", "mellum",
+    "falcon", "internlm2", "codeshell", "exaone", "olmo", "orion", "xverse",
 )  # fmt: skip
 """Architectures that rotate whole heads."""
-HAS_NO_ROPE = ("gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe")
+HAS_NO_ROPE = (
+    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder",
+)  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
 SPLIT_HEADS = ("deepseek2",)
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
-    "command-r", "exaone4",
+    "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
+    "starcoder", "codeshell", "orion", "xverse",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 

@@ -129,6 +129,14 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
     "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
     "mellum": {**RMS, **EXPERTS, **WINDOW},
+    **dict.fromkeys(
+        ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
+    ),
+    **dict.fromkeys(("internlm2", "exaone", "xverse"), RMS),
+    "gptneox": {**NORM, "use_parallel_residual": "bool"},
+    "mpt": {**NORM, "attention.clamp_kqv": "f32", "attention.max_alibi_bias": "f32"},
+    "olmo": {**NORM, "attention.clamp_kqv": "f32"},
+    "minicpm": {**RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32"},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
@@ -141,7 +149,7 @@ MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_mo
 """Architectures whose layers may have different numbers of heads."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""
-FULL_HEADS = ("llama",)
+FULL_HEADS = ("falcon", "llama")
 """Architectures that rotate whole heads."""
 
 

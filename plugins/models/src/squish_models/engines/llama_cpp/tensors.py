@@ -236,6 +236,10 @@ BIASED_NORMS = (
     Row("ffn_down.weight", "ff embd"), Row("ffn_down.bias", "embd"), Row("ffn_up.weight", "embd ff"),
     Row("ffn_up.bias", "ff"),
 )  # fmt: skip
+BIASED = (
+    Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("ffn_norm.weight", "embd"),
+    Row("ffn_norm.bias", "embd"),
+)  # fmt: skip
 LFM2 = (
     Row("ffn_norm.weight", "embd"),
     *PLAIN_GATED,
@@ -465,8 +469,42 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         Row("exp_probs_b.bias", "experts", when=_is_mixed), *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
     ),
     "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
+    "falcon": (
+        *BIASED[:2], optional("attn_norm_2.weight", "embd"), optional("attn_norm_2.bias", "embd"),
+        Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_output.weight", "embd embd"),
+        Row("ffn_down.weight", "ff embd"), Row("ffn_up.weight", "embd ff"),
+    ),
+    **dict.fromkeys(
+        ("gptneox", "bloom", "starcoder"),
+        (*BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv")),
+    ),
+    "phi2": (
+        *(row for row in BIASED_NORMS if not row.name.startswith("ffn_norm")), Row("attn_qkv", "embd embd kv kv"),
+    ),
+    "codeshell": (*BIASED_NORMS, Row("attn_qkv", "embd embd kv kv")),
+    "stablelm": (
+        *BIASED[:2], *QWEN2[1:3], optional("attn_q_norm.weight", "head heads"),
+        optional("attn_k_norm.weight", "head kv_heads"), optional("ffn_norm.weight", "embd"),
+        optional("ffn_norm.bias", "embd"), *PLAIN_GATED,
+    ),
+    "mpt": (
+        *(Row(row.name, row.sizes, required=row.name.endswith("weight")) for row in BIASED_NORMS),
+        Row("attn_qkv.weight", "embd embd+2*kv"), optional("attn_qkv.bias", "embd+2*kv"),
+        *(optional(f"attn_{each}_norm.{part}", "embd") for each in "qk" for part in ("weight", "bias")),
+        optional("ffn_act.scales", "ff"),
+    ),
+    "nemotron": (
+        *BIASED, *QWEN2[1:3], optional("attn_output.bias", "embd"), *PLAIN_GATED[1:],
+        optional("ffn_down.bias", "embd"), optional("ffn_up.bias", "ff"),
+    ),
+    "orion": (*BIASED, *QWEN2[1:3], *PLAIN_GATED),
+    "olmo": (*QWEN2[1:3], *PLAIN_GATED),
+    **dict.fromkeys(("internlm2", "xverse"), QWEN2),
+    "exaone": (*PRE_NORM, *PLAIN_GATED),
+    "minicpm": LLAMA,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
+OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
 OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(LAYERS, TOP),
     "llama": (*TOP, *ROPE_FACTORS),
@@ -495,6 +533,17 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
     **dict.fromkeys(("llama4", "arcee", "exaone-moe"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    "falcon": (*TOP, BIAS),
+    **dict.fromkeys(("gptneox", "stablelm", "nemotron", "orion"), (*OWN_HEAD, BIAS)),
+    "phi2": (*OWN_HEAD, BIAS, Row("output.bias", "vocab")),
+    **dict.fromkeys(("internlm2", "xverse"), OWN_HEAD),
+    "bloom": (*TOP, BIAS, Row("token_embd_norm.weight", "embd"), Row("token_embd_norm.bias", "embd")),
+    "mpt": (*TOP, optional("output_norm.bias", "embd"), optional("position_embd.weight", "embd ctx")),
+    "starcoder": (*TOP, BIAS, Row("position_embd.weight", "embd ctx")),
+    "codeshell": (optional("token_embd.weight", "embd vocab"), *OWN_HEAD[1:], BIAS),
+    "exaone": (*TOP, Row("rope_freqs.weight", "half_rot", required=False)),
+    "olmo": (EMBEDDINGS[0], HEAD),
+    "minicpm": (*TOP, *ROPE_FACTORS),
 }  # fmt: skip
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
