@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, peer
+from . import ROOT, families_ds, peer
 
 TEXT = ROOT / "LICENSE"
 SIZE = {
@@ -346,6 +346,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Name -> settings of the config beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
 if it is not the name, and sizes that replace SIZE."""
+FAMILIES |= families_ds.FAMILIES
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -410,8 +411,10 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     torch.manual_seed(0)
-    kind = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
-    model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    config = AutoConfig.for_model(family, **settings)
+    is_text = "vision_config" not in settings and type(config) in AutoModelForCausalLM._model_mapping
+    kind = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = kind.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]

@@ -21,12 +21,13 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import BEHIND, Declared, Layers, Pattern
+from .declared import Declared, Layers, Pattern
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .tables import LAYER, SWITCH, Row
+from .settings import BEHIND
+from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
 from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 
 LARGEST = 1 << 16
@@ -304,6 +305,8 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["engines"] = _engines(place, stated.get("engines", {}))
     if "mlx" in stated:
         attributes["more"] = _stacks(place, stated["mlx"], rows, base)
+    if "predicting" in stated and not any(row.kind == PREDICTING for row in rows):
+        attributes["rows"] = (*rows, *prediction())
     return attributes
 
 

@@ -92,6 +92,10 @@ class Row:
         return Stack(expression) if "{e}" in self.hf else expression
 
 
+PREDICTING = "predicting"
+"""The kind of the layers behind the last one, which predict more tokens."""
+
+
 def norm(
     hf: str, gguf: str, *, top: bool = False, add: float | None = None, size: str = "hidden_size", biased: bool = False
 ) -> Row:
@@ -230,6 +234,35 @@ def attention(*, permute: bool = False, bias: bool = True, biased: bool = False)
         Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias, biased=biased),
         Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias, biased=biased),
     )
+
+
+def prediction(add: float | None = None) -> tuple[Row, ...]:
+    """What layers that predict more tokens have besides the tensors of any layer.
+
+    Parameters
+    ----------
+    add : float, optional
+        Constant that GGUF adds to the norms; none by default.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.gguf for row in prediction()][:2]
+    ['nextn.eh_proj', 'nextn.enorm']
+    """
+    vocabulary = ("vocab_size", "hidden_size")
+    rows = (
+        Row("eh_proj", "nextn.eh_proj", ("hidden_size", "two_hidden")),
+        norm("enorm", "nextn.enorm", add=add),
+        norm("hnorm", "nextn.hnorm", add=add),
+        norm("shared_head.norm", "nextn.shared_head_norm", add=add),
+        Row("embed_tokens", "nextn.embed_tokens", vocabulary, required=False),
+        Row("shared_head.head", "nextn.shared_head_head", vocabulary, required=False),
+    )
+    return tuple(evolve(row, kind=PREDICTING) for row in rows)
 
 
 def gated_mlp(bias: bool = False) -> tuple[Row, ...]:

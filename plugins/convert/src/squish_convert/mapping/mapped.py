@@ -225,12 +225,12 @@ def naming_of(file: File) -> Naming:
     if file.index.kind != "model" and not adapter:
         return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
     by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
-    class_name = None
+    class_name, part = None, None
     try:
         if by_keys:
             facts = _gguf_facts(file)
         else:
-            facts, class_name = _config_facts(file)
+            facts, part, class_name = _config_facts(file)
     except SquishError as error:
         reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
         return Naming(layout=layout, adapter=adapter, reason=reason, error=error.within(hint=REPLACE))
@@ -242,7 +242,8 @@ def naming_of(file: File) -> Naming:
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
-        fitting = [info for info in infos if model_type in info.model_types]
+        whole = [info for info in infos if model_type in info.model_types]
+        fitting = [info for info in infos if f"{model_type}/{part}" in info.model_types] or whole
     if not fitting:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
         families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
@@ -373,10 +374,10 @@ def _gguf_facts(file: File) -> str | None:
     return str(untyped(meta[ARCHITECTURE])) if ARCHITECTURE in meta else None
 
 
-def _config_facts(file: File) -> tuple[str | None, str | None]:
-    """Return the model type in config.json; without one, the class that config.json names."""
+def _config_facts(file: File) -> tuple[str | None, str | None, str | None]:
+    """Return the model type in config.json, and that of its text part; without one, the class that it names."""
     if CONFIG_FILE not in file.index.assets:
-        return None, None
+        return None, None, None
     model = Model(
         name=file.name,
         layout=HF,
@@ -389,11 +390,13 @@ def _config_facts(file: File) -> tuple[str | None, str | None]:
     config = model.config()
     model_type = config.get("model_type")
     if isinstance(model_type, str):
-        return model_type, None
+        text = config.get("text_config")
+        part = text.get("model_type") if isinstance(text, dict) else None
+        return model_type, part if isinstance(part, str) else None, None
     if model_type is None:
         classes = config.get("architectures")
         first = classes[0] if isinstance(classes, list) and classes else None
-        return None, first if isinstance(first, str) else None
+        return None, None, first if isinstance(first, str) else None
     raise FormatError(
         "is not the name of a model type",
         part=f"{CONFIG_FILE} model_type",

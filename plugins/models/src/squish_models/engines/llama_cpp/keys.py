@@ -42,6 +42,18 @@ DELTA = {
     "ssm.conv_kernel": "u32", "ssm.inner_size": "u32", "ssm.state_size": "u32", "ssm.time_step_rank": "u32",
     "ssm.group_count": "u32", "full_attention_interval": "u32", "attention.recurrent_layers": ONE_A_LAYER,
 }  # fmt: skip
+LATENT = {
+    **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
+    "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+    "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
+    "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
+    "attention.temperature_length": "u32",
+}  # fmt: skip
+INDEXED = {
+    **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},
+    "rope.dimension_sections": FOUR, "attention.indexer.head_count": "u32", "attention.indexer.key_length": "u32",
+    "attention.indexer.top_k": "u32",
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
     "granite": {
@@ -58,13 +70,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "olmo2": {**RMS, **WINDOW},
     "glm4": {**RMS, "rope.dimension_sections": FOUR},
     "starcoder2": NORM,
-    "deepseek2": {
-        **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
-        "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
-        "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
-        "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
-        "attention.temperature_length": "u32",
-    },
+    "deepseek2": LATENT,
+    "mistral4": LATENT,
+    "deepseek32": INDEXED,
+    "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_LAYER},
     "gpt2": NORM,
     "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
     "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},

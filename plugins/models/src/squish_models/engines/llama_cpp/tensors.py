@@ -196,6 +196,11 @@ DEEPSEEK2 = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
     *NEXT,
 )
+INDEXER = (
+    Row("indexer.k_norm.weight", "index_head"), Row("indexer.k_norm.bias", "index_head"),
+    Row("indexer.proj.weight", "embd index_heads"), Row("indexer.attn_k.weight", "embd index_head"),
+    Row("indexer.attn_q_b.weight", "q_rank index_heads*index_head"),
+)  # fmt: skip
 BIASED_NORMS = (
     Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("attn_output.weight", "embd embd"),
     Row("attn_output.bias", "embd"), Row("ffn_norm.weight", "embd"), Row("ffn_norm.bias", "embd"),
@@ -284,6 +289,9 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "starcoder2": (*BIASED_NORMS, Row("attn_qkv", "embd embd kv kv")),
     "deepseek2": DEEPSEEK2,
+    "mistral4": DEEPSEEK2,
+    "deepseek32": (*DEEPSEEK2, *INDEXER),
+    "glm-dsa": (*DEEPSEEK2, *(optional(row.name, row.sizes) for row in INDEXER)),
     "gpt2": (
         *BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv"),
     ),
@@ -365,7 +373,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
 }  # fmt: skip
 """Tensors outside the layers."""
-ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
+ALL_LAYERS = ("deepseek2", "glm4", "glm4moe", "mistral4", "deepseek32", "glm-dsa")
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
@@ -474,6 +482,8 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "mla_value": value_mla,
         "nope": key_mla - rotated,
         "nope_value": key_mla - rotated + value_mla,
+        "index_heads": number("attention.indexer.head_count"),
+        "index_head": number("attention.indexer.key_length"),
         "conv": number("shortconv.l_cache"),
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
