@@ -43,6 +43,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "glm4",
         "special": END,
     },
+    "deepseek_v4": {
+        "size": {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 512, "vocab_size": 640},
+        "config": {
+            "num_hidden_layers": 5, "moe_intermediate_size": 32, "head_dim": 64, "qk_rope_head_dim": 16,
+            "q_lora_rank": 48, "o_groups": 2, "o_lora_rank": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "index_n_heads": 16, "index_head_dim": 128, "index_topk": 4, "sliding_window": 16, "num_hash_layers": 2,
+            "compress_ratios": [0, 0, 4, 128, 4], "hc_mult": 4, "swiglu_limit": 10.0, "num_nextn_predict_layers": 0,
+            "routed_scaling_factor": 1.5, "tie_word_embeddings": False,
+        },
+        "tokenizer": "deepseek",
+        "special": END,
+    },
     "mistral4": {
         "config": {
             **LATENT, "first_k_dense_replace": 0,

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
+from squish_convert.api import (
+    Add,
+    Expression,
+    FamilyTensor,
+    Int32,
+    NegExp,
+    Permute,
+    Reshape,
+    Rule,
+    Stack,
+    Tile,
+    Transpose,
+)
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -20,10 +32,11 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
-    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
-    `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
+    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie beside
+    it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the
+    kind of the layers that have it, where there are several. `tile`: GGUF has its heads in another order. `neg_exp`:
+    Hugging Face has it as a logarithm. `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face
+    stores it as [in, out].
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
@@ -36,6 +49,7 @@ class Row:
     permute: str | None = None
     add: float | None = None
     f32: bool = False
+    i32: bool = False
     top: bool = False
     tied_to: str | None = None
     kind: str = ""
@@ -83,6 +97,8 @@ class Row:
             expression = Add(expression, self.add)
         if self.neg_exp:
             expression = NegExp(expression)
+        if self.i32:
+            expression = Int32(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
         if self.gguf_shape:

@@ -166,6 +166,17 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "deepseek2": LATENT,
     "mistral4": LATENT,
     "deepseek32": INDEXED,
+    "deepseek4": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
+        **dict.fromkeys((
+            "attention.q_lora_rank", "attention.sliding_window", "expert_feed_forward_length", "expert_shared_count",
+            "expert_weights_scale", "expert_weights_norm", "swiglu_clamp_exp", "attention.indexer.head_count",
+            "attention.indexer.key_length", "attention.indexer.top_k", "attention.output_group_count",
+            "attention.output_lora_rank", "attention.compress_rope_freq_base", "hyper_connection.count",
+            "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon", "hash_layer_count",
+            "attention.compress_ratios", "expert_gating_func",
+        ), REQUIRED),
+    },
     "glm-dsa": {**INDEXED, "expert_gating_func": SIGMOID, "attention.indexer.types": _indexer_types},
     "gpt2": NORM,
     "gpt-oss": {

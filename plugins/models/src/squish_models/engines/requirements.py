@@ -334,6 +334,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
+    unsupported=("deepseek_v4",),
     differences=differences.MLX,
     ignores="mlx",
 )
