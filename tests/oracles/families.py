@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, families_moe, families_old, families_ssm, peer
+from . import ROOT, families_ds, families_moe, families_old, families_ssm, peer
 
 TEXT = ROOT / "LICENSE"
 SIZE = {
@@ -349,6 +349,7 @@ if it is not the name, and sizes that replace SIZE."""
 FAMILIES |= families_ssm.FAMILIES
 FAMILIES |= families_moe.FAMILIES
 FAMILIES |= families_old.FAMILIES
+FAMILIES |= families_ds.FAMILIES
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -421,8 +422,10 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     torch.manual_seed(0)
-    kind = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
-    model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    config = AutoConfig.for_model(family, **settings)
+    is_text = "vision_config" not in settings and type(config) in AutoModelForCausalLM._model_mapping
+    kind = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = kind.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]

@@ -128,7 +128,9 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
     torch.set_num_threads(1)  # more than idle cores make it several times slower
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     own = [tokenizer.encode(text) for text in texts]
-    images = hasattr(AutoConfig.from_pretrained(path, local_files_only=True), "vision_config")
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    # its tables have Mistral 4, a text model, only among those of images
+    images = hasattr(config, "vision_config") or type(config) not in AutoModelForCausalLM._model_mapping
     model, loading = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_pretrained(
         path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
     )

@@ -17,6 +17,7 @@ from squish_convert.families import Carried as Carried
 from squish_convert.families import Expression as Expression
 from squish_convert.families import Family as Family
 from squish_convert.families import FamilyTensor as FamilyTensor
+from squish_convert.families import Int32 as Int32
 from squish_convert.families import Interleave as Interleave
 from squish_convert.families import Join as Join
 from squish_convert.families import Model as Model

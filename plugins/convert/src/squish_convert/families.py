@@ -117,6 +117,13 @@ class Scale:
 
 
 @frozen
+class Int32:
+    """Whole numbers in 32 bits, which Hugging Face has in 64."""
+
+    of: Expression
+
+
+@frozen
 class Tile:
     """Take the first part of every group of rows, then the second part of every group, and so on.
 
@@ -186,7 +193,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Scale | Reshape | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 

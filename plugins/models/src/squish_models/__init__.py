@@ -107,6 +107,11 @@ FAMILIES = {
     "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
     "orion": ("Orion", "declared:orion", ("orion",), "orion"),
     "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
+    "kimi": ("Kimi K2 to K2.6, their text part", "declared:kimi", ("kimi_k2", "kimi_k25"), ""),
+    "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
+    "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
+    "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -124,7 +129,9 @@ PRESENT = {
 }  # fmt: skip
 ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
-BY_CONFIG = ("granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe")
+BY_CONFIG = (
+    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+)  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""

@@ -21,12 +21,13 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import BEHIND, Declared, Layers, Leading, Pattern, Switches
+from .declared import Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .tables import LAYER, SWITCH, Row
+from .settings import BEHIND
+from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
 from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 
 LARGEST = 1 << 16
@@ -335,6 +336,8 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
     attributes["engines"] = _engines(place, stated.get("engines", {}))
+    if "predicting" in stated and not any(row.kind == PREDICTING for row in rows):
+        attributes["rows"] = (*rows, *prediction())
     more = _stacks(place, stated["mlx"], rows, base) if "mlx" in stated else base.more
     fused = _fused(place, stated.get("fused", {}), rows, sizes)
     read = _read(place, stated.get("read", {}), rows)

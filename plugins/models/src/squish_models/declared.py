@@ -15,10 +15,9 @@ from .config.gguf_defaults import LoadedKeys
 from .config.spelling import FULL, SLIDING
 from .family import TextModel
 from .layer_kinds import LayerKinds
-from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
+from .settings import BEHIND, CONFIG, INEXPRESSIBLE, MOST_BLOCKS, all_layers
+from .tables import PREDICTING
 
-BEHIND = "layers_behind"
-"""Among the settings of a GGUF: how many layers behind the last one it has, which are left out."""
 KINDS = "kinds_of_layers"
 """Among the settings: the kind of each layer, if the family states `by_layer`."""
 
@@ -37,19 +36,19 @@ class Layers:
 
     def of(self, settings: Mapping[str, Any]) -> Collection[int]:
         """The numbers of the layers."""
-        count = settings["num_hidden_layers"]
+        count = all_layers(settings)
         if self.first or self.after:
             border = min(_size(settings, self.first or self.after), count)
             return range(border) if self.first else range(border, count)
         if self.when or self.unless:
             return range(count) if bool(settings.get(self.when or self.unless)) == bool(self.when) else ()
         stated = settings.get(self.setting)
-        if not isinstance(stated, list) or len(stated) != count:
+        if not isinstance(stated, list) or len(stated) != settings["num_hidden_layers"]:
             raise FormatError(
                 "does not give a value for each layer",
                 part=f"{CONFIG} {self.setting}",
                 code=ErrorCode.CONFIG,
-                expected=f"a list of {count}",
+                expected=f"a list of {settings['num_hidden_layers']}",
                 found=str(stated)[:60],
             )
         return [layer for layer, value in enumerate(stated) if value in self.values]
@@ -131,7 +130,8 @@ class Declared(TextModel):
     presence
         Setting -> the GGUF tensor whose presence in a layer it states; its absence after "!".
     predicting
-        Setting with the number of layers behind the last one, which predict more tokens and are left out.
+        Setting with the number of layers behind the last one, which predict more tokens; a file may lack them. They
+        are left out unless the family has rows of the kind "predicting".
     rotary_setting
         Setting with the number of rotated values of a head, if the family states it.
     more_left_out
@@ -256,6 +256,8 @@ class Declared(TextModel):
         return super().layer_kinds(settings) if self.by_layer is None else settings[KINDS]
 
     def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
+        if kind == PREDICTING:
+            return range(settings["num_hidden_layers"], all_layers(settings))
         return self.kinds[kind].of(settings) if kind in self.kinds else super().layers_of(kind, settings)
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -274,10 +276,28 @@ class Declared(TextModel):
         own = {name: values.get(str(settings.get(name))) for name, values in self.equivalents.items()}
         super().check_for_gguf({**settings, **{name: value for name, value in own.items() if value is not None}})
 
+    def _maps_prediction(self) -> bool:
+        return any(row.kind == PREDICTING for row in self.rows)
+
+    def _predicted(self, settings: Mapping[str, Any]) -> int:
+        """The number of layers behind the last one that the settings state."""
+        return _size({self.predicting: 0, **settings}, self.predicting) if settings.get(self.predicting) else 0
+
+    def _behind(self, model: Model, first: int, count: int) -> int:
+        """How many of the layers behind the last one a file has: all that are stated, or none."""
+        prefixes = (f"model.layers.{first}.", f"blk.{first}.", "mtp.")
+        return count if any(self.own_name(name).startswith(prefixes) for name in model.tensors) else 0
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_config(model)
+        if not self._maps_prediction():
+            return settings
+        return {**settings, BEHIND: self._behind(model, settings["num_hidden_layers"], self._predicted(settings))}
+
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
-        first = settings["num_hidden_layers"]
-        count = _size({self.predicting: 0, **settings}, self.predicting) if self.predicting else 0
-        count = settings.get(BEHIND, count)
+        if self._maps_prediction():
+            return super().left_out(settings)
+        first, count = settings["num_hidden_layers"], settings.get(BEHIND, self._predicted(settings))
         more = [name for n in range(first, first + count) for name in (f"model.layers.{n}.*", f"blk.{n}.*")]
         return [*super().left_out(settings), *self.more_left_out, *more]
 
@@ -288,7 +308,9 @@ class Declared(TextModel):
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
             settings["num_hidden_layers"] -= count
-            settings |= {self.predicting: 0, BEHIND: count}
+            if self._maps_prediction():
+                count = self._behind(model, settings["num_hidden_layers"], count)
+            settings |= {self.predicting: count if self._maps_prediction() else 0, BEHIND: count}
         if self.by_layer is not None:
             kinds, sizes = self.by_layer.of_keys(settings, self.architecture)
             settings |= {KINDS: kinds, **sizes}

@@ -18,7 +18,7 @@ from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .mlx_folder import for_mlx
-from .settings import CONFIG, TextSettings
+from .settings import BEHIND, CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,
     Vocabulary,
@@ -158,6 +158,9 @@ def _rebuilt(
     tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
     if not settings["tie_word_embeddings"]:
         tensors[OUTPUT] = evolve(tensors[EMBEDDINGS], name=OUTPUT)
+    if settings.get(BEHIND):
+        name = f"blk.{settings['num_hidden_layers']}.attn_norm.weight"
+        tensors[name] = evolve(tensors[EMBEDDINGS], name=name)
     model = Model(
         name="",
         layout="gguf",

@@ -21,6 +21,8 @@ from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
+BEHIND = "layers_behind"
+"""Setting that states how many layers behind the last one a file has, which predict more tokens."""
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
@@ -168,12 +170,13 @@ class TextSettings(Family):
         q_rows, kv_rows = heads * head_dim, groups * head_dim
         return {
             **{name: settings[name] for name in named if name in settings},
-            "layers": settings["num_hidden_layers"],
+            "layers": all_layers(settings),
             "experts": settings[self.experts] if self.experts else 0,
             "q_rows": q_rows,
             "kv_rows": kv_rows,
             "qkv_rows": q_rows + 2 * kv_rows,
             "group_rows": heads // groups * head_dim,
+            "two_hidden": 2 * settings["hidden_size"],
             "gate_up_rows": 2 * settings["intermediate_size"],
         }
 
@@ -181,7 +184,7 @@ class TextSettings(Family):
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
-        layers = range(settings["num_hidden_layers"])
+        layers = range(all_layers(settings))
         others = {
             kind: {*layers}.difference(self.layers_of(kind, settings))
             for kind in {kind for row in self.rows for kind in row.kinds}
@@ -359,6 +362,17 @@ class TextSettings(Family):
                 hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
             )
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
+
+
+def all_layers(settings: Mapping[str, Any]) -> int:
+    """The number of layers, with those behind the last one that predict more tokens.
+
+    Examples
+    --------
+    >>> all_layers({"num_hidden_layers": 46, "layers_behind": 1})
+    47
+    """
+    return int(settings["num_hidden_layers"]) + int(settings.get(BEHIND) or 0)
 
 
 def _is_base_model(config: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from squish_convert.api import (
     Add,
     Expression,
     FamilyTensor,
+    Int32,
     NegExp,
     Permute,
     Reshape,
@@ -32,9 +33,9 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
-    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
-    `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order.
+    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie beside
+    it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the
+    kind of the layers that have it, where there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order.
     `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
     `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
     Hugging Face stores it as [in, out]. `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
@@ -50,6 +51,7 @@ class Row:
     permute: str | None = None
     add: float | None = None
     f32: bool = False
+    i32: bool = False
     top: bool = False
     tied_to: str | None = None
     kind: str | tuple[str, ...] = ""
@@ -107,6 +109,8 @@ class Row:
             expression = NegExp(expression)
         if self.scale and suffix == self.suffix:
             expression = Scale(expression, self.scale)
+        if self.i32:
+            expression = Int32(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
         if self.gguf_shape and suffix == self.suffix:
@@ -114,6 +118,10 @@ class Row:
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression
+
+
+PREDICTING = "predicting"
+"""The kind of the layers behind the last one, which predict more tokens."""
 
 
 def norm(
@@ -254,6 +262,35 @@ def attention(*, permute: bool = False, bias: bool = True, biased: bool = False)
         Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias, biased=biased),
         Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias, biased=biased),
     )
+
+
+def prediction(add: float | None = None) -> tuple[Row, ...]:
+    """What layers that predict more tokens have besides the tensors of any layer.
+
+    Parameters
+    ----------
+    add : float, optional
+        Constant that GGUF adds to the norms; none by default.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.gguf for row in prediction()][:2]
+    ['nextn.eh_proj', 'nextn.enorm']
+    """
+    vocabulary = ("vocab_size", "hidden_size")
+    rows = (
+        Row("eh_proj", "nextn.eh_proj", ("hidden_size", "two_hidden")),
+        norm("enorm", "nextn.enorm", add=add),
+        norm("hnorm", "nextn.hnorm", add=add),
+        norm("shared_head.norm", "nextn.shared_head_norm", add=add),
+        Row("embed_tokens", "nextn.embed_tokens", vocabulary, required=False),
+        Row("shared_head.head", "nextn.shared_head_head", vocabulary, required=False),
+    )
+    return tuple(evolve(row, kind=PREDICTING) for row in rows)
 
 
 def gated_mlp(bias: bool = False) -> tuple[Row, ...]:

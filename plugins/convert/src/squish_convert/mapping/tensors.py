@@ -21,6 +21,7 @@ from ..families import (
     Add,
     Expression,
     Family,
+    Int32,
     Interleave,
     Join,
     NegExp,
@@ -225,6 +226,8 @@ class _Builder:
             return spec if expression.dense_only and self.tensors.setting.coded else self._transpose(spec)
         if isinstance(expression, Reshape):
             return self._reshape(spec, expression)
+        if isinstance(expression, Int32):
+            return self._integers(spec, "i32")
         return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -259,6 +262,8 @@ class _Builder:
             spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
         elif isinstance(expression, Reshape):
             spec = self._reshape(spec, expression.of)
+        elif isinstance(expression, Int32):
+            spec = self._integers(spec, "i64")
         else:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
@@ -282,6 +287,15 @@ class _Builder:
         narrow = self.tensors.setting.vectors if inverse else None
         spec, self.exactness = change_values(self.tensors.file, spec, do, undo, narrow)
         return spec
+
+    def _integers(self, spec: TensorSpec, dtype: str) -> TensorSpec:
+        """Give whole numbers another width."""
+        if spec.dtype == dtype:
+            return spec
+        self.words[f"integers in {dtypes.bits(dtype)} bits"] = None
+        values = _read_integers(self.tensors.file, spec, dtype)
+        self.exactness = Exactness("values", dtype)
+        return evolve(dense(spec.name, values, dtype), attrs=spec.attrs)
 
     def _reorder(self, spec: TensorSpec, change: Permute | Tile, inverse: bool) -> TensorSpec:
         columns = isinstance(change, Tile) and change.columns
@@ -370,7 +384,9 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 
 MAX_SIZE = 1 << 20
-"""Most values that are computed in memory."""
+"""Largest vector that is computed in memory."""
+MOST_INTEGERS = 1 << 24
+"""Largest table of whole numbers that is rewritten in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -405,6 +421,35 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
         )
     with np.errstate(all="ignore"):
         return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
+
+
+def _read_integers(file: File, spec: TensorSpec, dtype: str) -> np.ndarray:
+    """Read a dense tensor of whole numbers that a dtype represents; TensorError for any other tensor."""
+    import numpy as np
+
+    encoding = spec.encodings[0] if spec.encodings else None
+    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_INTEGERS
+    if encoding is None or encoding.codec != DENSE or not is_whole:
+        raise TensorError(
+            "must be a table of whole numbers",
+            tensor=spec.name,
+            code="values",
+            expected=f"at most {MOST_INTEGERS} values of i64 or i32",
+            found=f"{spec.dtype} {list(spec.shape)}",
+        )
+    values = file.bind(spec, encoding).read(full(spec.shape))
+    limits = np.iinfo(dtypes.to_numpy(dtype))
+    outside = values[(values < limits.min) | (values > limits.max)]
+    if outside.size:
+        raise TensorError(
+            f"has a number that {dtype} cannot express",
+            tensor=spec.name,
+            code="values",
+            expected=f"at most {limits.max}",
+            found=int(outside[0]),
+            hint=HINT,
+        )
+    return values
 
 
 Values = Callable[["np.ndarray"], "np.ndarray"]

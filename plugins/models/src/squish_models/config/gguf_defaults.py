@@ -52,9 +52,15 @@ def _dense_size(keys: Keys) -> Any:
     return REQUIRED if keys("leading_dense_block_count") else keys("expert_feed_forward_length")
 
 
+def _trunk(keys: Keys) -> int | None:
+    """Return the number of layers without those that predict more tokens."""
+    count, behind = keys("block_count"), keys("nextn_predict_layers")
+    return count - behind if type(count) is int and type(behind) is int else None
+
+
 def _query_rank(keys: Keys) -> Any:
     """Return the rank of queries; llama.cpp recognizes models without one by their number of layers."""
-    layers, tokens = keys("block_count"), keys("vocab_size")
+    layers, tokens = _trunk(keys), keys("vocab_size")
     return 0 if layers in (26, 27) or (layers == 48 and tokens == 128256) else REQUIRED
 
 
@@ -64,7 +70,15 @@ def _window_of_exaone(keys: Keys) -> int:
 
 
 def _gating(keys: Keys) -> int:
-    return SIGMOID if keys("block_count") in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
+    return SIGMOID if _trunk(keys) in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
+
+
+def _indexer_types(keys: Keys) -> list[bool] | None:
+    """Return which layers of a GLM 5 have an indexer: all of them, but for those of GLM 5.2."""
+    length, count = keys("context_length"), _trunk(keys)
+    if type(length) is not int or count is None:
+        return None
+    return [length < 1 << 20 or layer < 2 or layer % 4 == 2 for layer in range(max(count, 0))]
 
 
 RMS = {"attention.layer_norm_rms_epsilon": REQUIRED}
@@ -120,6 +134,20 @@ NEMOTRON_H = {
     "expert_feed_forward_length": 0, "expert_shared_feed_forward_length": 0, "expert_shared_count": 0,
     "expert_weights_norm": False, "expert_weights_scale": 1.0, "moe_latent_size": 0,
 }  # fmt: skip
+LATENT = {
+    **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
+    "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0,
+    "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
+    "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
+    "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0, "attention.temperature_length": 0,
+    "rope.dimension_count": REQUIRED,  # llama.cpp rotates the whole key, then finds no rows without rotation
+}  # fmt: skip
+"""Keys of families with latent attention."""
+INDEXED = {
+    **LATENT, "attention.q_lora_rank": REQUIRED, "expert_gating_func": REQUIRED, "rope.dimension_sections": None,
+    "attention.indexer.head_count": REQUIRED, "attention.indexer.key_length": REQUIRED,
+    "attention.indexer.top_k": REQUIRED,
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
@@ -145,14 +173,21 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "glm4": {**RMS, "rope.dimension_sections": None},
     "starcoder2": NORM,
-    "deepseek2": {
-        **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
-        "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0,
-        "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
-        "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
-        "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,
-        "rope.dimension_count": REQUIRED,  # llama.cpp rotates the whole key, then finds no rows without rotation
+    "deepseek2": LATENT,
+    "mistral4": LATENT,
+    "deepseek32": INDEXED,
+    "deepseek4": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
+        **dict.fromkeys((
+            "attention.q_lora_rank", "attention.sliding_window", "expert_feed_forward_length", "expert_shared_count",
+            "expert_weights_scale", "expert_weights_norm", "swiglu_clamp_exp", "attention.indexer.head_count",
+            "attention.indexer.key_length", "attention.indexer.top_k", "attention.output_group_count",
+            "attention.output_lora_rank", "attention.compress_rope_freq_base", "hyper_connection.count",
+            "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon", "hash_layer_count",
+            "attention.compress_ratios", "expert_gating_func",
+        ), REQUIRED),
     },
+    "glm-dsa": {**INDEXED, "expert_gating_func": SIGMOID, "attention.indexer.types": _indexer_types},
     "gpt2": NORM,
     "gpt-oss": {
         **RMS, **EXPERTS, "feed_forward_length": _same("expert_feed_forward_length"),

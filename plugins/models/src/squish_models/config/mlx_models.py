@@ -100,7 +100,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
                        f"{PART}.hidden_size_per_layer_input": 0, f"{PART}.num_kv_shared_layers": 0,
                        f"{PART}.use_double_wide_mlp": False},
     "glm4_moe": {"head_dim": _head_size},
-    "glm_moe_dsa": {**_NO_AUX, "moe_layer_freq": 1, "first_k_dense_replace": _dense_layers},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
     "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},
     "kimi_linear": {"linear_attn_config": _linear_attention, "first_k_dense_replace": _dense_layers,
@@ -155,11 +154,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "exaone_moe": ("num_shared_experts", "is_moe_layer"),
     "falcon_mamba": ("state_size", "conv_kernel", "use_bias", "use_conv_bias", "time_step_rank"),
     "glm4_moe": ("n_group", "topk_group", "use_qk_norm", "partial_rotary_factor"),
-    "glm_moe_dsa": (
-        "index_head_dim", "index_n_heads", "index_topk", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim",
-        "v_head_dim", "qk_nope_head_dim", "topk_method", "scoring_func", "n_group", "topk_group", "moe_layer_freq",
-        "rope_parameters"
-    ),
     "gpt_bigcode": ("n_embd", "n_layer", "n_inner", "n_head", "n_positions", "layer_norm_epsilon"),
     "gpt_neox": ("rotary_emb_base", "rotary_pct"),
     "granitemoe": (
@@ -203,9 +197,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     ),
     "minimax": ("num_local_experts", "shared_intermediate_size", "rotary_dim"),
     "minimax_m2": ("num_local_experts", "shared_intermediate_size", "rotary_dim"),
-    "mistral4": (
-        "kv_lora_rank", "q_lora_rank", "topk_group", "n_group", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"
-    ),
     "nemotron": ("hidden_act", "norm_eps"),
     "nemotron_h": (
         "mamba_num_heads", "mamba_head_dim", "mamba_proj_bias", "ssm_state_size", "conv_kernel", "n_groups",
@@ -253,7 +244,6 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Model type -> settings that mlx-lm fixes to one value, regardless of config.json."""
 UNREAD: Mapping[str, str] = {
-    "kimi_k25": "language_model.model.blocks.*",
     "kimi_linear": "*.block_sparse_moe.down_proj.weight",
     "longcat_flash": "*.mlp.experts.{n_routed_experts}.*",
     "muse_glimmer": "model.vision_*",

@@ -334,7 +334,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
-    unsupported=("phi4mm", "phi4_multimodal"),
+    unsupported=("phi4mm", "phi4_multimodal", "deepseek_v4"),
     differences=differences.MLX,
     ignores="mlx",
 )

@@ -81,6 +81,7 @@ TRANSFORMERS = FolderEngine(
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
+        "kimi_k25": ("language_model.", "model.language_model."),
     },
     takes_head=frozenset(
         ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granite", "olmo2", "phi3", "glm4", "gpt_oss")
@@ -109,8 +110,13 @@ MLX = FolderEngine(
         "mistral3": ("language_model.", "model.language_model."),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
+        "kimi_k25": ("language_model.",),
     },
-    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
+    required={
+        "gemma3": ("language_model.",),
+        "kimi_k25": ("language_model.",),
+        "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
+    },
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
@@ -126,6 +132,7 @@ MLX = FolderEngine(
         **dict.fromkeys(("llama", "mistral", "qwen2", "olmo2"), ("self_attn.rotary_emb.inv_freq",)),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("vision_tower.", "self_attn.rotary_emb.inv_freq")),
         "gemma3": ("vision_tower.", "multi_modal_projector."),
+        "kimi_k25": ("vision_tower.", "mm_projector."),
     },
     fp8=frozenset(("deepseek_v3",)),
 )

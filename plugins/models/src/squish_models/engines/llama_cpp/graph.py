@@ -20,7 +20,7 @@ HAS_NO_ROPE = (
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
-SPLIT_HEADS = ("deepseek2",)
+SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",

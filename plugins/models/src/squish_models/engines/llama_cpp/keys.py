@@ -12,6 +12,8 @@ from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
 """Kinds of keys besides scalar types: ONE_A_LAYER keys may have one number for all layers; scalar TEXTS are skipped."""
+NUMBERS, RATIOS = "f32 or one a layer", "one or more a layer"
+"""Kinds of keys of DeepSeek 4: as many numbers as layers or one for all, and at least as many sizes as layers."""
 SWITCHES = ("bool", "u32", "i32")
 """Element types that are read as integers."""
 MOST_LAYERS, MOST_EXPERTS = 512, 1024
@@ -54,6 +56,18 @@ NEMOTRON_H = {
     **SSM2, **RMS, **NORM, **EXPERTS, "expert_shared_feed_forward_length": "u32", "expert_shared_count": "u32",
     "expert_weights_norm": "bool", "expert_weights_scale": "f32", "moe_latent_size": "u32",
 }  # fmt: skip
+LATENT = {
+    **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
+    "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+    "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
+    "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
+    "attention.temperature_length": "u32",
+}  # fmt: skip
+INDEXED = {
+    **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},
+    "rope.dimension_sections": FOUR, "attention.indexer.head_count": "u32", "attention.indexer.key_length": "u32",
+    "attention.indexer.top_k": "u32",
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
     "granite": {
@@ -70,13 +84,20 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "olmo2": {**RMS, **WINDOW},
     "glm4": {**RMS, "rope.dimension_sections": FOUR},
     "starcoder2": NORM,
-    "deepseek2": {
-        **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
-        "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+    "deepseek2": LATENT,
+    "mistral4": LATENT,
+    "deepseek32": INDEXED,
+    "deepseek4": {
+        **RMS, **EXPERTS, **GATING, "attention.q_lora_rank": "u32", "attention.sliding_window": "u32",
         "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
-        "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
-        "attention.temperature_length": "u32",
+        "swiglu_clamp_exp": NUMBERS, "swiglu_clamp_shexp": NUMBERS, "attention.indexer.head_count": "u32",
+        "attention.indexer.key_length": "u32", "attention.indexer.top_k": "u32",
+        "attention.output_group_count": "u32", "attention.output_lora_rank": "u32",
+        "attention.compress_rope_freq_base": "f32", "hyper_connection.count": "u32",
+        "hyper_connection.sinkhorn_iterations": "u32", "hyper_connection.epsilon": "f32", "hash_layer_count": "u32",
+        "attention.compress_ratios": RATIOS,
     },
+    "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_LAYER},
     "gpt2": NORM,
     "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
     "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},
@@ -163,6 +184,16 @@ def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
     is_array, items = stored.startswith("array:"), stored.removeprefix("array:")
     if kind == TEXTS:
         return f"has elements of {items} instead of str" if is_array and items != "str" else None
+    if kind == RATIOS:
+        if not is_array or items not in SWITCHES[1:]:
+            return f"is {'an array of ' + items if is_array else stored}, and llama.cpp reads an array of i32"
+        few = layers is not None and len(value.value) < layers
+        return f"has {len(value.value)} elements, and llama.cpp reads at least {layers}" if few else None
+    if is_array and kind == NUMBERS:
+        few = layers is not None and len(value.value) != layers
+        if items != "f32" or few:
+            return f"has {len(value.value)} elements of {items}, and llama.cpp reads {layers} of f32"
+        return None
     if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN):
         count = {ONE_A_LAYER: layers, FOUR: 4}.get(kind)
         if count is not None and len(value.value) != count:
@@ -170,7 +201,7 @@ def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
         if items not in SWITCHES:
             return f"has elements of {items}, and llama.cpp reads u32 or i32"
         return f"has more than {MOST_LAYERS} elements" if len(value.value) > MOST_LAYERS else None
-    scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32"}.get(kind, kind)
+    scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32", NUMBERS: "f32"}.get(kind, kind)
     if stored == scalar:
         return None
     return f"is {'an array of ' + items if is_array else stored}, and llama.cpp reads {scalar}"

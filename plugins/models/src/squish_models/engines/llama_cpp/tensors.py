@@ -230,6 +230,61 @@ DEEPSEEK2 = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
     *NEXT,
 )
+INDEXER = (
+    Row("indexer.k_norm.weight", "index_head"), Row("indexer.k_norm.bias", "index_head"),
+    Row("indexer.proj.weight", "embd index_heads"), Row("indexer.attn_k.weight", "embd index_head"),
+    Row("indexer.attn_q_b.weight", "q_rank index_heads*index_head"),
+)  # fmt: skip
+
+
+def _ratio(numbers: Hyperparameters, layer: int) -> int:
+    """Return how many tokens become one in a layer of DeepSeek 4."""
+    return numbers.of_layer("attention.compress_ratios", layer)
+
+
+def _mixing(part: str) -> tuple[Row, ...]:
+    return (
+        Row(f"hc_{part}_fn.weight", "streams*embd mixed"), Row(f"hc_{part}_base.weight", "mixed"),
+        Row(f"hc_{part}_scale.weight", "3"),
+    )  # fmt: skip
+
+
+def _compressor(name: str, size: str, ratio: int) -> tuple[Row, ...]:
+    """The tensors of what makes one token of several; it has two halves if these tokens overlap."""
+    wide = f"2*{size}" if ratio == 4 else size
+    rows = (("kv", f"embd {wide}"), ("gate", f"embd {wide}"), ("ape", f"{wide} {ratio}"), ("norm", size))
+    return tuple(
+        Row(f"{name}_{part}.weight", sizes, when=lambda numbers, layer: _ratio(numbers, layer) == ratio)
+        for part, sizes in rows
+    )
+
+
+def _is_hashed(numbers: Hyperparameters, layer: int) -> bool:
+    return layer < numbers.number("hash_layer_count")
+
+
+def _is_routed(numbers: Hyperparameters, layer: int) -> bool:
+    return not _is_hashed(numbers, layer)
+
+
+def _has_index(numbers: Hyperparameters, layer: int) -> bool:
+    return _ratio(numbers, layer) == 4
+
+
+DEEPSEEK4 = (
+    Row("attn_norm.weight", "embd"), Row("attn_sinks.weight", "heads"), Row("attn_q_a.weight", "embd own_rank"),
+    Row("attn_q_a_norm.weight", "own_rank"), Row("attn_q_b.weight", "own_rank q"), Row("attn_kv.weight", "embd head"),
+    Row("attn_kv_a_norm.weight", "head"), Row("attn_output_a.weight", "out_width out_rank*out_groups"),
+    Row("attn_output_b.weight", "out_rank*out_groups embd"), *_mixing("attn"), *_mixing("ffn"),
+    *_compressor("attn_compressor", "head", 4), *_compressor("attn_compressor", "head", 128),
+    *_compressor("indexer_compressor", "index_head", 4),
+    Row("indexer.proj.weight", "embd index_heads", when=_has_index),
+    Row("indexer.attn_q_b.weight", "own_rank index_heads*index_head", when=_has_index),
+    Row("ffn_gate_tid2eid.weight", "used vocab", when=_is_hashed), Row("exp_probs_b.bias", "experts", when=_is_routed),
+    optional("exp_probs_b_vl.bias", "experts"), Row("ffn_norm.weight", "embd"), *EXPERTS,
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared"), Row("ffn_down_shexp.weight", "expert_ff*shared embd"),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared"), *NEXT,
+)  # fmt: skip
 BIASED_NORMS = (
     Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("attn_output.weight", "embd embd"),
     Row("attn_output.bias", "embd"), Row("ffn_norm.weight", "embd"), Row("ffn_norm.bias", "embd"),
@@ -382,6 +437,10 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "starcoder2": (*BIASED_NORMS, Row("attn_qkv", "embd embd kv kv")),
     "deepseek2": DEEPSEEK2,
+    "mistral4": DEEPSEEK2,
+    "deepseek4": DEEPSEEK4,
+    "deepseek32": (*DEEPSEEK2, *INDEXER),
+    "glm-dsa": (*DEEPSEEK2, *(optional(row.name, row.sizes) for row in INDEXER)),
     "gpt2": (
         *BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv"),
     ),
@@ -529,6 +588,10 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "qwen3vl": (*TOP, optional("cls.output.weight", "embd classes")),
     **dict.fromkeys(("mistral3", "granitemoe"), (*TOP, *ROPE_FACTORS)),
     "exaone4": (*TOP, ROPE_FACTORS[2]),
+    "deepseek4": (
+        *EMBEDDINGS, Row("output.weight", "embd vocab"), Row("output_hc_fn.weight", "streams*embd streams"),
+        Row("output_hc_base.weight", "streams"), Row("output_hc_scale.weight", "1"),
+    ),
     **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
     **dict.fromkeys(("llama4", "arcee", "exaone-moe"), (*TOP, ROPE_FACTORS[2])),
@@ -548,7 +611,9 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
 """Architectures whose layers have experts where they have a router."""
-ALL_LAYERS = ("deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe")
+ALL_LAYERS = (
+    "deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4",
+)  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
@@ -664,6 +729,15 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "mla_value": value_mla,
         "nope": key_mla - rotated,
         "nope_value": key_mla - rotated + value_mla,
+        "own_rank": number("attention.q_lora_rank"),
+        "used": number("expert_used_count"),
+        "streams": number("hyper_connection.count"),
+        "mixed": (2 + number("hyper_connection.count")) * number("hyper_connection.count"),
+        "out_rank": number("attention.output_lora_rank"),
+        "out_groups": number("attention.output_group_count"),
+        "out_width": key * heads // max(number("attention.output_group_count"), 1),
+        "index_heads": number("attention.indexer.head_count"),
+        "index_head": number("attention.indexer.key_length"),
         "conv": number("shortconv.l_cache"),
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
