@@ -15,6 +15,10 @@ from .config.spelling import FULL, SLIDING
 from .family import TextModel
 from .settings import CONFIG, MOST_BLOCKS
 
+WINDOW_LAYERS = "window_layers"
+"""The setting with a switch for each layer, on if it attends to a window, as the list `layer_types` says."""
+OTHERS = "others"
+"""In `by_kind`, stands for the kinds of layers that are not named, or whose setting is null."""
 BEHIND = "layers_behind"
 """Among the settings of a GGUF: how many layers behind the last one it has, which are left out."""
 
@@ -86,6 +90,8 @@ class Declared(TextModel):
         Whether layers with a window have a rotation of their own, which is never scaled.
     values
         Setting -> value in old files -> the value that engines read.
+    by_kind
+        Setting with a size for each layer -> kind of layers -> the setting with their size.
     """
 
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -97,12 +103,23 @@ class Declared(TextModel):
     unset: ClassVar[Sequence[str]] = ()
     rope_by_kind: ClassVar[bool] = False
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    by_kind: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled({**self.unstated, **config})
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
+        if self._lists_windows:
+            settings[WINDOW_LAYERS] = [kind == SLIDING for kind in layer_types(settings)]
+        for name, kinds in self.by_kind.items():
+            each = {kind: settings.get(own) for kind, own in kinds.items()}
+            sizes = [each[OTHERS] if each.get(kind) is None else each[kind] for kind in layer_types(settings)]
+            settings[name] = sizes if len({*map(repr, sizes)}) > 1 else each[OTHERS] if not sizes else sizes[0]
         return settings | self._rope_of_kinds(settings)
+
+    @property
+    def _lists_windows(self) -> bool:
+        return any(key.hf == WINDOW_LAYERS for key in self.keys)
 
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The rotation of each kind of layers, without which Transformers takes its default in those with a window."""
@@ -116,17 +133,22 @@ class Declared(TextModel):
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         return _size(settings, self.rotary_setting) if self.rotary_setting in settings else super()._rotary(settings)
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         sizes = super().sizes(settings)
         names = {name for row in self.rows for name in row.sizes()} - sizes.keys() - {"*"}
-        for name in sorted(names):
-            size = 1
+        for name in sorted(names | self.products.keys()):
+            size: int | list[int] = 1
             for factor in self.products.get(name, (name,)):
-                size *= (
-                    int(factor) if factor.isdigit() else sizes[factor] if factor in sizes else _size(settings, factor)
-                )
+                is_size = factor in sizes and factor != name
+                size = _times(size, sizes[factor] if is_size else self._factor(settings, factor))
             sizes[name] = size
         return sizes
+
+    def _factor(self, settings: Mapping[str, Any], name: str) -> int | list[int]:
+        """A number, or the size in a setting: for each layer, if it differs."""
+        if name in self.by_kind and isinstance(settings[name], list):
+            return [_size({name: size}, name) for size in settings[name]]
+        return int(name) if name.isdigit() else _size(settings, name)
 
     def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
         return self.kinds[kind].of(settings) if kind in self.kinds else super().layers_of(kind, settings)
@@ -147,8 +169,10 @@ class Declared(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some
-        if self.rope_by_kind and f"{self.architecture}.rope.freq_base_swa" not in model.meta:
-            settings.pop("rope_local_base_freq", None)  # which follows from the other one
+        stated = f"{self.architecture}.rope.freq_base_swa" in model.meta
+        if self.rope_by_kind and not stated and settings.get("rope_local_base_freq") == settings["rope_theta"]:
+            settings.pop("rope_local_base_freq")  # which follows from the other one
+        settings |= self._of_kinds(settings)
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
             settings["num_hidden_layers"] -= count
@@ -156,6 +180,68 @@ class Declared(TextModel):
         for setting, tensor in self.presence.items():
             settings[setting] = any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in model.tensors)
         return settings | self._rope_of_kinds(settings)
+
+    def _of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The kinds of layers, and the sizes of each kind, in the keys of a GGUF."""
+        if not self._lists_windows:
+            return {}
+        count = settings["num_hidden_layers"]
+        kinds = [SLIDING if window else FULL for window in self._of_layers(settings, WINDOW_LAYERS)]
+        found: dict[str, Any] = {"layer_types": kinds}
+        for name, own in self.by_kind.items():
+            sizes = self._of_layers(settings, name)
+            for kind in dict.fromkeys(kinds):
+                of_kind = {size for size, each in zip(sizes, kinds) if each == kind}
+                if len(of_kind) > 1:
+                    raise FormatError(
+                        "differs between layers of one kind, which no config.json expresses",
+                        part=self._place(name),
+                        code=ErrorCode.CONFIG,
+                        expected=f"one number for all layers with {kind}",
+                        found=str(sorted(of_kind))[:60],
+                    )
+                found[own.get(kind, own[OTHERS])] = of_kind.pop()
+            found.setdefault(own[OTHERS], sizes[0] if count else 0)
+        return found
+
+    def _of_layers(self, settings: Mapping[str, Any], name: str) -> list[Any]:
+        """The value of each layer in a setting; FormatError for a list of another length."""
+        value, count = settings[name], settings["num_hidden_layers"]
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count:
+            raise FormatError(
+                "does not give a value for each layer",
+                part=self._place(name),
+                code=ErrorCode.CONTRADICTION,
+                expected=f"{count} values",
+                found=len(values),
+            )
+        return values
+
+    def _place(self, name: str) -> str:
+        """The GGUF key of a setting."""
+        return f"{self.architecture}.{next(key.gguf for key in self.keys if key.hf == name)}"
+
+
+def layer_types(settings: Mapping[str, Any], legal: Collection[str] = (FULL, SLIDING)) -> list[str]:
+    """The kind of each layer in config.json; FormatError for another list."""
+    kinds, count = settings.get("layer_types"), settings.get("num_hidden_layers")
+    if not isinstance(kinds, list) or len(kinds) != count or not all(kind in legal for kind in kinds):
+        raise FormatError(
+            "does not give a kind for each layer",
+            part=f"{CONFIG} layer_types",
+            code=ErrorCode.CONFIG,
+            expected=f"{count} of {' and '.join(legal)}",
+            found=str(kinds)[:60],
+        )
+    return kinds
+
+
+def _times(one: int | list[int], other: int | list[int]) -> int | list[int]:
+    """The product of two sizes, for each layer if one of them is."""
+    if isinstance(one, list):
+        return [size * factor for size, factor in zip(one, other if isinstance(other, list) else [other] * len(one))]
+    return [one * size for size in other] if isinstance(other, list) else one * other
 
 
 def _size(settings: Mapping[str, Any], name: str) -> int:

@@ -25,6 +25,8 @@ INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
 """Types of settings that every family reads, whether it has keys for them or not."""
+WINDOWS = "attention.sliding_window_pattern"
+"""GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18
 """Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
@@ -70,6 +72,8 @@ class TextSettings(Family):
         Projections to which llama.cpp applies no adapter.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
     pretokenizers
         Pre-tokenizers of its models that squish-models does not have.
     engines
@@ -94,6 +98,7 @@ class TextSettings(Family):
     unadapted: ClassVar[Sequence[str]] = ()
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
+    merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
     engines: ClassVar[Mapping[str, EngineNeeds]] = {}
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
@@ -145,7 +150,7 @@ class TextSettings(Family):
             )
         return settings
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
         named = (
             "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
@@ -155,7 +160,7 @@ class TextSettings(Family):
         return {
             **{name: settings[name] for name in named if name in settings},
             "layers": settings["num_hidden_layers"],
-            "experts": settings[self.experts] if self.experts else 0,
+            "experts": self.expert_count(settings),
             "q_rows": q_rows,
             "kv_rows": kv_rows,
             "qkv_rows": q_rows + 2 * kv_rows,
@@ -172,7 +177,7 @@ class TextSettings(Family):
             for kind in {row.kind for row in self.rows}
             if kind
         }
-        count = settings[self.experts] if self.experts else 0
+        count = max(self.expert_count(settings), 1)
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows
@@ -227,9 +232,14 @@ class TextSettings(Family):
         """The setting with the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
+    def expert_count(self, settings: Mapping[str, Any]) -> int:
+        """The number of experts in a layer; 0 in a model without any."""
+        return settings.get(self.experts or "") or 0
+
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
-        settings = self.usual(old_spelling(text_config(config), self.experts))
+        lists_windows = any(key.gguf == WINDOWS for key in self.keys)
+        settings = self.usual(old_spelling(text_config(config), self.experts, lists_windows=lists_windows))
         _check_types(settings)
         return settings
 
@@ -269,8 +279,7 @@ class TextSettings(Family):
                 expected="at least 1",
                 found=settings["num_attention_heads"],
             )
-        experts = settings[self.experts] if self.experts else 0
-        blocks = settings["num_hidden_layers"] * max(experts, 1)
+        blocks = settings["num_hidden_layers"] * max(self.expert_count(settings), 1)
         if blocks > MOST_BLOCKS:
             raise LimitError(
                 "has too many layers or experts",

@@ -5,7 +5,7 @@ A tensor that the settings tie to another one must equal it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from attrs import frozen
@@ -23,6 +23,8 @@ from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
+ModelSizes = Mapping[str, int | Sequence[int]]
+"""Sizes of a model, of which some have a number for each layer (`Family.sizes`)."""
 HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
 PROJECTORS = ("v.*", "mm.*", "a.*")
 """Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
@@ -56,14 +58,15 @@ def cover(
     family: Family,
     tensors: Mapping[str, TensorSpec],
     gguf: bool,
-    sizes: Sizes,
+    sizes: ModelSizes,
     tied: Collection[str] = (),
     absent: Collection[str] = (),
     left_out: Collection[str] = (),
+    optional: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
     left_out = (*left_out, *PROJECTORS) if gguf else left_out
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out, optional)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -86,6 +89,8 @@ class Matching:
         Tensors that only layers of another kind have (`Family.absent`).
     left_out
         Patterns of tensors that engines do not load (`Family.left_out`).
+    optional
+        Tensors that may be missing (`Family.optional`).
     """
 
     def __init__(
@@ -93,13 +98,14 @@ class Matching:
         family: Family,
         tensors: Mapping[str, TensorSpec],
         rules: Templates[Rule],
-        sizes: Sizes,
+        sizes: ModelSizes,
         tied: Collection[str],
         absent: Collection[str] = (),
         left_out: Collection[str] = (),
+        optional: Collection[str] = (),
     ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent, self.left_out = absent, left_out
+        self.absent, self.left_out, self.optional = absent, left_out, optional
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, SourceTensor] = {}
         self.sources: dict[str, SourceTensor] = {}
@@ -125,7 +131,8 @@ class Matching:
             if error is not None:
                 yield error
         places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
-        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
+        unneeded = {*self.tied, *self.absent, *self.optional}
+        yield from _missing(self.family, self.origins, sizes_at(self.sizes, {}), unneeded, places)
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
@@ -145,9 +152,9 @@ class Matching:
         origin = SourceTensor(name, *match)
         if error := _wrong_number(origin, self.sizes):
             return error
-        spec = tensors[name]
-        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
-        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        spec, sizes = tensors[name], sizes_at(self.sizes, origin.numbers)
+        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, sizes, is_dense(spec)))
+        pairs = members(origin.rule.of, origin.numbers, sizes["experts"])
         contents = {
             member: SourceTensor(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied
         }
@@ -173,6 +180,16 @@ class Matching:
         else:
             self.unused.append(name)
         return error
+
+
+def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
+    """Return the sizes in the layer of a tensor with these numbers; without a layer, only those of the whole model."""
+    layer = numbers.get("n")
+    return {
+        name: size if isinstance(size, int) else size[layer]
+        for name, size in sizes.items()
+        if isinstance(size, int) or layer is not None
+    }
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
@@ -234,7 +251,8 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )
 
 
-def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
+def _wrong_number(origin: SourceTensor, model_sizes: ModelSizes) -> TensorError | None:
+    sizes = sizes_at(model_sizes, {})
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(

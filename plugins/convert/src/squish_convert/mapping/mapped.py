@@ -35,7 +35,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
+from .coverage import PROJECTORS, check_ties, cover, is_dense, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -150,7 +150,14 @@ class MappedFile(File):
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.coverage = cover(
-                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
+                family,
+                original.index.tensors,
+                gguf,
+                sizes,
+                tied,
+                family.absent(settings),
+                family.left_out(settings),
+                family.optional(settings),
             )
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
@@ -286,14 +293,15 @@ def _absent_templates(file: File, family: Family, naming: Naming, templates: Seq
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
-            layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
+            layers = range(sizes_at({"layers": 0, **family.sizes(settings)}, {})["layers"])
+            absent = {*family.absent(settings), *family.optional(settings)}
     except SquishError:
         return set()
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template
         for template in templates
-        if "{n}" in template and all(fill(template, number) in absent for number in numbers)
+        if (numbers or "{n}" not in template) and all(fill(template, number) in absent for number in numbers or [{}])
     }
 
 

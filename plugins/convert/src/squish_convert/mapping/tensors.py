@@ -33,7 +33,17 @@ from ..families import (
     source_names,
 )
 from .codecs.heads import Order
-from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
+from .coverage import (
+    HINT,
+    Coverage,
+    ModelSizes,
+    SourceTensor,
+    groups_of_sizes,
+    is_dense,
+    shape_of,
+    sizes_at,
+    turns_when_dense,
+)
 from .names import Numbers, fill, members, target_rules
 from .row_views import RowViews, deinterleave, interleave, transpose
 
@@ -73,10 +83,15 @@ class Setting:
     """
 
     layout: str
-    sizes: Mapping[str, int]
+    sizes: ModelSizes
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return sizes_at(self.sizes, {})["experts"]
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
@@ -138,7 +153,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
         else:
-            spec, change = _Builder(self).make(target.rule.of, target.numbers)
+            spec, change = _Builder(self, target.numbers).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
         if name not in self.changes:  # the first access: finding the dtype may read all values
             self._note_dtype(spec, target, origin)
@@ -181,9 +196,9 @@ def _size(spec: TensorSpec) -> int:
 class _Builder:
     """Builds one spec and records the changes."""
 
-    def __init__(self, tensors: MappedTensors) -> None:
+    def __init__(self, tensors: MappedTensors, numbers: Numbers) -> None:
         self.tensors, self.rows = tensors, tensors.rows
-        self.sizes = tensors.setting.sizes
+        self.sizes = sizes_at(tensors.setting.sizes, numbers)
         self.words: dict[str, None] = {}
         self.exactness: Exactness | None = None
 
@@ -329,6 +344,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     """Return the target's tensors in source order."""
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
+    experts = setting.experts
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
@@ -338,7 +354,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
         target = fill(rule.name, own)
         if target not in targets:
             sources: dict[str, None] = {}
-            for member, _ in members(rule.of, own, setting.sizes["experts"]):
+            for member, _ in members(rule.of, own, experts):
                 if member not in coverage.origins:
                     raise TensorError(
                         f"is missing, but {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED

@@ -190,6 +190,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "qwen35moe": {**RMS, **DELTA, **DELTA_EXPERTS, "rope.dimension_sections": REQUIRED},
     "qwen3next": {**RMS, **DELTA, **DELTA_EXPERTS},
     "gemma": RMS,
+    "gemma4": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": REQUIRED,
+        "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": REQUIRED,
+        "attention.key_length_swa": REQUIRED, "attention.value_length_swa": REQUIRED,
+        "rope.dimension_count_swa": _same("rope.dimension_count"), "rope.freq_base_swa": 10000.0,
+        "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

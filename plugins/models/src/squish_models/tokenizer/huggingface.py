@@ -37,7 +37,7 @@ CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 
 
 def read_huggingface(
-    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()
+    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
 ) -> Tokenizer | None:
     """Return the tokenizer in a folder's files; None if there is none.
 
@@ -49,6 +49,8 @@ def read_huggingface(
         The text part of config.json: `vocab_size` and ids of special tokens.
     own
         Pre-tokenizers of the family.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
 
     Raises
     ------
@@ -59,15 +61,19 @@ def read_huggingface(
         `count` or `size` beyond what vocabularies have.
     """
     with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
-        return read_content(parse_files(files), config, own)
+        return read_content(parse_files(files), config, own, merging)
 
 
-def read_content(content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()) -> Tokenizer | None:
+def read_content(
+    content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
+) -> Tokenizer | None:
     """Return the tokenizer in parsed files, like `read_huggingface`."""
     with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
-        tokenizer = _read(content, config)
+        tokenizer = _read(content, config, merged=bool(merging))
         if tokenizer is None or tokenizer.model != "bpe":
             return tokenizer
+        if merging and is_sentencepiece(content.values):
+            return evolve(tokenizer, pre=merging)
         return evolve(tokenizer, pre=_pretokenizer(content.values["tokenizer.json"], own))
 
 
@@ -111,10 +117,12 @@ def _typed_values(part: str) -> Iterator[None]:
         ).within(part="tokenizer.json") from None
 
 
-def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -> Tokenizer | None:
+def _read(
+    content: Content, config: Mapping[str, Any], *, ranked: bool = True, merged: bool = False
+) -> Tokenizer | None:
     """Return the tokenizer without the name of its pre-tokenizer.
 
-    From tokenizer.json, merges and scores are read only if `ranked`.
+    From tokenizer.json, merges and scores are read only if `ranked`; no scores are derived from merges if `merged`.
     """
     settings = content.values
     stored = settings.get("tokenizer.json")
@@ -123,7 +131,7 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
     declared = _declared(options)
     table = TokenTable(config.get("vocab_size"))
-    if is_sentencepiece(settings) and (ranked or stored is None):
+    if is_sentencepiece(settings) and (stored is None or (ranked and not merged)):
         scores, space_prefix = _sentencepiece(content, table)
         rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
@@ -175,8 +183,16 @@ def _byte_level(
     table.fill(texts, ids, added)
     merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
+    if model.get("byte_fallback"):
+        _mark_bytes(table)
     mark_added(table, added)
     return merges
+
+
+def _mark_bytes(table: TokenTable) -> None:
+    """Mark the tokens that stand for bytes of unknown letters."""
+    for number in range(256):
+        table.mark(f"<0x{number:02X}>", Kind.BYTE)
 
 
 def _pretokenizer(stored: Mapping[str, Any], own: Sequence[Pretokenizer]) -> str:
@@ -216,8 +232,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     else:
         table.fill(texts, ids, added)
         scores = scores_of_merges(table.tokens, merges)
-        for number in range(256):
-            table.mark(f"<0x{number:02X}>", Kind.BYTE)
+        _mark_bytes(table)
         mark_added(table, added)
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
