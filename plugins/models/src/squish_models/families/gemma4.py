@@ -48,7 +48,10 @@ NUMBERS = (Key("intermediate_size", ""), Key("num_key_value_heads", ""), Key(GLO
 """Settings whose GGUF keys have a value for each layer, or that have none."""
 _STACK = f"{LAYER}experts."
 _GATE_UP = Stack(Join(tuple((f"{_STACK}{{e}}.{name}.weight", "moe_intermediate_size") for name in SWITCH[:2])))
-_DOWN = Stack(f"{_STACK}{{e}}.{SWITCH[2]}.weight")
+_STACKS = (
+    Rule(f"{_STACK}gate_up_proj", _GATE_UP),
+    Rule(f"{_STACK}down_proj", Stack(f"{_STACK}{{e}}.{SWITCH[2]}.weight")),
+)
 
 
 def _experts() -> tuple[Row, ...]:
@@ -96,11 +99,12 @@ class Gemma4(Declared):
     )
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {
         "gguf": (*fused_attention(permute=False), Rule(f"{BLOCK}ffn_gate_up_exps.weight", _GATE_UP)),
-        "hf": (Rule(f"{_STACK}gate_up_proj", _GATE_UP), Rule(f"{_STACK}down_proj", _DOWN)),
-        "mlx": tuple(
-            Rule(f"{_STACK}switch_glu.{name}.weight", Stack(f"{_STACK}{{e}}.{name}.weight")) for name in SWITCH
+        "hf": _STACKS,
+        "mlx": (
+            *(Rule(f"{_STACK}switch_glu.{name}.weight", Stack(f"{_STACK}{{e}}.{name}.weight")) for name in SWITCH),
+            *(evolve(rule, reading=True) for rule in _STACKS),
         ),
-        "uqff": (Rule(f"{_STACK}gate_up_proj", _GATE_UP), Rule(f"{_STACK}down_proj", _DOWN)),
+        "uqff": _STACKS,
     }
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in COMMON if key.hf not in REPLACED),
@@ -147,7 +151,9 @@ class Gemma4(Declared):
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
         names = super().names
-        apart = [f"{BLOCK}{row.gguf}.weight" for row in self.rows if row.hf.endswith(SWITCH[:2]) and row.kind == EXPERTS]
+        apart = [
+            f"{BLOCK}{row.gguf}.weight" for row in self.rows if row.hf.endswith(SWITCH[:2]) and row.kind == EXPERTS
+        ]
         gguf = tuple(evolve(rule, reading=rule.reading or rule.name in apart) for rule in names["gguf"])
         return {**names, "gguf": gguf}
 
