@@ -208,7 +208,7 @@ class Gemma4(Declared):
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         kinds, width = settings["layer_types"], settings[WIDTH]
         counts = {name: settings.get(name) or 0 for name in ("num_experts", "moe_intermediate_size")}
-        rows = {"one": 1, "per_layer_rows": len(kinds) * width}
+        rows = {"one": 1, "per_layer_rows": len(kinds) * width, TOKENS: settings[TOKENS] if width else 0}
         sizes = super().sizes({**settings, **counts, **rows}) | rows
         heads = [settings[GLOBAL_HEAD if kind == FULL else "head_dim"] for kind in kinds]
         groups = self._of_layers(settings, "kv_heads")
