@@ -18,7 +18,10 @@ MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_att
 OWN_MODULES = {
     "gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
     "deepseek_v3": ("self_attn.o_proj",),
+    "gemma4_text": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj", "per_layer_projection"),
 }
+BOUNDS = {"gemma4_text": 2e-3}
+"""Where llama.cpp reads GELU from a table of f16."""
 FAMILIES = ("llama", "qwen3", *OWN_MODULES)
 
 
@@ -60,7 +63,7 @@ def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> No
     squish.convert(tmp_path / "lora", tmp_path / "lora.gguf", assets=source)
     base, merged = (engines.ask("llama.cpp", tmp_path / f"{name}.gguf", tokens=8) for name in ("source", "merged"))
     with_adapter = engines.ask("llama.cpp", tmp_path / "source.gguf", tokens=8, adapter=tmp_path / "lora.gguf")
-    assert engines.difference(merged, with_adapter, 1e-4) == ""
+    assert engines.difference(merged, with_adapter, BOUNDS.get(family, 1e-4)) == ""
     assert engines.difference(base, with_adapter, 0.01) != ""
 
 

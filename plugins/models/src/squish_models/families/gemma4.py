@@ -41,8 +41,12 @@ DEFAULTS = {
 """Defaults of Transformers for keys missing in config.json; those of mlx-lm are the settings of E2B."""
 UNIFIED = {WIDTH: 0, "sliding_window": 1024}
 """Defaults of the 12B model, which has a type of its own."""
-FILLED = ("rope_parameters", "layer_types", WIDTH)
-"""Settings whose null means the default or, for the width of embeddings in each layer, none."""
+OWN = ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
+FILLED = ("rope_parameters", "layer_types")
+"""Settings whose null means the default."""
+COUNT = Key("num_hidden_layers", "")
+SWITCHES = ("attention_k_eq_v", "enable_moe_block", "use_double_wide_mlp")
+ROUTING = ("num_experts", "top_k_experts", "moe_intermediate_size")
 REPLACED = ("intermediate_size", "num_key_value_heads", "head_dim", "rotary_dim")
 NUMBERS = (Key("intermediate_size", ""), Key("num_key_value_heads", ""), Key(GLOBAL_HEAD, ""), Key(TOKENS, ""))
 """Settings whose GGUF keys have a value for each layer, or that have none."""
@@ -69,9 +73,9 @@ def _experts() -> tuple[Row, ...]:
 
 def _per_layer() -> tuple[Row, ...]:
     rows = (
-        Row("model.embed_tokens_per_layer", "per_layer_token_embd", (TOKENS, "per_layer_rows"), top=True),
-        Row("model.per_layer_model_projection", "per_layer_model_proj", ("per_layer_rows", "hidden_size"), top=True),
-        norm("model.per_layer_projection_norm", "per_layer_proj_norm", top=True, size=WIDTH),
+        Row(f"model.{OWN[0]}", "per_layer_token_embd", (TOKENS, "per_layer_rows"), top=True),
+        Row(f"model.{OWN[1]}", "per_layer_model_proj", ("per_layer_rows", "hidden_size"), top=True),
+        norm(f"model.{OWN[2]}", "per_layer_proj_norm", top=True, size=WIDTH),
         Row("per_layer_input_gate", "inp_gate", (WIDTH, "hidden_size")),
         Row("per_layer_projection", "proj", ("hidden_size", WIDTH)),
         norm("post_per_layer_input_norm", "post_norm"),
@@ -138,8 +142,11 @@ class Gemma4(Declared):
     windowless = ()
     gemma_tokenizer = True
     merging = "gemma4"
+    unadapted = (OWN[1],)
     prefixes: ClassVar = {
         **BARE,
+        **{f"{name}.": f"model.{name}." for name in OWN},
+        "language_model.lm_head.": "lm_head.",
         **{f"{outer}language_model.{inner}": "model." for outer, inner in (("model.", ""), ("", "model."))},
     }
     other_modalities: ClassVar[Sequence[str]] = tuple(
@@ -158,40 +165,29 @@ class Gemma4(Declared):
         return {**names, "gguf": gguf}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        stated = {name: value for name, value in text_config(config).items() if value is not None or name not in FILLED}
-        unified = UNIFIED if str(stated.get("model_type")).startswith("gemma4_unified") else {}
-        stated = {**DEFAULTS, **unified, **stated}
-        check_settings([Key("num_hidden_layers", ""), Key(SHARED, "")], stated, CONFIG)
+        text = {name: value for name, value in text_config(config).items() if value is not None or name not in FILLED}
+        is_unified = str(text.get("model_type")).startswith("gemma4_unified")
+        stated = {**DEFAULTS, **(UNIFIED if is_unified else {}), **text}
+        stated[WIDTH] = stated[WIDTH] or 0
+        check_settings([*(Key(name, "", "bool") for name in SWITCHES), COUNT, Key(SHARED, "")], stated, CONFIG)
         count = min(stated["num_hidden_layers"], MOST_BLOCKS)
-        stated.setdefault(
-            "layer_types", [FULL if (n + 1) % 6 == 0 or n + 1 == count else SLIDING for n in range(count)]
-        )
-        kinds = layer_types(stated)
-        stated |= _overridden(stated, kinds)
+        period = [FULL if (layer + 1) % 6 == 0 or layer + 1 == count else SLIDING for layer in range(count)]
+        kinds = layer_types({"layer_types": period, **stated})
+        stated |= {"layer_types": kinds, **_overridden(stated, kinds)}
         stated.pop(OVERRIDES, None)
         if not stated["attention_k_eq_v"]:
             stated[GLOBAL_GROUPS] = None
-        first = count - stated[SHARED]
-        _check(
-            not kinds or kinds[-1] == FULL, "layer_types", kinds[-1:], f"{FULL} in the last layer, as engines assume"
-        )
-        _check(
-            first > 0 and {*kinds[:first]} == {*kinds}, SHARED, stated[SHARED], "layers of each kind before the shared"
-        )
-        _check(
-            stated.get("use_bidirectional_attention") != "all", "use_bidirectional_attention", "all", "null or vision"
-        )
-        rope = stated["rope_parameters"]
-        local = rope.get(SLIDING) if isinstance(rope, Mapping) else None
-        _check(
-            not rope_kind(local if isinstance(local, Mapping) else {}), f"rope_parameters.{SLIDING}", local, "default"
-        )
+        if not stated["enable_moe_block"]:
+            stated |= dict.fromkeys(ROUTING)
+        check_settings([Key(name, "", required=bool(stated["enable_moe_block"])) for name in ROUTING], stated, CONFIG)
+        _check_layers(stated, kinds)
         settings = super().spelled(stated)
         if not rope_kind(settings["rope_scaling"]):  # GGUF's engine wants the factors of all pairs
             settings["rope_scaling"] = {"rope_type": PROPORTIONAL, SHARE: 1.0}
         check_settings(NUMBERS, settings, CONFIG)
-        size, wide = settings["intermediate_size"], settings["use_double_wide_mlp"]
-        settings["mlp_sizes"] = [size] * first + [2 * size] * (count - first) if wide and first < count else size
+        first, size = count - stated[SHARED], settings["intermediate_size"]
+        is_wide = settings["use_double_wide_mlp"] and first < count
+        settings["mlp_sizes"] = [size] * first + [2 * size] * (count - first) if is_wide else size
         return settings | self._rope_of_kinds(settings)
 
     def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
@@ -249,7 +245,7 @@ class Gemma4(Declared):
             settings[INEXPRESSIBLE] = self._inexpressible("kv_heads", "one number, in layers with values of their own")
         embeddings = model.tensors.get("per_layer_token_embd.weight")
         return {
-            **DEFAULTS, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None, **settings,
+            **DEFAULTS, **dict.fromkeys(ROUTING), **settings,
             "intermediate_size": size, "use_double_wide_mlp": wide, "attention_k_eq_v": same,
             GLOBAL_GROUPS: groups if same else None, "enable_moe_block": bool(settings.get("num_experts")),
             TOKENS: embeddings.shape[0] if embeddings is not None and embeddings.shape else settings["vocab_size"],
@@ -291,6 +287,18 @@ def _overridden(settings: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, 
     is_gated = settings["attention_k_eq_v"] or groups in (None, base)
     _check(is_gated, f"{OVERRIDES}.num_key_value_heads", groups, f"{base} without attention_k_eq_v")
     return {names[name]: own.get(name, settings.get(name)) for name in names}
+
+
+def _check_layers(settings: Mapping[str, Any], kinds: Sequence[str]) -> None:
+    """Raise FormatError for layers and rotary positions that some engine computes differently."""
+    first, rope = len(kinds) - settings[SHARED], settings["rope_parameters"]
+    parts = {kind: rope.get(kind) for kind in {FULL, *kinds}} if isinstance(rope, Mapping) else {FULL: None}
+    attended = settings.get("use_bidirectional_attention")
+    _check(kinds[-1:] == [FULL], "layer_types", kinds[-1:], f"{FULL} in the last layer")
+    _check({*kinds[: max(first, 0)]} == {*kinds}, SHARED, settings[SHARED], "fewer than the layers of each kind")
+    _check(attended in (None, "vision"), "use_bidirectional_attention", attended, "null or vision")
+    _check(all(isinstance(part, Mapping) for part in parts.values()), "rope_parameters", rope, f"{' and '.join(parts)}")
+    _check(not rope_kind(parts.get(SLIDING)), f"rope_parameters.{SLIDING}", parts.get(SLIDING), "default")
 
 
 def _check(is_legal: bool, name: str, found: Any, expected: str) -> None:

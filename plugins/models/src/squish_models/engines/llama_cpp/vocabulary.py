@@ -72,6 +72,8 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _duplicates(tokens.value)
         yield from _byte_problems(meta, tokens.value)
         yield from _id_problems(meta, len(tokens.value))
+        if model == GEMMA4:
+            yield from _first_problems(meta, len(tokens.value))
 
 
 def _type_problem(name: str, meta: Mapping[str, Any], kind: str) -> Iterator[Problem]:
@@ -148,6 +150,13 @@ def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
         if isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count:
             message = f"is {stored.value} with {count} tokens; llama.cpp ignores it"
             yield problem(key, message, "warning")
+
+
+def _first_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
+    """Yield the absence of the token that llama.cpp adds before every text."""
+    stored = meta.get(f"{PREFIX}bos_token_id")
+    if stored is None or (isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count):
+        yield problem("bos_token_id", "is not a token, and llama.cpp ends: it adds one before every text")
 
 
 def problem(name: str, message: str, severity: str = "error") -> Problem:
