@@ -56,7 +56,7 @@ _OF_ADAPTER = re.compile(r"(?<=\.lora_[AB])\.[^.]+(?=\.weight$)")
 _MODULE = f"is a whole module (modules_to_save), {ONLY_MATRICES}"
 UNADAPTABLE = {
     r"\.modules_to_save\.": _MODULE,
-    r"lora_embedding_[AB]|\b(?:embed_tokens(?:_per_layer)?|wte|word_embeddings)\b": "belongs to the embeddings (embed_tokens), and "
+    r"lora_embedding_[AB]|\b(?:embed_token\w*|wte|word_embeddings)\b": "belongs to the embeddings (embed_tokens), and "
                                                                      "Squish maps adapters of other matrices only",
     r"\.lora_magnitude_vector": "is DoRA's scale of columns (use_dora), and llama.cpp only adds",
     r"\.lora_B\..*bias$": f"is a bias (lora_bias), {ONLY_MATRICES}",

@@ -20,8 +20,8 @@ from squish_convert.api import Rule, Stack, Tile
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import BEHIND, Declared, Layers, Pattern
+from .config.keys import LAYER_SIZES, LISTS, Key
+from .declared import BEHIND, OTHERS, WINDOW_LAYERS, Declared, Layers, Pattern
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
@@ -33,7 +33,7 @@ LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
+KEY_TYPES = ("u32", "f32", "bool", LAYER_SIZES, *LISTS)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
@@ -48,7 +48,7 @@ TOP = {
 }  # fmt: skip
 TABLES = (
     "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
-    "mlx", "pretokenizers", "engines",
+    "mlx", "pretokenizers", "engines", "per_layer",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -271,9 +271,10 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
             value = stated[key]
             own = tuple(value) if isinstance(value, list) else value
             attributes[RENAMED.get(key, key)] = own
+    attributes["by_kind"] = {**getattr(base, "by_kind", {}), **_each(place, stated, "per_layer", _per_layer)}
     removed = {stated.get("rotary", "")}
     attributes["derived"] = (
-        *(name for name in (*base.derived, BEHIND) if name not in removed),
+        *(name for name in (*base.derived, BEHIND, WINDOW_LAYERS, *attributes["by_kind"]) if name not in removed),
         *stated.get("derived", ()),
     )
     for key, attribute in (
@@ -296,6 +297,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
+    sizes |= attributes["by_kind"].keys()
     sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
     kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
     attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
@@ -420,6 +422,13 @@ def _layers(value: Mapping[str, Any]) -> Layers:
     if len({*value} - {"values"}) != 1 or bool(layers.setting) != bool(layers.values):
         raise ValueError
     return layers
+
+
+def _per_layer(value: Mapping[str, str]) -> Mapping[str, str]:
+    """{ KIND = SETTING, others = SETTING }"""
+    if OTHERS not in value or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError
+    return value
 
 
 def _pattern(value: Mapping[str, Any]) -> Pattern:
