@@ -480,7 +480,9 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         if kind in ("gemma", "gemma4"):
             tokens = ["<pad>", "<eos>", "<bos>", "<unk>"]
         tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first" if kind == "sentencepiece" else "never")
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            prepend_scheme="first" if kind == "sentencepiece" else "never"
+        )
         fallback = [f"<0x{byte:02X}>" for byte in range(256)]
         tokenizer.train_from_iterator(
             text.split("\n"), BpeTrainer(vocab_size=size, special_tokens=[*tokens, *fallback], show_progress=False)
@@ -508,7 +510,12 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         state["model"]["ignore_merges"] = True
     state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
     Path(folder, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, indent=1))
-    classes = {"gemma": "GemmaTokenizer", "gemma4": "GemmaTokenizer", "sentencepiece": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer"}
+    classes = {
+        "gemma": "GemmaTokenizer",
+        "gemma4": "GemmaTokenizer",
+        "sentencepiece": "LlamaTokenizer",
+        "qwen2": "Qwen2Tokenizer",
+    }
     template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     config = {
         **special, "tokenizer_class": classes.get(kind, "PreTrainedTokenizerFast"), "add_bos_token": bos is not None,
