@@ -335,7 +335,7 @@ class Family:
         """
         raise NotImplementedError
 
-    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int | Sequence[int]]:
         """Return the sizes of a model by name.
 
         Parameters
@@ -346,7 +346,8 @@ class Family:
         Returns
         -------
         Mapping
-            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
+            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`. A size that differs
+            between layers is a sequence with a number for each layer.
         """
         raise NotImplementedError
 
@@ -413,6 +414,21 @@ class Family:
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
         """Name the required tensors that some layers lack, because layers are of several kinds.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Collection
+            Full names; empty by default.
+        """
+        return ()
+
+    def optional(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the required tensors that some layers may lack, because no engine reads them there.
 
         Parameters
         ----------

@@ -57,6 +57,10 @@ FAMILIES = {
     "smollm3": ("SmolLM3", "declared:smollm3", ("smollm3",), "smollm3"),
     "cohere": ("Command R", "declared:cohere", ("cohere",), "command-r"),
     "cohere2": ("Command A", "declared:cohere2", ("cohere2",), "cohere2"),
+    "gemma4": (
+        "Gemma 4, its text part", "gemma4:Gemma4",
+        ("gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"), "gemma4",
+    ),
     "gemma": ("Gemma 1", "declared:gemma", ("gemma",), "gemma"),
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),

@@ -20,8 +20,8 @@ from squish_convert.api import Interleave, Rule, Stack, Tile
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import Declared, Layers, Leading, Pattern, Switches
+from .config.keys import LAYER_SIZES, LISTS, Key
+from .declared import OTHERS, WINDOW_LAYERS, Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
@@ -34,16 +34,16 @@ LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
 ROW_SIZES = ("head_dim", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "group_rows")
 """Sizes that every family has beside its settings."""
 FUSED, FOLDERS = ("hf", "mlx", "uqff"), ("hf", "mlx")
 """Layouts with the matrices of [fused], and those with the names of [read]."""
+KEY_TYPES = ("u32", "f32", "bool", LAYER_SIZES, *LISTS)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
     "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
-    "left_out": list, "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool,
+    "left_out": list, "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool, "merging": str,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
 RENAMED = {
@@ -57,6 +57,7 @@ TOP = {
 TABLES = (
     "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
     "switches", "presence", "prefixes", "values", "equivalents", "notes", "mlx", "pretokenizers", "engines",
+    "per_layer",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -295,7 +296,16 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     removed = {stated.get("rotary", "")}
     inner_names = [name for each in nested.values() for name in each]
     renamed = [name for name, spellings in aliases.items() if name != spellings[0]]
-    derived = (*base.derived, BEHIND, *renamed, *inner_names, *stated.get("derived", ()))
+    attributes["by_kind"] = {**getattr(base, "by_kind", {}), **_each(place, stated, "per_layer", _per_layer)}
+    derived = (
+        *base.derived,
+        BEHIND,
+        WINDOW_LAYERS,
+        *attributes["by_kind"],
+        *renamed,
+        *inner_names,
+        *stated.get("derived", ()),
+    )
     attributes["derived"] = tuple(dict.fromkeys(name for name in derived if name not in removed))
     left_out = {name for name, value in stated.get("keys", {}).items() if value is False}
     for key, attribute in (
@@ -327,7 +337,12 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", *ROW_SIZES, "*", *attributes["products"]}
-    sizes |= {key.hf for key in keys} | {*aliases} | {size for row in base.rows for size in row.sizes()}
+    sizes |= (
+        {key.hf for key in keys}
+        | {*aliases}
+        | {*attributes["by_kind"]}
+        | {size for row in base.rows for size in row.sizes()}
+    )
     kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
     rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds, own=stated.get("own_rows", False))
     if "layer" in stated:
@@ -498,6 +513,13 @@ def _layers(value: Mapping[str, Any]) -> Layers:
     if len({*value} - {"values"}) != 1 or bool(layers.setting) != bool(layers.values):
         raise ValueError
     return layers
+
+
+def _per_layer(value: Mapping[str, str]) -> Mapping[str, str]:
+    """{ KIND = SETTING, others = SETTING }"""
+    if OTHERS not in value or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError
+    return value
 
 
 def _pattern(value: Mapping[str, Any]) -> Pattern | Leading:

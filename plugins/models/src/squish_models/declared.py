@@ -20,6 +20,10 @@ from .tables import PREDICTING
 
 KINDS = "kinds_of_layers"
 """Among the settings: the kind of each layer, if the family states `by_layer`."""
+WINDOW_LAYERS = "window_layers"
+"""The setting with a switch for each layer, on if it attends to a window, as the list `layer_types` says."""
+OTHERS = "others"
+"""In `by_kind`, stands for the kinds of layers that are not named, or whose setting is null."""
 
 
 @frozen
@@ -152,6 +156,8 @@ class Declared(TextModel):
         Setting -> the settings and numbers whose product it is if config.json does not state it.
     nested
         Object in config.json -> its settings.
+    by_kind
+        Setting with a size for each layer -> kind of layers -> the setting with their size.
     """
 
     products: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -190,6 +196,8 @@ class Declared(TextModel):
         inner = {name for names in self.nested.values() for name in names}
         return ({*self.unstated, *self.computed} & {*self.derived}) - inner - {*self.aliases}
 
+    by_kind: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         objects = [(config.get(place), names) for place, names in self.nested.items()]
         inner = {
@@ -205,7 +213,7 @@ class Declared(TextModel):
         for name, value in self.unstated.items():
             if isinstance(value, Mapping) and settings.get(name) in (None, value):
                 settings[name] = settings.get(value["setting"])
-        settings |= self._switched(settings) | self._multiplied(settings)
+        settings |= self._switched(settings) | self._multiplied(settings) | self._listed(settings)
         return settings | self._rope_of_kinds(settings)
 
     def _switched(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,6 +236,21 @@ class Declared(TextModel):
             if name in keyed and all(each.isdigit() or settings.get(each) is not None for each in factors)
         }
 
+    def _listed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The windows and the sizes of each layer, as the list of kinds says."""
+        listed: dict[str, Any] = {}
+        if self._lists_windows:
+            listed[WINDOW_LAYERS] = [kind == SLIDING for kind in layer_types(settings)]
+        for name, kinds in self.by_kind.items():
+            each = {kind: settings.get(own) for kind, own in kinds.items()}
+            sizes = [each[OTHERS] if each.get(kind) is None else each[kind] for kind in layer_types(settings)]
+            listed[name] = sizes if len({*map(repr, sizes)}) > 1 else each[OTHERS] if not sizes else sizes[0]
+        return listed
+
+    @property
+    def _lists_windows(self) -> bool:
+        return any(key.hf == WINDOW_LAYERS for key in self.keys)
+
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The rotation of each kind of layers, without which Transformers takes its default in those with a window."""
         if not self.rope_by_kind:
@@ -240,20 +263,25 @@ class Declared(TextModel):
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         return _size(settings, self.rotary_setting) if self.rotary_setting in settings else super()._rotary(settings)
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         sizes = super().sizes(settings)
         names = {name for row in self.rows for name in row.sizes()} - sizes.keys() - {"*"}
-        for name in sorted(names):
-            size = 1
+        for name in sorted(names | self.products.keys()):
+            size: int | list[int] = 1
             for factor in self.products.get(name, (name,)):
-                size *= (
-                    int(factor) if factor.isdigit() else sizes[factor] if factor in sizes else _size(settings, factor)
-                )
+                is_size = factor in sizes and factor != name
+                size = _times(size, sizes[factor] if is_size else self._factor(settings, factor))
             sizes[name] = size
         return sizes
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         return super().layer_kinds(settings) if self.by_layer is None else settings[KINDS]
+
+    def _factor(self, settings: Mapping[str, Any], name: str) -> int | list[int]:
+        """A number, or the size in a setting: for each layer, if it differs."""
+        if name in self.by_kind and isinstance(settings[name], list):
+            return [_size({name: size}, name) for size in settings[name]]
+        return int(name) if name.isdigit() else _size(settings, name)
 
     def layers_of(self, kind: str, settings: Mapping[str, Any]) -> Collection[int]:
         if kind == PREDICTING:
@@ -303,8 +331,10 @@ class Declared(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some
-        if self.rope_by_kind and f"{self.architecture}.rope.freq_base_swa" not in model.meta:
-            settings.pop("rope_local_base_freq", None)  # which follows from the other one
+        stated = f"{self.architecture}.rope.freq_base_swa" in model.meta
+        if self.rope_by_kind and not stated and settings.get("rope_local_base_freq") == settings["rope_theta"]:
+            settings.pop("rope_local_base_freq")  # which follows from the other one
+        settings |= self._of_kinds(settings)
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
             settings["num_hidden_layers"] -= count
@@ -332,14 +362,14 @@ class Declared(TextModel):
             settings[setting] = is_there != tensor.startswith("!")
         for name, value in self.unstated.items():
             stated = settings.get(name)
-            if type(value) is int and isinstance(stated, float) and stated.is_integer():
+            if type(value) is int and type(stated) is float and stated.is_integer():
                 settings[name] = int(stated)
         for place, names in self.nested.items():
             settings[place] = {name: settings[name] for name in names if settings.get(name) is not None}
         settings = self.usual(settings)
-        return settings | self._rope_of_kinds(settings) | self._inexpressible(settings)
+        return settings | self._rope_of_kinds(settings) | self._computed_keys(settings)
 
-    def _inexpressible(self, settings: Mapping[str, Any]) -> dict[str, FormatError]:
+    def _computed_keys(self, settings: Mapping[str, Any]) -> dict[str, FormatError]:
         """An error about a key whose setting config.json does not have, with another value than models have."""
         for key in self.keys:
             others = {name: value for name, value in settings.items() if name != key.hf}
@@ -355,6 +385,68 @@ class Declared(TextModel):
                 )
                 return {INEXPRESSIBLE: error}
         return {}
+
+    def _of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The kinds of layers, and the sizes of each kind, in the keys of a GGUF."""
+        if not self._lists_windows:
+            return {}
+        count = settings["num_hidden_layers"]
+        kinds = [SLIDING if window else FULL for window in self._of_layers(settings, WINDOW_LAYERS)]
+        found: dict[str, Any] = {"layer_types": kinds}
+        for name, own in self.by_kind.items():
+            sizes = self._of_layers(settings, name)
+            for kind in dict.fromkeys(kinds):
+                of_kind = {size for size, each in zip(sizes, kinds) if each == kind}
+                if len(of_kind) > 1:
+                    raise FormatError(
+                        "differs between layers of one kind, which no config.json expresses",
+                        part=self._place(name),
+                        code=ErrorCode.CONFIG,
+                        expected=f"one number for all layers with {kind}",
+                        found=str(sorted(of_kind))[:60],
+                    )
+                found[own.get(kind, own[OTHERS])] = of_kind.pop()
+            found.setdefault(own[OTHERS], sizes[0] if count else 0)
+        return found
+
+    def _of_layers(self, settings: Mapping[str, Any], name: str) -> list[Any]:
+        """The value of each layer in a setting; FormatError for a list of another length."""
+        value, count = settings[name], settings["num_hidden_layers"]
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count:
+            raise FormatError(
+                "does not give a value for each layer",
+                part=self._place(name),
+                code=ErrorCode.CONTRADICTION,
+                expected=f"{count} values",
+                found=len(values),
+            )
+        return values
+
+    def _place(self, name: str) -> str:
+        """The GGUF key of a setting."""
+        return f"{self.architecture}.{next(key.gguf for key in self.keys if key.hf == name)}"
+
+
+def layer_types(settings: Mapping[str, Any], legal: Collection[str] = (FULL, SLIDING)) -> list[str]:
+    """The kind of each layer in config.json; FormatError for another list."""
+    kinds, count = settings.get("layer_types"), settings.get("num_hidden_layers")
+    if not isinstance(kinds, list) or len(kinds) != count or not all(kind in legal for kind in kinds):
+        raise FormatError(
+            "does not give a kind for each layer",
+            part=f"{CONFIG} layer_types",
+            code=ErrorCode.CONFIG,
+            expected=f"{count} of {' and '.join(legal)}",
+            found=str(kinds)[:60],
+        )
+    return kinds
+
+
+def _times(one: int | list[int], other: int | list[int]) -> int | list[int]:
+    """The product of two sizes, for each layer if one of them is."""
+    if isinstance(one, list):
+        return [size * factor for size, factor in zip(one, other if isinstance(other, list) else [other] * len(one))]
+    return [one * size for size in other] if isinstance(other, list) else one * other
 
 
 def _size(settings: Mapping[str, Any], name: str) -> int:

@@ -56,7 +56,7 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     The second number of the latter counts one expert and the weights that all tokens share.
     """
     ignored = (*family.constants, *family.leftovers, *family.other_modalities, *family.left_out(settings))
-    experts = settings[family.experts] if family.experts else 0
+    experts = family.expert_count(settings)
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
     for name, spec in model.tensors.items():
         if any(fnmatchcase(name, pattern) for pattern in ignored):

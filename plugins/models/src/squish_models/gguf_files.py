@@ -134,7 +134,8 @@ class GgufFiles(Mapping[str, bytes]):
         return tokenizer_keys(tokenizer) if tokenizer is not None else {}
 
     def _read(self, content: Content) -> Tokenizer | None:
-        return read_content(content, json.loads(self._files[CONFIG]), self._family.pretokenizers)
+        config = json.loads(self._files[CONFIG])
+        return read_content(content, config, self._family.pretokenizers, self._family.merging)
 
     @cached_property
     def _is_unchanged(self) -> bool:

@@ -45,7 +45,7 @@ def carry_to_gguf(
     """Return GGUF's keys and tensors for the settings, and the source's files that cannot be rebuilt from them."""
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
-    tokenizer = read_huggingface(model.assets, settings, family.pretokenizers)
+    tokenizer = read_huggingface(model.assets, settings, family.pretokenizers, family.merging)
     described = tokenizer_keys(tokenizer) if tokenizer is not None else {}
     tokens = tokenizer.tokens if tokenizer is not None else ()
     general = general_keys(family, model, settings, constants.values(), model.assets, lambda: tokens)

@@ -27,6 +27,8 @@ INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
 """Types of settings that every family reads, whether it has keys for them or not."""
+WINDOWS = "attention.sliding_window_pattern"
+"""GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18
 """Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
@@ -81,6 +83,8 @@ class TextSettings(Family):
         Whether no layer has attention; the sizes of heads are then 1.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
     pretokenizers
         Pre-tokenizers of its models that squish-models does not have.
     engines
@@ -108,6 +112,7 @@ class TextSettings(Family):
     headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
+    merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
     engines: ClassVar[Mapping[str, EngineNeeds]] = {}
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
@@ -161,7 +166,7 @@ class TextSettings(Family):
             )
         return settings
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
         named = (
             "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
@@ -171,7 +176,7 @@ class TextSettings(Family):
         return {
             **{name: settings[name] for name in named if name in settings},
             "layers": all_layers(settings),
-            "experts": settings[self.experts] if self.experts else 0,
+            "experts": self.expert_count(settings),
             "q_rows": q_rows,
             "kv_rows": kv_rows,
             "qkv_rows": q_rows + 2 * kv_rows,
@@ -189,7 +194,7 @@ class TextSettings(Family):
             kind: {*layers}.difference(self.layers_of(kind, settings))
             for kind in {kind for row in self.rows for kind in row.kinds}
         }
-        count = settings[self.experts] if self.experts else 0
+        count = max(self.expert_count(settings), 1)
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows
@@ -262,11 +267,16 @@ class TextSettings(Family):
         """The setting with the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
+    def expert_count(self, settings: Mapping[str, Any]) -> int:
+        """The number of experts in a layer; 0 in a model without any."""
+        return settings.get(self.experts or "") or 0
+
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
         stated = text_config(config)
         own = {name: stated.pop(name) for name in self.own_lists if name in stated}
-        settings = self.usual({**old_spelling(stated, self.experts), **own})
+        lists_windows = any(key.gguf == WINDOWS for key in self.keys)
+        settings = self.usual({**old_spelling(stated, self.experts, lists_windows=lists_windows), **own})
         _check_types(settings)
         return settings
 
@@ -306,8 +316,7 @@ class TextSettings(Family):
                 expected="at least 1",
                 found=settings["num_attention_heads"],
             )
-        experts = settings[self.experts] if self.experts else 0
-        blocks = settings["num_hidden_layers"] * max(experts, 1)
+        blocks = settings["num_hidden_layers"] * max(self.expert_count(settings), 1)
         if blocks > MOST_BLOCKS:
             raise LimitError(
                 "has too many layers or experts",

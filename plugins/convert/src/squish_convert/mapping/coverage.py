@@ -5,7 +5,7 @@ A tensor that the settings tie to another one must equal it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -24,6 +24,8 @@ from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
+ModelSizes = Mapping[str, int | Sequence[int]]
+"""Sizes of a model, of which some have a number for each layer (`Family.sizes`)."""
 HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
 CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
 
@@ -55,13 +57,14 @@ def cover(
     family: Family,
     tensors: Mapping[str, TensorSpec],
     gguf: bool,
-    sizes: Sizes,
+    sizes: ModelSizes,
     tied: Collection[str] = (),
     absent: Collection[str] = (),
     left_out: Collection[str] = (),
+    optional: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out, optional)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -84,6 +87,8 @@ class Matching:
         Tensors that only layers of another kind have (`Family.absent`).
     left_out
         Patterns of tensors that engines do not load (`Family.left_out`).
+    optional
+        Tensors that may be missing (`Family.optional`).
     """
 
     def __init__(
@@ -91,13 +96,14 @@ class Matching:
         family: Family,
         tensors: Mapping[str, TensorSpec],
         rules: Templates[Rule],
-        sizes: Sizes,
+        sizes: ModelSizes,
         tied: Collection[str],
         absent: Collection[str] = (),
         left_out: Collection[str] = (),
+        optional: Collection[str] = (),
     ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent, self.left_out = absent, left_out
+        self.absent, self.left_out, self.optional = absent, left_out, optional
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, SourceTensor] = {}
         self.sources: dict[str, SourceTensor] = {}
@@ -124,11 +130,13 @@ class Matching:
                 yield error
         rules = [*self.rules.values(), *(each for others in self.rules.others.values() for each in others)]
         places = {leaf: rule.name for _, rule in reversed(rules) for leaf in source_names(rule.of)}
-        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
+        unneeded = {*self.tied, *self.absent, *self.optional}
+        yield from _missing(self.family, self.origins, sizes_at(self.sizes, {}), unneeded, places)
 
     def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
         """The numbers of the forms of a tensor that its shape fits."""
-        shapes = [shape_of(each, self.shapes, self.sizes, is_dense(spec)) for each in forms(origin.rule.of)]
+        sizes = sizes_at(self.sizes, origin.numbers)
+        shapes = [shape_of(each, self.shapes, sizes, is_dense(spec)) for each in forms(origin.rule.of)]
         return [number for number, shape in enumerate(shapes) if _wrong_shape(origin, spec.shape, shape) is None]
 
     @cached_property
@@ -161,7 +169,8 @@ class Matching:
 
     def _is_present(self, rule: Rule, numbers: Mapping[str, int]) -> bool:
         """Whether the layer has the tensors of a rule."""
-        return all(name not in self.absent for name, _ in members(rule.of, numbers, self.sizes["experts"]))
+        experts = sizes_at(self.sizes, {})["experts"]
+        return all(name not in self.absent for name, _ in members(rule.of, numbers, experts))
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
@@ -181,11 +190,12 @@ class Matching:
         origin, spec = SourceTensor(name, *match), tensors[name]
         if error := _wrong_number(origin, self.sizes):
             return error
+        sizes = sizes_at(self.sizes, origin.numbers)
         origin, several = self._settled(origin, spec)
         if several is not None:
             return several
-        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
-        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, sizes, is_dense(spec)))
+        pairs = members(origin.rule.of, origin.numbers, sizes["experts"])
         contents = {
             member: SourceTensor(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied
         }
@@ -211,6 +221,16 @@ class Matching:
         else:
             self.unused.append(name)
         return error
+
+
+def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
+    """Return the sizes in the layer of a tensor with these numbers; without a layer, only those of the whole model."""
+    layer = numbers.get("n")
+    return {
+        name: size if isinstance(size, int) else size[layer or 0]
+        for name, size in sizes.items()
+        if isinstance(size, int) or layer is not None
+    }
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
@@ -283,7 +303,8 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )
 
 
-def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
+def _wrong_number(origin: SourceTensor, model_sizes: ModelSizes) -> TensorError | None:
+    sizes = sizes_at(model_sizes, {})
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(

@@ -38,7 +38,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import check_ties, cover, is_dense, turns_when_dense
+from .coverage import check_ties, cover, is_dense, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -160,7 +160,8 @@ class MappedFile(File):
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.predicting = family.left_out(settings)
             left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
-            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, family.absent(settings), left_out)
+            absent, optional = family.absent(settings), family.optional(settings)
+            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, absent, left_out, optional)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
@@ -315,14 +316,15 @@ def _absent_templates(file: File, family: Family, naming: Naming, templates: Seq
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
-            layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
+            layers = range(sizes_at({"layers": 0, **family.sizes(settings)}, {})["layers"])
+            absent = {*family.absent(settings), *family.optional(settings)}
     except SquishError:
         return set()
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template
         for template in templates
-        if "{n}" in template and all(fill(template, number) in absent for number in numbers)
+        if (numbers or "{n}" not in template) and all(fill(template, number) in absent for number in numbers or [{}])
     }
 
 

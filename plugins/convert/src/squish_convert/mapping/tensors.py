@@ -35,7 +35,18 @@ from ..families import (
     source_names,
 )
 from .codecs.heads import Order
-from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
+from .coverage import (
+    HINT,
+    Coverage,
+    ModelSizes,
+    Sizes,
+    SourceTensor,
+    groups_of_sizes,
+    is_dense,
+    shape_of,
+    sizes_at,
+    turns_when_dense,
+)
 from .names import Numbers, fill, members, target_rules
 from .row_views import RowViews, deinterleave, interleave, scale, transpose
 
@@ -75,11 +86,16 @@ class Setting:
     """
 
     layout: str
-    sizes: Mapping[str, int]
+    sizes: ModelSizes
     factors: Mapping[str, Sequence[tuple[int, float]]] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return sizes_at(self.sizes, {})["experts"]
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
@@ -143,9 +159,9 @@ class MappedTensors(Mapping[str, TensorSpec]):
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
-            spec = self.in_shape(spec, target.rule.of)
+            spec = self.in_shape(spec, target.rule.of, sizes_at(self.setting.sizes, target.numbers))
         else:
-            spec, change = _Builder(self).make(target.rule.of, target.numbers)
+            spec, change = _Builder(self, target.numbers).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
         if name not in self.changes:  # the first access: finding the dtype may read all values
             self._note_dtype(spec, target, origin)
@@ -158,12 +174,12 @@ class MappedTensors(Mapping[str, TensorSpec]):
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
 
-    def in_shape(self, spec: TensorSpec, expression: Expression) -> TensorSpec:
+    def in_shape(self, spec: TensorSpec, expression: Expression, sizes: Sizes) -> TensorSpec:
         """Return a tensor of the family with its axes of 1 where the family has them."""
         if not isinstance(expression, str) or 1 not in spec.shape:
             return spec
         shapes = {tensor.name: tensor.shape for tensor in self.family.tensors}
-        shape = shape_of(expression, shapes, self.setting.sizes)
+        shape = shape_of(expression, shapes, sizes)
         return spec if shape == spec.shape or -1 in shape else self.rows.reshape(spec, shape)
 
     def check_form(self, name: str, stored: TensorSpec) -> None:
@@ -196,9 +212,9 @@ def _size(spec: TensorSpec) -> int:
 class _Builder:
     """Builds one spec and records the changes."""
 
-    def __init__(self, tensors: MappedTensors) -> None:
+    def __init__(self, tensors: MappedTensors, numbers: Numbers) -> None:
         self.tensors, self.rows = tensors, tensors.rows
-        self.sizes = tensors.setting.sizes
+        self.sizes = sizes_at(tensors.setting.sizes, numbers)
         self.words: dict[str, None] = {}
         self.exactness: Exactness | None = None
 
@@ -242,7 +258,7 @@ class _Builder:
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
         """Invert an expression: extract one of its tensors from the result."""
         if isinstance(expression, str):
-            return self.tensors.in_shape(spec, expression)
+            return self.tensors.in_shape(spec, expression, self.sizes)
         if isinstance(expression, Stack):
             self.words["experts split"] = None
             return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
@@ -362,6 +378,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     """Return the target's tensors in source order."""
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
+    experts = setting.experts
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
@@ -371,7 +388,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
         target = fill(rule.name, own)
         if target not in targets:
             sources: dict[str, None] = {}
-            for member, _ in members(rule.of, own, setting.sizes["experts"]):
+            for member, _ in members(rule.of, own, experts):
                 if member not in coverage.origins:
                     raise TensorError(
                         f"is missing, but {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED

@@ -298,6 +298,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         **RMS, "embedding_scale": 12.0, "residual_scale": lambda keys: 1.4 / max(keys("block_count") or 1, 1) ** 0.5,
         "logit_scale": lambda keys: 256.0 / (keys("embedding_length") or 256), "rope.scaling.finetuned": True,
     },
+    "gemma4": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": REQUIRED,
+        "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": REQUIRED,
+        "attention.key_length_swa": REQUIRED, "attention.value_length_swa": REQUIRED,
+        "rope.dimension_count_swa": _same("rope.dimension_count"), "rope.freq_base_swa": 10000.0,
+        "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

@@ -75,30 +75,11 @@ def _unit_longrope(part: Config, config: Config) -> dict[str, Any]:
     return {"type": "longrope", "original_max_position_embeddings": part["max_position_embeddings"]}
 
 
-def _global(name: str) -> Setting:
-    """Return a getter for a setting of Gemma 4's layers with full attention."""
-
-    def value(part: Config, config: Config) -> Any:
-        return next(each[name] for each in part["per_layer_config"].values() if name in each)
-
-    return value
-
-
-_GEMMA4: Mapping[str, Any] = {
-    "global_head_dim": _global("head_dim"), "num_global_key_value_heads": _global("num_key_value_heads"),
-}  # fmt: skip
 _NO_AUX = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 SPELLED: Mapping[str, Mapping[str, Any]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "exaone4": {"head_dim": _head_size},
     "exaone_moe": {"head_dim": _head_size, "is_moe_layer": _are("mlp_layer_types", "sparse")},
-    "gemma4": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
-               **{f"{PART}.{key}": value for key, value in _GEMMA4.items()}},
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
-                       **{f"{PART}.{key}": value for key, value in _GEMMA4.items()},
-                       f"{PART}.hidden_size_per_layer_input": 0, f"{PART}.num_kv_shared_layers": 0,
-                       f"{PART}.use_double_wide_mlp": False},
     "glm4_moe": {"head_dim": _head_size},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
     "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},

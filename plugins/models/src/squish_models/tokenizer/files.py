@@ -14,7 +14,7 @@ from squish_core.api import LazyAssets
 from . import ranks, sentencepiece, unigram, wordpiece
 from .content import DEFAULT_TEMPLATE, Content
 from .pretokenizers import Pretokenizer, named_pretokenizer
-from .sampling import SAMPLES
+from .sampling import SAMPLES, SUPPRESSED
 from .sentencepiece import Pieces
 from .vocabulary import (
     SPACE,
@@ -325,5 +325,5 @@ def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
 def _generation(ids: Tokenizer | SpecialTokens) -> dict[str, Any]:
     numbers = {f"{role}_token_id": ids.special[role] for role in ("bos", "pad") if role in ids.special}
     ends = list(ids.end_ids) or [ids.special[role] for role in ("eos",) if role in ids.special]
-    samples = {**SAMPLES, **ids.sampling} if ids.sampling else {}
+    samples = {**(SAMPLES if {*ids.sampling} - {SUPPRESSED} else {}), **ids.sampling}
     return numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}) | samples

@@ -51,6 +51,12 @@ HUGGINGFACE = "tokenizer.huggingface.json"
 """The whole tokenizer.json, for engines that use it."""
 GEMMA4 = "gemma4"
 """The kind of a tokenizer, also the name of its pre-tokenizer, for which GGUF has no key."""
+VISIBLE = (
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+)  # fmt: skip
+"""Special tokens of Gemma 4 that GGUF declares as added ones, so that llama.cpp prints them."""
+UNRANKED = -1000
+"""The score that llama.cpp's converter writes for tokens whose order the merges state."""
 MODELS = {"gpt2": "bpe", "llama": "spm", GEMMA4: "bpe", "bert": "wordpiece", "t5": "unigram"}
 NAMES = {kind: name for name, kind in reversed(MODELS.items())}
 """Kind of a tokenizer -> its usual value of `tokenizer.ggml.model`."""
@@ -197,6 +203,21 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
         merges=merges,
         checked=checked,
     )
+
+
+def _kinds(values: Mapping[str, Any], kinds: np.ndarray) -> np.ndarray:
+    """Return the kinds as Hugging Face's files state them."""
+    if values[f"{PREFIX}model"] != GEMMA4 or len(kinds) != len(values[f"{PREFIX}tokens"]):
+        return kinds
+    return _marked(values[f"{PREFIX}tokens"], kinds, Kind.USER_DEFINED, Kind.CONTROL)
+
+
+def _marked(tokens: Sequence[str], kinds: np.ndarray, old: Kind, new: Kind) -> np.ndarray:
+    """Return the kinds with another one for the visible tokens."""
+    visible = [number for number in np.flatnonzero(kinds == old).tolist() if tokens[number] in VISIBLE]
+    kinds = kinds.copy()
+    kinds[visible] = new
+    return kinds
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:
@@ -369,20 +390,25 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     """
     bpe = tokenizer.model == "bpe"
     model = GEMMA4 if tokenizer.pre == GEMMA4 else NAMES[tokenizer.model]
-    keys = {"model": Typed("str", model), "pre": Typed("str", tokenizer.pre or "default")}
+    keys, scores, kinds = {"model": Typed("str", model)}, tokenizer.scores, tokenizer.kinds
+    if model == GEMMA4:
+        scores = np.full(len(tokenizer.tokens), UNRANKED)
+        kinds = _marked(tokenizer.tokens, kinds, Kind.CONTROL, Kind.USER_DEFINED)
+    else:
+        keys["pre"] = Typed("str", tokenizer.pre or "default")
     tokens: Sequence[str] = tokenizer.tokens
     if tokenizer.model == "wordpiece":
         tokens = wordpiece.gguf_texts(tokens, tokenizer.kinds)
     keys["tokens"] = Typed("array:str", text_array(tokens))
-    if tokenizer.scores is not None:
-        keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
-    keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))
+    if scores is not None:
+        keys["scores"] = Typed("array:f32", scores.astype(np.float32))
+    keys["token_type"] = Typed("array:i32", kinds.astype(np.int32))
     if bpe:
         keys["merges"] = Typed("array:str", text_array(_joined(tokenizer.merges)))
     keys |= {IDS[role]: Typed("u32", number) for role, number in tokenizer.special.items()}
     keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
-    if tokenizer.space_prefix is not None:
-        keys["add_space_prefix"] = Typed("bool", tokenizer.space_prefix)
+    if tokenizer.space_prefix is not None or model == GEMMA4:
+        keys["add_space_prefix"] = Typed("bool", bool(tokenizer.space_prefix))
     if tokenizer.normalizer is not None:
         keys |= _normalizer_keys(tokenizer.model, tokenizer.normalizer)
     if tokenizer.token_types is not None:

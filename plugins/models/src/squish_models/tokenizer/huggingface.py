@@ -47,7 +47,7 @@ CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()), "typ
 
 
 def read_huggingface(
-    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()
+    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
 ) -> Tokenizer | None:
     """Return the tokenizer in a folder's files; None if there is none.
 
@@ -59,6 +59,8 @@ def read_huggingface(
         The text part of config.json: `vocab_size` and ids of special tokens.
     own
         Pre-tokenizers of the family.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
 
     Raises
     ------
@@ -69,17 +71,21 @@ def read_huggingface(
         `count` or `size` beyond what vocabularies have.
     """
     with _typed_values(files):
-        return read_content(parse_files(files), config, own)
+        return read_content(parse_files(files), config, own, merging)
 
 
-def read_content(content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()) -> Tokenizer | None:
+def read_content(
+    content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
+) -> Tokenizer | None:
     """Return the tokenizer in parsed files, like `read_huggingface`."""
     name = content.vocabulary[0] if content.vocabulary is not None else VOCABULARY_FILES[0]
     with _typed_values((*content.values, name)):
         document, defaults = _document(content, config)
-        tokenizer = _read(content, document, config, defaults)
+        tokenizer = _read(content, document, config, defaults, merged=bool(merging))
         if tokenizer is None or document is None or tokenizer.model != "bpe":
             return tokenizer
+        if merging and kind_of(document) == "spm":
+            return evolve(tokenizer, pre=merging)
         return evolve(tokenizer, pre=_pretokenizer(document, own))
 
 
@@ -150,11 +156,12 @@ def _read(
     defaults: Mapping[str, str] | None = None,
     *,
     ranked: bool = True,
+    merged: bool = False,
 ) -> Tokenizer | None:
     """Return the tokenizer without the name of its pre-tokenizer.
 
     `stored` is its tokenizer.json, `defaults` are the special tokens that tokenizer_config.json may leave out. From
-    tokenizer.json, merges and scores are read only if `ranked`.
+    tokenizer.json, merges and scores are read only if `ranked`; no scores are derived from merges if `merged`.
     """
     settings = content.values
     if stored is None and content.pieces is None:
@@ -163,6 +170,8 @@ def _read(
     declared = _declared(options)
     table = TokenTable(config.get("vocab_size"))
     kind = "spm" if stored is None else kind_of(stored) if ranked else "bpe"
+    if merged and stored is not None and kind == "spm":
+        kind = "bpe"
     rules: dict[str, Any] = {}
     ranking: dict[str, Any] = {}
     if kind == "spm":
@@ -231,8 +240,16 @@ def _byte_level(
     table.fill(texts, ids, added)
     merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
+    if model.get("byte_fallback"):
+        _mark_bytes(table)
     mark_added(table, added)
     return merges
+
+
+def _mark_bytes(table: TokenTable) -> None:
+    """Mark the tokens that stand for bytes of unknown letters."""
+    for number in range(256):
+        table.mark(f"<0x{number:02X}>", Kind.BYTE)
 
 
 def _pretokenizer(stored: Mapping[str, Any], own: Sequence[Pretokenizer]) -> str:
@@ -272,8 +289,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     else:
         table.fill(texts, ids, added)
         scores = scores_of_merges(table.tokens, merges)
-        for number in range(256):
-            table.mark(f"<0x{number:02X}>", Kind.BYTE)
+        _mark_bytes(table)
         mark_added(table, added)
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):

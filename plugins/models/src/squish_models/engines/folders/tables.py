@@ -79,7 +79,10 @@ TRANSFORMERS = FolderEngine(
     strict=False,
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
+        **dict.fromkeys(
+            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"),
+            ("model.language_model.",),
+        ),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
         "kimi_k25": ("language_model.", "model.language_model."),
     },
@@ -107,7 +110,10 @@ MLX = FolderEngine(
     strict=True,
     prefixes={
         "gemma3": ("language_model.",),
-        "mistral3": ("language_model.", "model.language_model."),
+        **dict.fromkeys(
+            ("mistral3", "gemma4", "gemma4_unified"),
+            ("language_model.", "model.language_model."),
+        ),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
         "kimi_k25": ("language_model.",),

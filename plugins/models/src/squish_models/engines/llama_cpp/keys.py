@@ -14,6 +14,8 @@ ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or
 """Kinds of keys besides scalar types: ONE_A_LAYER keys may have one number for all layers; scalar TEXTS are skipped."""
 NUMBERS, RATIOS = "f32 or one a layer", "one or more a layer"
 """Kinds of keys of DeepSeek 4: as many numbers as layers or one for all, and at least as many sizes as layers."""
+ARRAY = "an array"
+"""A kind of keys of which llama.cpp reads only arrays."""
 SWITCHES = ("bool", "u32", "i32")
 """Element types that are read as integers."""
 MOST_LAYERS, MOST_EXPERTS = 512, 1024
@@ -158,16 +160,22 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mpt": {**NORM, "attention.clamp_kqv": "f32", "attention.max_alibi_bias": "f32"},
     "olmo": {**NORM, "attention.clamp_kqv": "f32"},
     "minicpm": {**RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32"},
+    "gemma4": {
+        **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.shared_kv_layers": "u32",
+        "embedding_length_per_layer_input": "u32", "final_logit_softcapping": "f32",
+    },
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
     "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
-    "mellum": 4,
+    "mellum": 4, "gemma4": 0,
 }  # fmt: skip
-"""Architecture with windows -> n: every n-th layer has none."""
+"""Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba")
+MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "gemma4")
 """Architectures whose layers may have different numbers of heads."""
+EQUAL_HEADS = ("gemma4",)
+"""Architectures whose keys and values have heads of one size."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""
 FULL_HEADS = ("falcon", "llama")
@@ -194,13 +202,15 @@ def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
         if items != "f32" or few:
             return f"has {len(value.value)} elements of {items}, and llama.cpp reads {layers} of f32"
         return None
-    if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN):
+    if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN, ARRAY):
         count = {ONE_A_LAYER: layers, FOUR: 4}.get(kind)
         if count is not None and len(value.value) != count:
             return f"has {len(value.value)} elements, and llama.cpp reads {count}"
         if items not in SWITCHES:
             return f"has elements of {items}, and llama.cpp reads u32 or i32"
         return f"has more than {MOST_LAYERS} elements" if len(value.value) > MOST_LAYERS else None
+    if kind == ARRAY:
+        return f"is {stored}, and llama.cpp reads an array"
     scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32", NUMBERS: "f32"}.get(kind, kind)
     if stored == scalar:
         return None
@@ -310,6 +320,10 @@ class Hyperparameters:
         groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
         if self.architecture not in MIXED_LAYERS and len(groups) > 1:
             yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
+        for suffix in ("", "_swa") if self.architecture in EQUAL_HEADS else ():
+            key, value = (self.number(f"attention.{name}_length{suffix}") for name in ("key", "value"))
+            if key != value:
+                yield of(f"attention.value_length{suffix}", f"is {value}, and llama.cpp wants that of keys, {key}")
         yield from self._expert_problems()
         if self.architecture in FULL_HEADS and self.number("attention.head_count"):
             rotated, head = self.number("rope.dimension_count"), self.number("attention.key_length")

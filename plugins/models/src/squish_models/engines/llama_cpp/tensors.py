@@ -27,13 +27,15 @@ class Need:
 class Row:
     """A tensor of a layer or of the model; `sizes` are expressions such as "embd 2*ff".
 
-    The sizes of "attn_qkv" are those of its parts, which may be stored as one tensor or apart.
+    The sizes of "attn_qkv" are those of its parts, which may be stored as one tensor or apart; `letters` are the parts
+    that a layer must have.
     """
 
     name: str
     sizes: str
     required: bool = True
     when: Test | None = None
+    letters: str = "qkv"
 
 
 def optional(name: str, sizes: str, when: Test | None = None) -> Row:
@@ -129,6 +131,24 @@ def _has_other_rope(numbers: Hyperparameters, layer: int) -> bool:
 
 def _has_shared(numbers: Hyperparameters, layer: int) -> bool:
     return _is_mixed(numbers, layer) and bool(numbers.number("expert_shared_count"))
+
+
+def _owns_keys(numbers: Hyperparameters, layer: int) -> bool:
+    """Whether a layer computes keys and values, which others take from it."""
+    return layer < numbers.layers - numbers.number("attention.shared_kv_layers")
+
+
+def _takes_keys(numbers: Hyperparameters, layer: int) -> bool:
+    return not _owns_keys(numbers, layer)
+
+
+def _has_own_embeddings(numbers: Hyperparameters, layer: int) -> bool:
+    return bool(numbers.number("embedding_length_per_layer_input"))
+
+
+def _has_wide_layers(numbers: Hyperparameters, layer: int) -> bool:
+    """Whether any layer attends without a window."""
+    return not all(numbers.has_window(each) for each in range(numbers.trunk))
 
 
 def _is_deep(numbers: Hyperparameters, layer: int) -> bool:
@@ -337,6 +357,38 @@ SHARED = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
 )  # fmt: skip
 """Dense layers, those with experts, and the experts that all tokens pass."""
+GEMMA4 = (
+    Row("attn_norm.weight", "embd"),
+    Row("attn_qkv", "embd layer_q layer_k layer_v", when=_owns_keys, letters="qk"),
+    Row("attn_qkv", "embd layer_q layer_k layer_v", when=_takes_keys, letters="q"),
+    Row("attn_output.weight", "layer_q embd"),
+    Row("attn_q_norm.weight", "layer_head"),
+    Row("attn_k_norm.weight", "layer_head", when=_owns_keys),
+    optional("attn_k_norm.weight", "layer_head", _takes_keys),
+    Row("post_attention_norm.weight", "embd"),
+    optional("layer_output_scale.weight", "1"),
+    Row("ffn_norm.weight", "embd"),
+    Row("ffn_gate.weight", "embd layer_ff"),
+    Row("ffn_up.weight", "embd layer_ff"),
+    Row("ffn_down.weight", "layer_ff embd"),
+    Row("post_ffw_norm.weight", "embd"),
+    Row("ffn_gate_inp.weight", "embd experts", when=_has_experts),
+    Row("ffn_gate_inp.scale", "embd", when=_has_experts),
+    Row("pre_ffw_norm_2.weight", "embd", when=_has_experts),
+    Row("post_ffw_norm_1.weight", "embd", when=_has_experts),
+    Row("post_ffw_norm_2.weight", "embd", when=_has_experts),
+    Row("ffn_gate_up_exps", "embd expert_ff experts", when=_has_experts),
+    Row("ffn_down_exps.weight", "expert_ff embd experts", when=_has_experts),
+    Row("inp_gate.weight", "embd own_embd", when=_has_own_embeddings),
+    Row("proj.weight", "own_embd embd", when=_has_own_embeddings),
+    Row("post_norm.weight", "embd", when=_has_own_embeddings),
+)
+GEMMA4_TOP = (
+    Row("rope_freqs.weight", "half_wide_rot", when=_has_wide_layers),
+    Row("per_layer_token_embd.weight", "own_embd*layers vocab", when=_has_own_embeddings),
+    Row("per_layer_model_proj.weight", "embd own_embd*layers", when=_has_own_embeddings),
+    Row("per_layer_proj_norm.weight", "own_embd", when=_has_own_embeddings),
+)
 SHARED_EXPERT = (
     Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
     Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
@@ -561,6 +613,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("internlm2", "xverse"), QWEN2),
     "exaone": (*PRE_NORM, *PLAIN_GATED),
     "minicpm": LLAMA,
+    "gemma4": GEMMA4,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -607,6 +660,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "exaone": (*TOP, Row("rope_freqs.weight", "half_rot", required=False)),
     "olmo": (EMBEDDINGS[0], HEAD),
     "minicpm": (*TOP, *ROPE_FACTORS),
+    "gemma4": (*TOP, *GEMMA4_TOP),
 }  # fmt: skip
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
@@ -637,9 +691,12 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
             yield Need(row.name, _evaluated(row.sizes, sizes), row.required)
     count = numbers.layers if numbers.architecture in ALL_LAYERS else numbers.trunk
     for layer in range(count):
+        head = numbers.head_size("key", layer)
         layer_sizes = {
             **sizes,
-            "layer_k": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count_kv", layer),
+            "layer_head": head,
+            "layer_q": head * numbers.of_layer("attention.head_count", layer),
+            "layer_k": head * numbers.of_layer("attention.head_count_kv", layer),
             "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
             "layer_ff": numbers.of_layer("feed_forward_length", layer),
         }  # fmt: skip
@@ -671,14 +728,16 @@ def _attention(row: Row, prefix: str, shape: tuple[int, ...], present: Collectio
     columns, *parts = shape
     fused, letters = f"{prefix}attn_qkv", "qkv"
     yield Need(f"{fused}.weight", (columns, sum(parts)), required=False)
+    if f"{fused}.weight" in present and row.letters != letters:
+        return
     if f"{fused}.weight" in present:
         yield Need(f"{fused}.bias", (sum(parts),), required=False)
         if f"{fused}.bias" in present:
             return
     else:
         for letter, rows in zip(letters, parts):
-            yield Need(f"{prefix}attn_{letter}.weight", (columns, rows), row.required)
-    for letter, rows in zip(letters, parts):
+            yield Need(f"{prefix}attn_{letter}.weight", (columns, rows), row.required and letter in row.letters)
+    for letter, rows in zip(letters, parts) if row.letters == letters else ():
         yield Need(f"{prefix}attn_{letter}.bias", (rows,), required=False)
 
 
@@ -711,6 +770,9 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "head": key,
         "rot": rotated,
         "half_rot": rotated // 2,
+        "half_wide_rot": number("attention.key_length") // 2,
+        "layers": numbers.trunk,
+        "own_embd": number("embedding_length_per_layer_input"),
         "ff": number("feed_forward_length"),
         "experts": number("expert_count"),
         "expert_ff": expert_size(numbers),
