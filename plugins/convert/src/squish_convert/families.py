@@ -539,8 +539,10 @@ def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
     """
     errors = []
     for one, other in combinations([info for info in infos if not info.layouts], 2):
-        told_apart = one.by_config and other.by_config
-        shared = [name for name in one.model_types if name in other.model_types and not told_apart]
+        if one.part != other.part:
+            continue
+        apart_by_config = one.by_config and other.by_config
+        shared = [name for name in one.model_types if name in other.model_types and not apart_by_config]
         apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
         if one.architecture == other.architecture != "" and not apart:
             shared.append(one.architecture)

@@ -87,8 +87,14 @@ class Row:
         """The weight and its bias."""
         yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
-            outputs = self.shape[-1:] if self.transpose else self.shape[:1]
-            yield FamilyTensor(self.module(".bias"), outputs, self.biased)
+            yield FamilyTensor(self.module(".bias"), self._outputs(), self.biased)
+
+    def _outputs(self) -> tuple[str, ...]:
+        """The shape of the bias: the rows of a matrix or of a stack of them, the channels of a convolution."""
+        if self.transpose:
+            return self.shape[-1:]
+        convolves = bool(self.gguf_shape) or len(self.shape) > 3
+        return self.shape[:1] if convolves else self.shape[:-1] or self.shape
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""
