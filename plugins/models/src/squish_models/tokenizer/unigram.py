@@ -26,7 +26,9 @@ from .vocabulary import (
 MERGED = r"\A +| +(?= )| +\z"
 """The spaces that llama.cpp removes from a text."""
 _MARKED = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-_PREPENDED = {"type": "Prepend", "prepend": SPACE}
+_PREPENDED = {"type": "Replace", "pattern": {"Regex": r"\A(?= *[^ ])"}, "content": SPACE}
+"""Adds a space before a text that is not only spaces."""
+_PREFIXES = ({"type": "Prepend", "prepend": SPACE}, _PREPENDED)
 _MERGING = {"type": "Replace", "pattern": {"Regex": MERGED}, "content": ""}
 METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
@@ -140,7 +142,7 @@ def _effects(document: Mapping[str, Any]) -> tuple[Normalizer, bool]:
                 marked, prefix = True, prefix or _prepends(step)
             elif step == _MARKED:
                 marked = True
-            elif step == _PREPENDED:
+            elif step in _PREFIXES:
                 prefix = True
             elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern.get("Regex") in (" {2,}", MERGED)):
                 merged = True
@@ -184,14 +186,12 @@ def parts(tokenizer: Tokenizer) -> dict[str, Any]:
     if normalizer.charsmap:
         text = b64encode(normalizer.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": text})
-    words: dict[str, Any] | None = METASPACE
-    if not normalizer.merge_spaces:
-        words = None
-        steps += [*((_PREPENDED,) if tokenizer.space_prefix else ()), _MARKED]
-    elif normalizer.charsmap:  # which replaces all white space
+    words = None
+    if normalizer.merge_spaces and normalizer.charsmap:  # which replaces all white space
         words = WORDS
     else:
-        steps.append(_MERGING)
+        steps += [_MERGING] if normalizer.merge_spaces else []
+        steps += [*([_PREPENDED] if tokenizer.space_prefix else []), _MARKED]
     return {
         "model": {
             "type": "Unigram",
