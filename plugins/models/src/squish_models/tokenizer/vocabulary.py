@@ -23,8 +23,13 @@ MAX_TEMPLATE = 4 << 20
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
 TOKENS, MERGES, KINDS, SCORES, TEMPLATE, CHARSMAP = PARTS = (
-    "tokens", "merges", "token_type", "scores", "chat_template", "precompiled_charsmap",
-)  # fmt: skip
+    "tokens",
+    "merges",
+    "token_type",
+    "scores",
+    "chat_template",
+    "precompiled_charsmap",
+)
 """Parts of a tokenizer in errors; readers replace them with the place of the part in their files."""
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
