@@ -197,6 +197,7 @@ WRONG_PIECES: dict[str, dict[str, Any]] = {
     "model.unk_id": unigram(model={"unk_id": None}),
     "unk_id": unigram(model={"unk_id": 6}),
     "model.vocab": unigram(model={"vocab": {"a": 0}}),
+    "score": unigram(model={"vocab": [*map(list, PIECES), ["c", 1e300]]}),
     "vocab": unigram(model={"vocab": [["a"]]}),
     "twice": unigram(model={"vocab": [["a", 0], ["a", 1]]}),
     "normalizer": unigram(normalizer={"type": "NFKC"}),
@@ -282,6 +283,7 @@ UGM = {
         ({"precompiled_charsmap": [*b"\xff" * 9]}, "tokenizer.ggml.precompiled_charsmap"),
         ({"precompiled_charsmap": ["a"]}, "tokenizer.ggml.precompiled_charsmap"),
         ({"scores": [0.0]}, "tokenizer.ggml.scores"),
+        ({"scores": [0.0, 0.0, 0.0, float("nan")]}, "tokenizer.ggml.scores"),
     ],
 )
 def test_a_wrong_key_of_a_unigram_model_is_refused(changes: dict[str, Any], part: str) -> None:
@@ -426,9 +428,18 @@ def test_a_token_that_merging_does_not_reach_has_no_merge() -> None:
     assert [*ranks.merges_of_ranks({b"a": 0, b"b": 1, b"c": 2, b"abc": 3})] == []
 
 
-def test_ranks_beyond_any_vocabulary_are_refused() -> None:
+BEYOND: dict[str, tuple[str, bytes, dict[str, Any]]] = {
+    "an added token": ("tiktoken.model", b"YQ== 99999999\n", {"added_tokens_decoder": {"999999999": "x"}}),
+    "a token": ("tiktoken.model", b64encode(b"a" * 1000) + b" 0\n", {}),
+    "extra ids": ("spiece.model", pieces([("<unk>", 0, 2)]), {"extra_ids": 10**15}),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_more_than_any_vocabulary_has_is_refused_at_once(case: str) -> None:
+    name, data, options = BEYOND[case]
     with pytest.raises(LimitError):
-        ranks.document_of(b"YQ== 99999999\n", {"added_tokens_decoder": {"999999999": "x"}}, None)
+        read_huggingface({name: data, "tokenizer_config.json": json.dumps(options).encode()}, {})
 
 
 RANK_LINES = b"".join(b"%s %d\n" % (b64encode(token), rank) for rank, token in enumerate(RANKS))

@@ -34,6 +34,7 @@ from .vocabulary import (
     Vocabulary,
     check_charsmap,
     check_count,
+    check_finite,
     tokenizer_error,
 )
 
@@ -193,10 +194,17 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
     return Vocabulary(
         tokens=tokens,
         kinds=kinds,
-        scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if SCORES in REQUIRED.get(model, ()) else None,
+        scores=_scores(values, model),
         merges=merges,
         checked=checked,
     )
+
+
+def _scores(values: Mapping[str, Any], model: str) -> np.ndarray | None:
+    if SCORES not in REQUIRED.get(model, ()):
+        return None
+    scores = np.asarray(values[f"{PREFIX}scores"], np.float32)
+    return check_finite(scores) if model == "unigram" else scores
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:

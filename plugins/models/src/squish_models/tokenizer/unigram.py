@@ -14,11 +14,14 @@ from .sentencepiece import Pieces
 from .token_table import TokenTable, flat_steps, mark_added, vocabulary_texts
 from .vocabulary import (
     CHARSMAP,
+    MAX_TOKENS,
     SPACE,
     Kind,
     Normalizer,
     Tokenizer,
     check_charsmap,
+    check_count,
+    check_finite,
     piece_texts,
     tokenizer_error,
 )
@@ -117,8 +120,9 @@ def read(
     table.mark(listed[unknown][0], Kind.UNKNOWN)
     scores = np.zeros(len(table.tokens), np.float32)
     count = min(len(listed), len(scores))
-    scores[:count] = [score for _, score in listed[:count]]
-    return (*_effects(document), scores)
+    with np.errstate(over="ignore"):
+        scores[:count] = [score for _, score in listed[:count]]
+    return (*_effects(document), check_finite(scores))
 
 
 def _is_piece(entry: Any) -> bool:
@@ -223,6 +227,7 @@ def document_of(pieces: Pieces, name: str, options: Mapping[str, Any]) -> tuple[
     """Return the tokenizer.json that a class of Transformers builds from a SentencePiece model, and special tokens."""
     layout = CLASSES[name]
     count = options.get("extra_ids", EXTRA_IDS) if name == "T5Tokenizer" else 0
+    check_count("extra_ids", range(count), MAX_TOKENS)
     tail = (*layout.tail, *(f"<extra_id_{number}>" for number in range(count - 1, -1, -1)))
     own = [*zip(pieces.tokens, pieces.scores.tolist())][layout.skipped :]
     vocabulary = [*((text, 0.0) for text in layout.head), *own, *((text, 0.0) for text in tail)]

@@ -271,6 +271,14 @@ def _check_templates(templates: Mapping[str, str]) -> None:
     _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
 
 
+def check_finite(scores: np.ndarray) -> np.ndarray:
+    """Return scores after a check that they are numbers that JSON can hold."""
+    if not np.isfinite(scores).all():
+        number = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise tokenizer_error(f"the score of token {number} is not finite", "a number", scores[number], SCORES)
+    return scores
+
+
 def check_charsmap(charsmap: bytes) -> bytes:
     """Return SentencePiece's table of replacements after a check of its layout."""
     if len(charsmap) > MAX_CHARSMAP:
