@@ -20,7 +20,7 @@ NAMES = (
     "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
     "qwen35", "refact", "starcoder",
 )  # fmt: skip
-"""Those of kinds that are mapped; the package has BERT's and Gemma 4's, too."""
+"""Those with merges or with scores of the kind `llama`; the package has BERT's, XLM-RoBERTa's and Gemma 4's, too."""
 
 
 def vocabulary(name: str) -> Path:

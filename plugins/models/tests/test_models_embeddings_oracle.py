@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import oracles
 import pytest
-from converted_folders import template
-from oracles import embeddings, families
+from converted_folders import add_tokens, template
+from oracles import converter, embeddings, families
 from oracles.engines import PROMPTS
 
 import squish_core as squish
@@ -117,3 +117,19 @@ def test_scores_of_a_reranker_are_the_same_in_both_engines(tied: bool, tmp_path:
         assert np.abs(result - expected).max() < BOUND
     answer = oracles.peer("llama.cpp").run(embeddings.llama_cpp, path=str(tmp_path / "m.gguf"), texts=texts)
     assert np.abs(answer["vectors"] - expected).max() < BOUND
+
+
+def test_a_reranker_has_the_tensors_and_keys_of_llama_cpps_converter(tmp_path: Path) -> None:
+    source = reranker(tmp_path, tied=True)
+    ids = add_tokens(source, "yes", "no")  # the converter looks for these
+    stated = {"true_token_id": ids["yes"], "false_token_id": ids["no"]}
+    (source / "1_LogitScore" / "config.json").write_text(json.dumps(stated))
+    squish.convert(source, tmp_path / "own.gguf", "gguf:keep=no", encode="f32")
+    (source / "README.md").write_text("# Qwen3-Reranker-0.6B\n")
+    path = converter.convert({"theirs": source}, tmp_path, {"theirs": "qwen2"})["theirs"]
+    with squish.open(tmp_path / "own.gguf") as own, squish.open(path) as theirs:
+        assert {*own} == {*theirs}
+        np.testing.assert_array_equal(own["cls.output.weight"].numpy(), theirs["cls.output.weight"].numpy())
+        keys = ("pooling_type", "classifier.output_labels")
+        for key in (*(f"qwen3.{key}" for key in keys), "tokenizer.chat_templates", "tokenizer.chat_template.rerank"):
+            assert own.meta[key] == theirs.meta[key]

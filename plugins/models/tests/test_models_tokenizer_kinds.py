@@ -48,13 +48,22 @@ def bert(**changes: Any) -> dict[str, Any]:
     """A tokenizer.json of BERT's, of ten tokens; changes by part."""
     added = [{"id": number, "content": text, "special": True} for number, text in enumerate(WORDS[:5])]
     parts = {
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                  "vocab": {text: number for number, text in enumerate(WORDS)}},
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
-                       "strip_accents": None, "lowercase": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "vocab": {text: number for number, text in enumerate(WORDS)},
+        },
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": True,
+        },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": template(["[CLS]"], ["[SEP]"], ["[SEP]"]),
-    }  # fmt: skip
+    }
     whole = {name: {**part, **(changes.get(name) or {})} for name, part in parts.items()}
     return {"added_tokens": added, **whole, **{name: None for name, value in changes.items() if value is None}}
 
@@ -91,25 +100,53 @@ def listed(value: Typed) -> Any:
 def test_words_have_phantom_spaces_in_gguf() -> None:
     tokenizer = read(bert(), {"vocab_size": 11, "type_vocab_size": 2}, mask_token="[MASK]", pad_token="[PAD]")
     assert values(tokenizer) == {
-        "model": "bert", "pre": "default",
-        "tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", f"{SPACE}un", "able", "a", f"{SPACE}a", f"{SPACE}.",
-                   f"{SPACE}[PAD10]"],
+        "model": "bert",
+        "pre": "default",
+        "tokens": [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            f"{SPACE}un",
+            "able",
+            "a",
+            f"{SPACE}a",
+            f"{SPACE}.",
+            f"{SPACE}[PAD10]",
+        ],
         "token_type": [*[Kind.CONTROL] * 5, *[Kind.NORMAL] * 5, Kind.UNUSED],
-        "bos_token_id": 2, "eos_token_id": 3, "unknown_token_id": 1, "seperator_token_id": 3, "padding_token_id": 0,
-        "mask_token_id": 4, "add_bos_token": True, "add_eos_token": True, "add_sep_token": False,
-        "normalizer.lowercase": True, "token_type_count": 2,
-    }  # fmt: skip
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "unknown_token_id": 1,
+        "seperator_token_id": 3,
+        "padding_token_id": 0,
+        "mask_token_id": 4,
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "add_sep_token": False,
+        "normalizer.lowercase": True,
+        "token_type_count": 2,
+    }
 
 
 def test_pieces_keep_their_scores_and_charsmap_in_gguf() -> None:
     assert values(read(unigram(), {"vocab_size": 7}, eos_token="</s>", pad_token="<pad>")) == {
-        "model": "t5", "pre": "default", "tokens": [*(text for text, _ in PIECES), "[PAD6]"],
+        "model": "t5",
+        "pre": "default",
+        "tokens": [*(text for text, _ in PIECES), "[PAD6]"],
         "scores": [*(score for _, score in PIECES), -10000],
         "token_type": [3, 3, Kind.UNKNOWN, 1, 1, 1, Kind.UNUSED],
-        "eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0,
-        "add_bos_token": False, "add_eos_token": True, "add_sep_token": False, "add_space_prefix": True,
-        "remove_extra_whitespaces": True, "precompiled_charsmap": [*CHARSMAP],
-    }  # fmt: skip
+        "eos_token_id": 1,
+        "unknown_token_id": 2,
+        "padding_token_id": 0,
+        "add_bos_token": False,
+        "add_eos_token": True,
+        "add_sep_token": False,
+        "add_space_prefix": True,
+        "remove_extra_whitespaces": True,
+        "precompiled_charsmap": [*CHARSMAP],
+    }
 
 
 SAME = {
@@ -118,7 +155,9 @@ SAME = {
     "words with accents": bert(normalizer={"strip_accents": False}),
     "old processor": bert(post_processor={"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}),
     "two separators": bert(post_processor=template(["[CLS]"], ["[SEP]"], ["[SEP]", "[SEP]"])),
+    "words without a type": bert(model={"type": None, "max_input_chars_per_word": 100}),
     "pieces": unigram(),
+    "pieces without a type": unigram(model={"type": None}),
     "pieces without a charsmap": unigram(normalizer=None),
     "pieces with one space before": unigram(pre_tokenizer=METASPACE | {"pretokenizers": None}),
     "pieces without a space before": unigram(
@@ -158,6 +197,7 @@ WRONG_PIECES: dict[str, dict[str, Any]] = {
     "model.unk_id": unigram(model={"unk_id": None}),
     "unk_id": unigram(model={"unk_id": 6}),
     "model.vocab": unigram(model={"vocab": {"a": 0}}),
+    "score": unigram(model={"vocab": [*map(list, PIECES), ["c", 1e300]]}),
     "vocab": unigram(model={"vocab": [["a"]]}),
     "twice": unigram(model={"vocab": [["a", 0], ["a", 1]]}),
     "normalizer": unigram(normalizer={"type": "NFKC"}),
@@ -205,8 +245,13 @@ def test_switches_of_berts_class_come_before_those_of_tokenizer_json() -> None:
     assert other.normalizer.lowercase
 
 
-OLD = {"model": "bert", "tokens": ["[PAD]", f"{SPACE}a", "b", "[SEP]", f"{SPACE}<x>"], "token_type": [3, 1, 1, 3, 4],
-       "seperator_token_id": 3, "unknown_token_id": 0}  # fmt: skip
+OLD = {
+    "model": "bert",
+    "tokens": ["[PAD]", f"{SPACE}a", "b", "[SEP]", f"{SPACE}<x>"],
+    "token_type": [3, 1, 1, 3, 4],
+    "seperator_token_id": 3,
+    "unknown_token_id": 0,
+}
 
 
 @pytest.mark.parametrize("switch", [True, False])
@@ -222,8 +267,13 @@ def test_keys_that_an_old_gguf_lacks_are_those_of_llama_cpp(switch: bool) -> Non
     assert tokenizer.normalizer.lowercase != switch
 
 
-UGM = {"model": "t5", "tokens": ["<pad>", "</s>", "<unk>", "a"], "scores": [0.0, 0, 0, -1], "token_type": [3, 3, 2, 1],
-       "remove_extra_whitespaces": True}  # fmt: skip
+UGM = {
+    "model": "t5",
+    "tokens": ["<pad>", "</s>", "<unk>", "a"],
+    "scores": [0.0, 0, 0, -1],
+    "token_type": [3, 3, 2, 1],
+    "remove_extra_whitespaces": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -233,6 +283,7 @@ UGM = {"model": "t5", "tokens": ["<pad>", "</s>", "<unk>", "a"], "scores": [0.0,
         ({"precompiled_charsmap": [*b"\xff" * 9]}, "tokenizer.ggml.precompiled_charsmap"),
         ({"precompiled_charsmap": ["a"]}, "tokenizer.ggml.precompiled_charsmap"),
         ({"scores": [0.0]}, "tokenizer.ggml.scores"),
+        ({"scores": [0.0, 0.0, 0.0, float("nan")]}, "tokenizer.ggml.scores"),
     ],
 )
 def test_a_wrong_key_of_a_unigram_model_is_refused(changes: dict[str, Any], part: str) -> None:
@@ -255,8 +306,11 @@ def test_defaults_of_a_unigram_model_are_those_of_llama_cpp() -> None:
 
 
 def test_unused_pieces_do_not_make_the_unknown_one_unlikely() -> None:
-    keys = UGM | {"tokens": [*UGM["tokens"], "[PAD4]", "b", "[PAD6]"], "token_type": [3, 3, 2, 1, 5, 1, 5],
-                  "scores": [0.0, 0, 0, -1, -10000, -2, -10000]}  # fmt: skip
+    keys = UGM | {
+        "tokens": [*UGM["tokens"], "[PAD4]", "b", "[PAD6]"],
+        "token_type": [3, 3, 2, 1, 5, 1, 5],
+        "scores": [0.0, 0, 0, -1, -10000, -2, -10000],
+    }
     tokenizer = read_gguf({f"tokenizer.ggml.{key}": value for key, value in keys.items()})
     assert tokenizer is not None
     document = json.loads(huggingface_files(tokenizer)["tokenizer.json"])
@@ -340,15 +394,27 @@ RANKS = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b" "]
 
 def test_ranks_become_merges() -> None:
     data = b"".join(b"%s %d\n" % (b64encode(token), rank) for rank, token in enumerate(RANKS))
-    options = {"tokenizer_class": "TikTokenTokenizer", "eos_token": "[EOS]",
-               "added_tokens_decoder": {"8": {"content": "[EOS]", "special": True}}}  # fmt: skip
+    options = {
+        "tokenizer_class": "TikTokenTokenizer",
+        "eos_token": "[EOS]",
+        "added_tokens_decoder": {"8": {"content": "[EOS]", "special": True}},
+    }
     files = {"tiktoken.model": data, "tokenizer_config.json": json.dumps(options).encode()}
     tokenizer = read_huggingface(files, {"vocab_size": 10})
     assert tokenizer is not None
     assert (tokenizer.model, tokenizer.pre) == ("bpe", "kimi-k2")
     assert tokenizer.tokens == (
-        "a", "b", "c", "ab", "bc", "abc", "\u0120", "<|reserved_token_7|>", "[EOS]", "<|reserved_token_9|>",
-    )  # fmt: skip
+        "a",
+        "b",
+        "c",
+        "ab",
+        "bc",
+        "abc",
+        "\u0120",
+        "<|reserved_token_7|>",
+        "[EOS]",
+        "<|reserved_token_9|>",
+    )
     assert [*map(tuple, tokenizer.merges)] == [("a", "b"), ("b", "c"), ("ab", "c")]
     assert dict(tokenizer.special) == {"eos": 8}
     keys = gguf_keys(tokenizer)
@@ -362,9 +428,18 @@ def test_a_token_that_merging_does_not_reach_has_no_merge() -> None:
     assert [*ranks.merges_of_ranks({b"a": 0, b"b": 1, b"c": 2, b"abc": 3})] == []
 
 
-def test_ranks_beyond_any_vocabulary_are_refused() -> None:
+BEYOND: dict[str, tuple[str, bytes, dict[str, Any]]] = {
+    "an added token": ("tiktoken.model", b"YQ== 99999999\n", {"added_tokens_decoder": {"999999999": "x"}}),
+    "a token": ("tiktoken.model", b64encode(b"a" * 1000) + b" 0\n", {}),
+    "extra ids": ("spiece.model", pieces([("<unk>", 0, 2)]), {"extra_ids": 10**15}),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_more_than_any_vocabulary_has_is_refused_at_once(case: str) -> None:
+    name, data, options = BEYOND[case]
     with pytest.raises(LimitError):
-        ranks.document_of(b"YQ== 99999999\n", {"added_tokens_decoder": {"999999999": "x"}}, None)
+        read_huggingface({name: data, "tokenizer_config.json": json.dumps(options).encode()}, {})
 
 
 RANK_LINES = b"".join(b"%s %d\n" % (b64encode(token), rank) for rank, token in enumerate(RANKS))
@@ -372,11 +447,13 @@ WHOLE = {
     "words": ({"tokenizer.json": json.dumps(bert(), indent=1).encode()}, len(WORDS)),
     "pieces": ({"tokenizer.json": json.dumps(unigram()).encode()}, len(PIECES)),
     "vocab.txt": ({"vocab.txt": "".join(f"{word}\n" for word in WORDS).encode()}, len(WORDS)),
-    "spiece.model": ({"spiece.model": pieces([("<unk>", 0, 2), ("a", -1, 1)]),
-                      "tokenizer_config.json": b'{"extra_ids": 1}'}, 4),
+    "spiece.model": (
+        {"spiece.model": pieces([("<unk>", 0, 2), ("a", -1, 1)]), "tokenizer_config.json": b'{"extra_ids": 1}'},
+        4,
+    ),
     "tiktoken.model": ({"tiktoken.model": RANK_LINES, "tokenizer_config.json": b'{"eos_token": "a"}'}, len(RANKS)),
     "kimi": ({"tiktoken.model": RANK_LINES, "tokenizer_config.json": b'{"tokenizer_class": "TikTokenTokenizer"}'}, 9),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WHOLE)

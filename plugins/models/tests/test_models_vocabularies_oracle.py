@@ -17,6 +17,7 @@ from mixed_texts import corpus, lines, splits_letters_otherwise
 from oracles import converter, vocabularies
 from squish_models.tokenizer import Kind, Tokenizer, gguf_keys, huggingface_files, ranks, read_gguf, read_huggingface
 from squish_models.tokenizer.unigram import METASPACE
+from squish_models.tokenizer.vocabulary import SPACE
 from test_models_tokenizer_oracle import encode, tokenize
 
 import squish_core as squish
@@ -46,9 +47,16 @@ def train_pieces(texts: list[str], settings: dict[str, Any]) -> bytes:
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=4000, hard_vocab_limit=False,
-        character_coverage=0.999, normalization_rule_name="nmt_nfkc", minloglevel=2, num_threads=1, **settings,
-    )  # fmt: skip
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=4000,
+        hard_vocab_limit=False,
+        character_coverage=0.999,
+        normalization_rule_name="nmt_nfkc",
+        minloglevel=2,
+        num_threads=1,
+        **settings,
+    )
     return model.getvalue()
 
 
@@ -121,21 +129,52 @@ def splits_words_otherwise(text: str) -> bool:
 
 def replaces_clusters(text: str) -> bool:
     """Whether the package tokenizers replaces a letter and its marks at once, and llama.cpp the letter alone."""
+    joined = "\u200c\u200d\uff9e\uff9f\u0085\r"
+    ranges = (("\u1100", "\u11ff"), ("\uffa0", "\uffdc"), ("\U0001f3fb", "\U0001f3ff"))
     return any(
-        unicodedata.category(each).startswith("M") or each in "\u200c\u200d\uff9e\uff9f\u0085"
-        or "\u1100" <= each <= "\u11ff" or "\uffa0" <= each <= "\uffdc" or "\U0001f3fb" <= each <= "\U0001f3ff"
+        unicodedata.category(each).startswith("M")
+        or each in joined
+        or any(first <= each <= last for first, last in ranges)
         for each in text
-    )  # fmt: skip
+    )
 
 
-BERT = {"architectures": ["BertModel"], "model_type": "bert", "type_vocab_size": 2, "num_hidden_layers": 1,
-        "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "max_position_embeddings": 512,
-        "layer_norm_eps": 1e-12, "pad_token_id": 0}  # fmt: skip
-T5 = {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 8, "d_ff": 8, "d_kv": 8,
-      "num_heads": 1, "num_layers": 1, "num_decoder_layers": 1, "relative_attention_num_buckets": 8, "n_positions": 512,
-      "layer_norm_epsilon": 1e-6, "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}  # fmt: skip
-XLM = BERT | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "type_vocab_size": 1,
-              "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}  # fmt: skip
+BERT = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "type_vocab_size": 2,
+    "num_hidden_layers": 1,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+T5 = {
+    "architectures": ["T5ForConditionalGeneration"],
+    "model_type": "t5",
+    "d_model": 8,
+    "d_ff": 8,
+    "d_kv": 8,
+    "num_heads": 1,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
+    "relative_attention_num_buckets": 8,
+    "n_positions": 512,
+    "layer_norm_epsilon": 1e-6,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+XLM = BERT | {
+    "architectures": ["XLMRobertaModel"],
+    "model_type": "xlm-roberta",
+    "type_vocab_size": 1,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+}
 BERT_ADDED = ("[MASK]", "[SEP]", "[UNK]")
 
 
@@ -160,15 +199,26 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "bert-cased": lambda: _bert(False),
     "bert-with-accents": lambda: _bert(True, False),
     "t5": lambda: _pieces(
-        "spiece.model", {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}, T5,
-        {"tokenizer_class": "T5Tokenizer", "extra_ids": 5, "eos_token": "</s>", "extra": "<extra_id_0>"}, 3,
+        "spiece.model",
+        {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        T5,
+        {"tokenizer_class": "T5Tokenizer", "extra_ids": 5, "eos_token": "</s>", "extra": "<extra_id_0>"},
+        3,
     ),
     "xlm-roberta": lambda: _pieces(
-        "sentencepiece.bpe.model", {}, XLM,
-        {"tokenizer_class": "XLMRobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
-         "clean_up_tokenization_spaces": True}, 0,
+        "sentencepiece.bpe.model",
+        {},
+        XLM,
+        {
+            "tokenizer_class": "XLMRobertaTokenizer",
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "mask_token": "<mask>",
+            "clean_up_tokenization_spaces": True,
+        },
+        0,
     ),
-}  # fmt: skip
+}
 
 
 @cache
@@ -290,6 +340,23 @@ def test_a_real_vocabulary_comes_back_with_the_same_ids(name: str, tmp_path: Pat
     assert not different(texts, gguf_ids(tmp_path / "n.gguf", gguf_keys(again), texts), ids)
     result = oracles.peer("tokenizers").run(encode, text=files["tokenizer.json"].decode(), samples=texts)
     assert not [text for text in different(texts, result, ids) if not REAL[name](text)]
+
+
+@pytest.mark.parametrize("charsmap", [True, False])
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_spaces_are_those_of_llama_cpp(charsmap: bool, merged: bool, prefix: bool, tmp_path: Path) -> None:
+    with squish.open(vocabularies.vocabulary("nomic-bert-moe")) as file:
+        keys = {key: value for key, value in file.index.meta.items() if key.startswith("tokenizer.")}
+    flags = {"remove_extra_whitespaces": merged, "add_space_prefix": prefix}
+    keys |= {f"tokenizer.ggml.{key}": Typed("bool", flag) for key, flag in flags.items()}
+    if not charsmap:
+        del keys["tokenizer.ggml.precompiled_charsmap"]
+    texts = [*lines(("<mask>", "</s>"), 500), "  a  b  ", " ", "   ", "a  <mask>  b", " <mask> ", "", "\n a", SPACE]
+    document = huggingface_files(back(keys))["tokenizer.json"].decode()
+    ids = oracles.peer("tokenizers").run(encode, text=document, samples=texts)
+    differing = different(texts, gguf_ids(tmp_path / "m.gguf", keys, texts), ids)
+    assert not [text for text in differing if not charsmap or not replaces_clusters(text)]
 
 
 ROWS = {

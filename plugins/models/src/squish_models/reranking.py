@@ -43,23 +43,27 @@ def with_scores(architecture: str, model: Model, carried: Carried, layout: str) 
     settings = module_settings(model.assets, SCORE) if layout == "gguf" and model.layout != "gguf" else {}
     if not settings or model.rows is None:
         return carried
-    place, tokens = f"{SCORE_FOLDER}/config.json", stored_tokens(carried.meta)
-    ids = [settings.get(key) for key in IDS]
-    for key, number in zip(IDS, ids):
-        if type(number) is not int or not 0 <= number < len(tokens):
-            raise FormatError(
-                f"has a {key} that is not a token, and llama.cpp scores two texts by two tokens",
-                part=place,
-                code=ErrorCode.CONFIG,
-                expected=f"an id below {len(tokens)}",
-                found=repr(number)[:40],
-            )
+    tokens = stored_tokens(carried.meta)
+    ids = [_token(settings, key, len(tokens)) for key in IDS]
     rows = np.asarray(model.rows(_head(model), ids), np.float32)
     labels = {f"{architecture}.{LABELS}": Typed("array:str", [tokens[number] for number in ids])}
     names = list(getattr(carried.meta.get(TEMPLATES), "value", ()))
     prompts = {f"{TEMPLATE}.{NAME}": Typed("str", PROMPT), TEMPLATES: Typed("array:str", [*names, NAME])}
     meta = {**carried.meta, **labels, **(prompts if NAME not in names else {})}
     return evolve(carried, meta=meta, constants={**carried.constants, SCORES: rows})
+
+
+def _token(settings: Mapping[str, Any], key: str, count: int) -> int:
+    number = settings.get(key)
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < count:
+        return number
+    raise FormatError(
+        f"has a {key} that is not a token, and llama.cpp scores two texts by two tokens",
+        part=f"{SCORE_FOLDER}/config.json",
+        code=ErrorCode.CONFIG,
+        expected=f"an id below {count}",
+        found=repr(number)[:40],
+    )
 
 
 def without_prompt(architecture: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ class TextSettings(Family):
     merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
     engines: ClassVar[Mapping[str, EngineNeeds]] = {}
-    leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
+    leftovers: ClassVar[Sequence[str]] = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

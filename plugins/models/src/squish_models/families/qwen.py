@@ -60,7 +60,7 @@ class Qwen3(Qwen2):
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
     layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
-    leftovers = (*Qwen2.leftovers, SCORES)
+    leftovers: ClassVar[Sequence[str]] = (*Qwen2.leftovers, SCORES)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         check_scores(self.architecture, model, layout)

@@ -125,7 +125,14 @@ def kind_of(document: Mapping[str, Any]) -> str:
         `tokenizer` for a model that is not mapped.
     """
     model = document.get("model") or {}
-    kind = model.get("type", "BPE")
+    kind = model.get("type") or _unstated(model)
     if kind not in MODELS:
         raise tokenizer_error("this kind of tokenizer is not mapped", ", ".join(MODELS), kind)
     return "spm" if kind == "BPE" and model.get("byte_fallback") else MODELS[kind]
+
+
+def _unstated(model: Mapping[str, Any]) -> str:
+    """Return the type of a model that does not state it, as files of older versions of the package tokenizers."""
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "max_input_chars_per_word" in model else "BPE"

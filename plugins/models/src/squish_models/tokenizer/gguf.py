@@ -34,6 +34,7 @@ from .vocabulary import (
     Vocabulary,
     check_charsmap,
     check_count,
+    check_finite,
     tokenizer_error,
 )
 
@@ -198,8 +199,8 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bo
         merges = _pairs(texts)
     return Vocabulary(
         tokens=tokens,
-        kinds=kinds,
-        scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if SCORES in REQUIRED.get(model, ()) else None,
+        kinds=_kinds(values, kinds),
+        scores=_scores(values, model),
         merges=merges,
         checked=checked,
     )
@@ -218,6 +219,13 @@ def _marked(tokens: Sequence[str], kinds: np.ndarray, old: Kind, new: Kind) -> n
     kinds = kinds.copy()
     kinds[visible] = new
     return kinds
+
+
+def _scores(values: Mapping[str, Any], model: str) -> np.ndarray | None:
+    if SCORES not in REQUIRED.get(model, ()):
+        return None
+    scores = np.asarray(values[f"{PREFIX}scores"], np.float32)
+    return check_finite(scores) if model == "unigram" else scores
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:

@@ -15,6 +15,7 @@ from . import ranks, unigram, wordpiece
 from .affixes import Affixes, adds_separator, affixes_of
 from .content import (
     DEFAULT_TEMPLATE,
+    MODELS,
     PIECES,
     TEMPLATE_FOLDER,
     VOCABULARY_FILES,
@@ -216,9 +217,11 @@ def _token_types(config: Mapping[str, Any]) -> int | None:
 
 
 def _is_other_kind(content: Content) -> bool:
-    """Return whether tokenizer.json states a model other than BPE, which is not checked."""
-    model = content.values.get("tokenizer.json", {}).get("model")
-    return isinstance(model, dict) and model.get("type", "BPE") != "BPE"
+    """Return whether tokenizer.json has a model other than BPE, which is not checked."""
+    document = content.values.get("tokenizer.json")
+    if document is None or (document.get("model") or {}).get("type", "BPE") not in MODELS:
+        return document is not None
+    return kind_of(document) not in ("bpe", "spm")
 
 
 def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:

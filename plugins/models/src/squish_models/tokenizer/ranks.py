@@ -7,6 +7,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from squish_core.api import LimitError
+
 from .pretokenizers import named_pretokenizer
 from .vocabulary import MAX_TOKENS, Kind, Tokenizer, check_count, tokenizer_error
 
@@ -14,6 +16,8 @@ KIMI = "TikTokenTokenizer"
 """The class of Kimi's own code, with the reserved tokens behind its vocabulary."""
 RESERVED = {KIMI: 258}
 PRETOKENIZERS = {KIMI: "kimi-k2"}
+LONGEST = 512
+"""Bytes of a token, four times those of the longest in use."""
 DEFAULT_PRE = "llama-bpe"
 """The pre-tokenizer of Transformers for a tiktoken.model."""
 
@@ -37,7 +41,7 @@ def parse(data: bytes) -> dict[bytes, int]:
     FormatError
         `tokenizer` for a line that is not a token in base64 and its rank, and for a token or a rank that appears twice.
     LimitError
-        `count` beyond what vocabularies have.
+        `count` or `size` beyond what vocabularies have.
     """
     lines = data.splitlines()
     check_count("tokens", lines, MAX_TOKENS)
@@ -51,6 +55,9 @@ def parse(data: bytes) -> dict[bytes, int]:
                 raise tokenizer_error(
                     f"line {number} of the ranks is damaged", "a token in base64 and its rank", f"{line[:40]!r}"
                 ) from None
+    longest = max(map(len, ranks), default=0)
+    if longest > LONGEST:
+        raise LimitError("a token is too long", code="size", expected=f"at most {LONGEST} bytes", found=longest)
     filled = sum(1 for line in lines if line)
     if len(ranks) < filled or len({*ranks.values()}) < filled or b"" in ranks:
         raise tokenizer_error("a token or a rank appears twice, or a token is empty", filled, len({*ranks.values()}))

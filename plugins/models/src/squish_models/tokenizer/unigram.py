@@ -14,11 +14,14 @@ from .sentencepiece import Pieces
 from .token_table import TokenTable, flat_steps, mark_added, vocabulary_texts
 from .vocabulary import (
     CHARSMAP,
+    MAX_TOKENS,
     SPACE,
     Kind,
     Normalizer,
     Tokenizer,
     check_charsmap,
+    check_count,
+    check_finite,
     piece_texts,
     tokenizer_error,
 )
@@ -26,7 +29,9 @@ from .vocabulary import (
 MERGED = r"\A +| +(?= )| +\z"
 """The spaces that llama.cpp removes from a text."""
 _MARKED = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-_PREPENDED = {"type": "Prepend", "prepend": SPACE}
+_PREPENDED = {"type": "Replace", "pattern": {"Regex": r"\A(?= *[^ ])"}, "content": SPACE}
+"""Adds a space before a text that is not only spaces."""
+_PREFIXES = ({"type": "Prepend", "prepend": SPACE}, _PREPENDED)
 _MERGING = {"type": "Replace", "pattern": {"Regex": MERGED}, "content": ""}
 METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
@@ -115,8 +120,9 @@ def read(
     table.mark(listed[unknown][0], Kind.UNKNOWN)
     scores = np.zeros(len(table.tokens), np.float32)
     count = min(len(listed), len(scores))
-    scores[:count] = [score for _, score in listed[:count]]
-    return (*_effects(document), scores)
+    with np.errstate(over="ignore"):
+        scores[:count] = [score for _, score in listed[:count]]
+    return (*_effects(document), check_finite(scores))
 
 
 def _is_piece(entry: Any) -> bool:
@@ -140,7 +146,7 @@ def _effects(document: Mapping[str, Any]) -> tuple[Normalizer, bool]:
                 marked, prefix = True, prefix or _prepends(step)
             elif step == _MARKED:
                 marked = True
-            elif step == _PREPENDED:
+            elif step in _PREFIXES:
                 prefix = True
             elif kind == "WhitespaceSplit" or (kind == "Replace" and pattern.get("Regex") in (" {2,}", MERGED)):
                 merged = True
@@ -184,14 +190,12 @@ def parts(tokenizer: Tokenizer) -> dict[str, Any]:
     if normalizer.charsmap:
         text = b64encode(normalizer.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": text})
-    words: dict[str, Any] | None = METASPACE
-    if not normalizer.merge_spaces:
-        words = None
-        steps += [*((_PREPENDED,) if tokenizer.space_prefix else ()), _MARKED]
-    elif normalizer.charsmap:  # which replaces all white space
+    words = None
+    if normalizer.merge_spaces and normalizer.charsmap:  # which replaces all white space
         words = WORDS
     else:
-        steps.append(_MERGING)
+        steps += [_MERGING] if normalizer.merge_spaces else []
+        steps += [*([_PREPENDED] if tokenizer.space_prefix else []), _MARKED]
     return {
         "model": {
             "type": "Unigram",
@@ -223,6 +227,7 @@ def document_of(pieces: Pieces, name: str, options: Mapping[str, Any]) -> tuple[
     """Return the tokenizer.json that a class of Transformers builds from a SentencePiece model, and special tokens."""
     layout = CLASSES[name]
     count = options.get("extra_ids", EXTRA_IDS) if name == "T5Tokenizer" else 0
+    check_count("extra_ids", range(count), MAX_TOKENS)
     tail = (*layout.tail, *(f"<extra_id_{number}>" for number in range(count - 1, -1, -1)))
     own = [*zip(pieces.tokens, pieces.scores.tolist())][layout.skipped :]
     vocabulary = [*((text, 0.0) for text in layout.head), *own, *((text, 0.0) for text in tail)]

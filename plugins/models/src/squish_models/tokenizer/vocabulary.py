@@ -23,8 +23,13 @@ MAX_TEMPLATE = 4 << 20
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
 TOKENS, MERGES, KINDS, SCORES, TEMPLATE, CHARSMAP = PARTS = (
-    "tokens", "merges", "token_type", "scores", "chat_template", "precompiled_charsmap",
-)  # fmt: skip
+    "tokens",
+    "merges",
+    "token_type",
+    "scores",
+    "chat_template",
+    "precompiled_charsmap",
+)
 """Parts of a tokenizer in errors; readers replace them with the place of the part in their files."""
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
@@ -264,6 +269,14 @@ def _check_templates(templates: Mapping[str, str]) -> None:
                 found=len(text),
             )
     _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
+
+
+def check_finite(scores: np.ndarray) -> np.ndarray:
+    """Return scores after a check that they are numbers that JSON can hold."""
+    if not np.isfinite(scores).all():
+        number = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise tokenizer_error(f"the score of token {number} is not finite", "a number", scores[number], SCORES)
+    return scores
 
 
 def check_charsmap(charsmap: bytes) -> bytes:
