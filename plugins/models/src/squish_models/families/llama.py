@@ -51,6 +51,12 @@ _MOE = f"{LAYER}block_sparse_moe."
 _STACKED = tuple(f"{_MOE}experts.{name}.weight" for name in SWITCH)
 
 
+_LINEAR = (
+    Rule(f"{_MOE}input_linear.weight", Interleave(tuple((name, "intermediate_size") for name in _STACKED[:2]), 1)),
+    Rule(f"{_MOE}output_linear.weight", _STACKED[2]),
+)
+
+
 class GraniteMoe(Granite):
     """Granite 3 with experts, which Hugging Face stacks, too: in each, the gate rows come first, then the up rows."""
 
@@ -66,13 +72,11 @@ class GraniteMoe(Granite):
     )
     more: ClassVar = {
         "gguf": fused_attention(permute=True),
-        "hf": (
-            Rule(
-                f"{_MOE}input_linear.weight", Interleave(tuple((name, "intermediate_size") for name in _STACKED[:2]), 1)
-            ),
-            Rule(f"{_MOE}output_linear.weight", _STACKED[2]),
+        "hf": _LINEAR,
+        "mlx": (
+            *(Rule(f"{_MOE}switch_mlp.{part}.weight", name) for part, name in zip(SWITCH, _STACKED)),
+            *(evolve(rule, reading=True) for rule in _LINEAR),  # mlx-lm separates them, too
         ),
-        "mlx": tuple(Rule(f"{_MOE}switch_mlp.{part}.weight", name) for part, name in zip(SWITCH, _STACKED)),
     }
     keys = (*Granite.keys, *MIXTURE["num_local_experts"])
 

@@ -117,7 +117,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
 PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
 """Architecture with windows -> n: every n-th layer has none."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba")
+MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2")
 """Architectures whose layers may have different numbers of heads."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""

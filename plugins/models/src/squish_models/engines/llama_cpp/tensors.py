@@ -410,7 +410,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "nemotron_h": NEMOTRON_H,
     "nemotron_h_moe": NEMOTRON_H,
     "falcon-h1": FALCON_H1,
-    "mamba2": (Row("attn_norm.weight", "embd"), *MAMBA2),
+    "mamba2": (Row("attn_norm.weight", "embd"), *(Row(row.name, row.sizes) for row in MAMBA2)),
     "mamba": (Row("attn_norm.weight", "embd"), *MAMBA),
     "jamba": JAMBA,
 }  # fmt: skip
