@@ -136,7 +136,7 @@ class LayerKinds:
             layers = [layer for layer, own in enumerate(kinds) if own == kind] or [len(kinds)]
             every = layers[1] - layers[0] if len(layers) > 1 else max(len(kinds), layers[0] + 1)
             settings |= {period: every, start: layers[0]}
-            if layers != [*range(layers[0], len(kinds), every)] and layers[0] < len(kinds):
+            if layers[0] >= every or (layers != [*range(layers[0], len(kinds), every)] and layers[0] < len(kinds)):
                 raise FormatError(
                     f"has layers in which no {period} expresses where the kind {kind} is",
                     code=ErrorCode.CONFIG,
