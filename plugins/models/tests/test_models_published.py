@@ -15,7 +15,6 @@ from squish_testing import FamilySuite, write_model
 
 import squish_core as squish
 
-
 MULTIPLIED = [model for model, (_, config) in PUBLISHED.items() if "key_multiplier" in config]
 """Those whose weights GGUF multiplies by numbers of the config, which come back as 1."""
 NOT_MLX = ("Jamba-v0.1", "Mamba-Codestral-7B")

@@ -127,7 +127,9 @@ def test_states_have_the_values_of_llama_cpp(tmp_path: Path) -> None:
         decays = -np.exp(file[f"{prefix}A_log"].numpy().astype(np.float64)).astype(np.float32)
         np.testing.assert_array_equal(other["blk.0.ssm_a"].numpy(), decays[:, None])
         np.testing.assert_array_equal(other["blk.0.ssm_d"].numpy(), file[f"{prefix}D"].numpy()[:, None])
-        np.testing.assert_array_equal(other["blk.0.ssm_norm.weight"].numpy().ravel(), file[f"{prefix}norm.weight"].numpy())
+        np.testing.assert_array_equal(
+            other["blk.0.ssm_norm.weight"].numpy().ravel(), file[f"{prefix}norm.weight"].numpy()
+        )
         assert other["blk.0.ssm_norm.weight"].shape == (2, 32)
         taps = file[f"{prefix}conv1d.weight"].numpy()[:, 0]
         np.testing.assert_array_equal(other["blk.0.ssm_conv1d.weight"].numpy(), taps)
@@ -146,7 +148,9 @@ def test_weights_are_multiplied_and_the_numbers_come_back_as_one(target: str, su
     with squish.open(source) as file, squish.open(tmp_path / "back") as other:
         keys, gates = "model.layers.0.self_attn.k_proj.weight", "model.layers.0.mamba.in_proj.weight"
         np.testing.assert_allclose(other[keys].numpy(), file[keys].numpy() * 0.390625, rtol=1e-6)
-        factors = np.repeat([0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738], [64, 64, 16, 16, 8])
+        factors = np.repeat(
+            [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738], [64, 64, 16, 16, 8]
+        )
         expected = file[gates].numpy() * (1.25 * factors[:, None])
         np.testing.assert_allclose(other[gates].numpy(), expected, rtol=1e-6)
         assert other["model.layers.0.mamba.conv1d.weight"].shape == (96, 1, 4)

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Scale, Stack, Tile, Transpose
+from squish_convert.api import (
+    Add,
+    Expression,
+    FamilyTensor,
+    NegExp,
+    Permute,
+    Reshape,
+    Rule,
+    Scale,
+    Stack,
+    Tile,
+    Transpose,
+)
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")

@@ -336,7 +336,7 @@ MLX = Engine(
         "gemma": {"rope_theta": 10000.0},
         "cohere": {"rope_theta": 8000000.0},
         "cohere2": {"rope_theta": 50000.0},
-        **dict.fromkeys(("granitemoehybrid", "mamba", "falcon_mamba", "jamba"), {"tie_word_embeddings": True}),
+        **{kind: {"tie_word_embeddings": True} for kind in ("granitemoehybrid", "mamba", "falcon_mamba", "jamba")},
         "nemotron_h": {"tie_word_embeddings": False},
     },
     scalings={

@@ -66,7 +66,11 @@ class FalconH1(Mamba2Layers):
             Rule(f"{LAYER}{CONVOLUTION}", Reshape(f"{LAYER}{CONVOLUTION}", (ROWS, TAPS, ONE))),
         ),
     }
-    keys: ClassVar[Sequence[Key]] = (*(key for key in COMMON if key.hf != "rotary_dim"), VOCABULARY, *state_keys(GRANITE))
+    keys: ClassVar[Sequence[Key]] = (
+        *(key for key in COMMON if key.hf != "rotary_dim"),
+        VOCABULARY,
+        *state_keys(GRANITE),
+    )
     own_names: ClassVar = GRANITE
     fixed: ClassVar = {
         "hidden_act": "silu", "mamba_conv_bias": True, "mamba_proj_bias": False, "projectors_bias": False,
@@ -145,7 +149,9 @@ class FalconH1(Mamba2Layers):
     def _is_multiplied(self, model: Model) -> bool:
         """Return whether a folder has the weights of mlx-lm, which turns the convolution when it multiplies them."""
         spec = next((spec for name, spec in model.tensors.items() if name.endswith(CONVOLUTION)), None)
-        return model.layout != "gguf" and spec is not None and len(spec.shape) == 3 and spec.shape[-1] == 1 < spec.shape[1]
+        return (
+            model.layout != "gguf" and spec is not None and len(spec.shape) == 3 and spec.shape[-1] == 1 < spec.shape[1]
+        )
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)

@@ -228,7 +228,11 @@ class GraniteHybridMoe(GraniteHybrid):
     }  # fmt: skip
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in GraniteHybrid.keys if key.hf != SHARED),
-        *(key for key in GraniteMoe.keys if key.hf in ("intermediate_size", "num_local_experts", "num_experts_per_tok")),
+        *(
+            key
+            for key in GraniteMoe.keys
+            if key.hf in ("intermediate_size", "num_local_experts", "num_experts_per_tok")
+        ),
         Key(SHARED, "expert_shared_feed_forward_length"),
     )
 

@@ -31,9 +31,7 @@ ROUTER = "ffn_gate_inp.weight"
 
 def _mlp() -> tuple[Row, ...]:
     shapes = (("intermediate_size", "hidden_size"),) * 2 + (("hidden_size", "intermediate_size"),)
-    dense = (
-        Row(f"feed_forward.{part}", f"ffn_{part[:-5]}", shape, kind=DENSE) for part, shape in zip(SWITCH, shapes)
-    )
+    dense = (Row(f"feed_forward.{part}", f"ffn_{part[:-5]}", shape, kind=DENSE) for part, shape in zip(SWITCH, shapes))
     mixed = (router("feed_forward.router"), *experts("feed_forward", *SWITCH, "intermediate_size"))
     return (*dense, *(evolve(row, kind=EXPERTS) for row in mixed))
 

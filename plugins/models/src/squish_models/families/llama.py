@@ -28,7 +28,7 @@ class Llama(TextModel):
 
     model_type, architecture, class_name = "llama", "llama", "LlamaForCausalLM"
     rows = pre_norm_model(attention(permute=True), gated_mlp(bias=True))
-    more: ClassVar = {"gguf": fused_attention(permute=True)}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"gguf": fused_attention(permute=True)}
     constants = SCALED_ROPE
     keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
     fixed: ClassVar = {"hidden_act": "silu"}
@@ -38,7 +38,7 @@ class Granite(Llama):
     """Granite 3: Llama with multipliers of embeddings, attention, residuals and logits."""
 
     model_type, architecture, class_name = "granite", "granite", "GraniteForCausalLM"
-    keys = (
+    keys: ClassVar[Sequence[Key]] = (
         *Llama.keys,
         Key("embedding_multiplier", "embedding_scale", "f32"),
         Key("attention_multiplier", "attention.scale", "f32"),
