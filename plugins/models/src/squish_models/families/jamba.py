@@ -1,7 +1,7 @@
 """Jamba: Mamba 1, or attention without positions in some layers, and experts in every other one.
 
-Which layers have attention and which have experts are two periods in config.json; GGUF states the first by its numbers of
-key-value heads, and the second by its tensors.
+Which layers have attention and which have experts are two periods in config.json; GGUF states the first by its numbers
+of key-value heads, and the second by its tensors.
 
 Source: llama.cpp, `JambaModel` in conversion/jamba.py and src/models/jamba.cpp.
 """
