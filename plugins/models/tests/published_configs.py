@@ -55,7 +55,8 @@ STATES = {
 }  # fmt: skip
 GRANITE4 = {
     **SIZES, **MULTIPLIERS, **STATES, "architectures": ["GraniteMoeHybridForCausalLM"],
-    "model_type": "granitemoehybrid", "attention_bias": False, "hidden_act": "silu", "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "model_type": "granitemoehybrid", "attention_bias": False, "hidden_act": "silu",
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
     "normalization_function": "rmsnorm", "num_experts_per_tok": 0, "num_local_experts": 0,
     "output_router_logits": False, "position_embedding_type": "nope", "rms_norm_eps": 1e-05, "rope_scaling": None,
     "rope_theta": 10000, "router_aux_loss_coef": 0.01, "shared_intermediate_size": 48, "tie_word_embeddings": True,

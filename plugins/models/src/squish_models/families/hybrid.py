@@ -13,7 +13,7 @@ from squish_convert.api import Join, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError
 
-from ..config.keys import MIXTURE, SIZES_LIST, Key, check_settings
+from ..config.keys import SIZES_LIST, Key, check_settings
 from ..declared import KINDS, Declared
 from ..layer_kinds import LayerKinds
 from ..settings import CONFIG
