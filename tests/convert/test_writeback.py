@@ -154,6 +154,7 @@ IN_NO_FILE = {
         "bits": 4, "group_size": 16}))),
     "slice": ((8, 32), CodecSpec("slice", {"start": 1, "rows": 3, "single": True}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
+    "scale": ((8, 32), CodecSpec("scale", {"runs": ((8, 0.5),)}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "interleave": ((4, 8, 32), CodecSpec("interleave", {
         "rows": (1, 1), "axis": 1, "folded": False}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),

@@ -26,8 +26,8 @@ ROUTED = {
     "moe_shared_expert_intermediate_size": 96, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
 }  # fmt: skip
 FALCON = {
-    "head_dim": 16, "bos_token_id": None, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_n_groups": 2,
-    "mamba_d_state": 32, "attention_in_multiplier": 1.0, "attention_out_multiplier": 0.9375,
+    "head_dim": 16, "bos_token_id": None, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_d_head": 16,
+    "mamba_n_groups": 2, "mamba_d_state": 32, "attention_in_multiplier": 1.0, "attention_out_multiplier": 0.9375,
     "embedding_multiplier": 5.656854249492381, "key_multiplier": 0.39062499999999994, "lm_head_multiplier": 0.5,
     "mlp_multipliers": [0.8838834764831844, 0.5859375], "ssm_in_multiplier": 1.25,
     "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],

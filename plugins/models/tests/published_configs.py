@@ -106,6 +106,62 @@ def _gemma4(kind: str, **own: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+STATES = {
+    "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 8, "mamba_d_state": 16,
+    "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 8, "mamba_proj_bias": False,
+}  # fmt: skip
+GRANITE4 = {
+    **SIZES, **MULTIPLIERS, **STATES, "architectures": ["GraniteMoeHybridForCausalLM"],
+    "model_type": "granitemoehybrid", "attention_bias": False, "hidden_act": "silu",
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+    "normalization_function": "rmsnorm", "num_experts_per_tok": 0, "num_local_experts": 0,
+    "output_router_logits": False, "position_embedding_type": "nope", "rms_norm_eps": 1e-05, "rope_scaling": None,
+    "rope_theta": 10000, "router_aux_loss_coef": 0.01, "shared_intermediate_size": 48, "tie_word_embeddings": True,
+    "use_cache": True,
+}  # fmt: skip
+NEMOTRON = {
+    **SIZES, "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "attention_bias": False,
+    "auto_map": {"AutoConfig": "configuration_nemotron_h.NemotronHConfig"}, "chunk_size": 128, "conv_kernel": 4,
+    "expand": 2, "head_dim": 16, "hybrid_override_pattern": "M-*-", "layer_norm_epsilon": 1e-05, "mamba_head_dim": 8,
+    "mamba_hidden_act": "silu", "mamba_num_heads": 8, "mamba_proj_bias": False, "mlp_bias": False,
+    "mlp_hidden_act": "relu2", "n_groups": 2, "num_logits_to_keep": 1, "rescale_prenorm_residual": True,
+    "residual_in_fp32": False, "rms_norm_eps": 1e-05, "sliding_window": None, "ssm_state_size": 16,
+    "tie_word_embeddings": False, "time_step_floor": 0.0001, "time_step_limit": [0.0, float("inf")],
+    "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 2, "use_bias": False, "use_conv_bias": True,
+    "use_mamba_kernels": True,
+}  # fmt: skip
+NEMOTRON3 = {
+    **NEMOTRON, "hybrid_override_pattern": "ME*E", "intermediate_size": 24, "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40, "n_group": 1, "n_routed_experts": 4, "n_shared_experts": 1,
+    "norm_eps": 1e-05, "norm_topk_prob": True, "num_experts_per_tok": 2, "partial_rotary_factor": 1.0,
+    "rope_theta": 10000, "routed_scaling_factor": 2.5, "topk_group": 1,
+}  # fmt: skip
+FALCON = {
+    **SIZES, **STATES, "architectures": ["FalconH1ForCausalLM"], "model_type": "falcon_h1", "attention_bias": False,
+    "attention_in_multiplier": 1.0, "attention_out_multiplier": 0.9375, "attn_layer_indices": None,
+    "embedding_multiplier": 5.656854249492381, "head_dim": 8, "hidden_act": "silu",
+    "key_multiplier": 0.39062499999999994, "lm_head_multiplier": 0.0390625, "mamba_d_ssm": 64,
+    "mamba_norm_before_gate": False, "mamba_rms_norm": False, "mamba_use_mlp": True, "mlp_bias": False,
+    "mlp_expansion_factor": 8, "mlp_multipliers": [0.8838834764831844, 0.5859375], "num_logits_to_keep": 1,
+    "projectors_bias": False, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 100000000000.0,
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+    "ssm_out_multiplier": 0.23570226039551587, "tie_word_embeddings": False,
+}  # fmt: skip
+RECURRENT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "conv_kernel": 4, "expand": 2, "hidden_act": "silu",
+    "layer_norm_epsilon": 1e-05, "rescale_prenorm_residual": False, "residual_in_fp32": True, "state_size": 16,
+    "time_step_floor": 0.0001, "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 2, "use_bias": False,
+    "use_cache": True, "use_conv_bias": True,
+}  # fmt: skip
+JAMBA = {
+    **SIZES, "architectures": ["JambaForCausalLM"], "model_type": "jamba", "attn_layer_offset": 2,
+    "attn_layer_period": 4, "expert_layer_offset": 1, "expert_layer_period": 2, "hidden_act": "silu",
+    "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 2, "mamba_expand": 2,
+    "mamba_proj_bias": False, "num_experts": 4, "num_experts_per_tok": 2, "num_logits_to_keep": 1,
+    "output_router_logits": False, "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001, "sliding_window": None,
+    "tie_word_embeddings": False, "use_mamba_kernels": True,
+}  # fmt: skip
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3-VL-4B-Instruct": ("qwen3vl", {
         "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": QWEN3_VL,
@@ -292,6 +348,42 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     )),
     "gemma-4-31B-it": ("gemma4", _gemma4("gemma4", use_bidirectional_attention="vision")),
     "gemma-4-12B-it": ("gemma4", _gemma4("gemma4_unified", use_bidirectional_attention="vision")),
+    "granite-4.0-h-micro": ("granitehybrid", GRANITE4),
+    "granite-4.0-h-tiny": ("granitehybrid_moe", {
+        **GRANITE4, "intermediate_size": 24, "num_experts_per_tok": 2, "num_local_experts": 4,
+    }),
+    "granite-4.0-micro": ("granite4", {
+        **GRANITE4, "layer_types": ["attention"] * 4, "position_embedding_type": "rope", "rope_theta": 10000000,
+    }),
+    "NVIDIA-Nemotron-Nano-9B-v2": ("nemotron_h", NEMOTRON),
+    "NVIDIA-Nemotron-3-Nano-30B-A3B": ("nemotron_h_moe", NEMOTRON3),
+    "NVIDIA-Nemotron-3-Super-120B-A12B": ("nemotron_h_moe", {
+        **NEMOTRON3, "moe_latent_size": 16, "mtp_hybrid_override_pattern": "*E", "num_nextn_predict_layers": 1,
+    }),
+    "Falcon-H1-0.5B": ("falcon_h1", FALCON),
+    "Falcon-H1-7B": ("falcon_h1", {**FALCON, "mamba_rms_norm": True}),
+    "Mamba-Codestral-7B": ("mamba2", {
+        **RECURRENT, "architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "chunk_size": 256, "head_dim": 8,
+        "norm_before_gate": True, "num_heads": 8, "n_groups": 2, "rms_norm": True, "tie_word_embeddings": False,
+        "time_step_limit": [0.0, float("inf")],
+    }),
+    "mamba2-130m": ("mamba2", {
+        **RECURRENT, "architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "head_dim": 8, "num_heads": 8,
+        "n_groups": 1, "tie_word_embeddings": True,
+    }),
+    "mamba-130m": ("mamba", {
+        **RECURRENT, "architectures": ["MambaForCausalLM"], "model_type": "mamba", "d_inner": 64, "d_model": 32,
+        "fused_add_norm": True, "intermediate_size": 64, "n_layer": 2, "pad_vocab_size_multiple": 8, "rms_norm": True,
+        "ssm_cfg": {}, "time_step_init_scheme": "random", "time_step_scale": 1.0,
+    }),
+    "falcon-mamba-7b": ("falcon_mamba", {
+        **RECURRENT, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba",
+        "intermediate_size": 64, "mixer_rms_eps": 1e-06, "tie_word_embeddings": False,
+    }),
+    "Jamba-v0.1": ("jamba", JAMBA),
+    "AI21-Jamba-Reasoning-3B": ("jamba", {
+        **JAMBA, "num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True,
+    }),
 }  # fmt: skip
 """Model -> its family, and its config."""
 PUBLISHED |= published_old.PUBLISHED

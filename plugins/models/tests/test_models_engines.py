@@ -191,7 +191,7 @@ def test_the_names_of_another_layout_are_said(folder: Path) -> None:
 
 
 def test_nothing_is_said_about_a_family_that_is_unknown(folder: Path) -> None:
-    changed(folder, lambda config: config.update(model_type="mamba"))
+    changed(folder, lambda config: config.update(model_type="rwkv7"))
     with pytest.raises(squish.FormatError) as caught:
         check_model(folder, "mlx")
     assert caught.value.code == "names"

@@ -159,7 +159,7 @@ def test_each_architecture_has_keys_and_tensors() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        key("general.architecture", "str", "mamba"), key(f"{T}model", "str", "rwkv"),
+        key("general.architecture", "str", "rwkv6"), key(f"{T}model", "str", "rwkv"),
     ],
 )  # fmt: skip
 def test_what_the_tables_do_not_describe_is_not_known(

@@ -21,10 +21,11 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import LAYER_SIZES, LISTS, Key
-from .declared import OTHERS, WINDOW_LAYERS, Declared, Layers, Leading, Pattern, Switches
+from .declared import KINDS, OTHERS, WINDOW_LAYERS, Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
+from .layer_kinds import LayerKinds
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
 from .settings import BEHIND
 from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
@@ -33,7 +34,7 @@ from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
-ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
+ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer", "scale"))
 ROW_SIZES = ("head_dim", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "group_rows")
 """Sizes that every family has beside its settings."""
 FUSED, FOLDERS = ("hf", "mlx", "uqff"), ("hf", "mlx")
@@ -56,8 +57,8 @@ TOP = {
 }  # fmt: skip
 TABLES = (
     "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
-    "switches", "presence", "prefixes", "values", "equivalents", "notes", "mlx", "pretokenizers", "engines",
-    "per_layer",
+    "switches", "presence", "prefixes", "values", "equivalents", "notes", "kinds", "per_layer", "mlx",
+    "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -325,6 +326,9 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["keys"] = keys = tuple(evolve(key, hf=aliases.get(key.hf, [key.hf])[0]) for key in keys)
     attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}), "sizes")}
     attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
+    if "kinds" in stated:
+        attributes["by_layer"] = own = _layer_kinds(place, stated["kinds"])
+        attributes["derived"] = (*attributes["derived"], KINDS, *own.counts)
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
     attributes["switches"] = {**getattr(base, "switches", {}), **_each(place, stated, "switches", _switches)}
     attributes["own_lists"] = (*base.own_lists, *(each.setting for each in attributes["switches"].values()))
@@ -343,7 +347,9 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         | {*attributes["by_kind"]}
         | {size for row in base.rows for size in row.sizes()}
     )
+    by_layer = attributes.get("by_layer", getattr(base, "by_layer", None))
     kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
+    kinds |= {*by_layer.names} if by_layer is not None else set()
     rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds, own=stated.get("own_rows", False))
     if "layer" in stated:
         rows = tuple(evolve(row, layer=stated["layer"]) for row in rows)
@@ -395,8 +401,9 @@ def _rows(
             change["tile"] = _tile(place, name, change["tile"])
         if isinstance(change.get("kind"), list):
             change["kind"] = tuple(place.check_type(change["kind"], list, name, "rows"))
-        for kind in Row("", "", (), kind=place.check_type(change.get("kind", ""), (str, tuple), name, "rows")).kinds:
-            place.check_name(kind, kinds, "kind of layers", name, "rows")
+        own = place.check_type(change.get("kind", ""), (str, tuple), name, "rows")
+        for each in Row("", "", (), kind=own).kinds:
+            place.check_name(each, kinds, "kind of layers", name, "rows")
         for field, item in change.items():
             kind = _TYPES.get(field, type(getattr(_EXAMPLE, field)))
             place.check_type(item, kind, name, "rows")
@@ -530,6 +537,30 @@ def _pattern(value: Mapping[str, Any]) -> Pattern | Leading:
     if type(pattern.every) is not int or pattern.every < 1:
         raise ValueError
     return pattern
+
+
+def _layer_kinds(place: Place, stated: Mapping[str, Any]) -> LayerKinds:
+    """How files state the kind of each layer."""
+    types = {"names": dict, "setting": str, "lists": list, "numbers": dict, "periods": dict, "counts": dict}
+    for field, value in stated.items():
+        place.check_name(field, types, "field", field, "kinds")
+        place.check_type(value, types[field], field, "kinds")
+    names = stated.get("names", {})
+    for kind, words in names.items():
+        place.check_type(words, list, "names", "kinds")
+        place.name(kind, "names", "kinds")
+    for field in ("periods", "counts"):
+        for pair in stated.get(field, {}).values():
+            if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+                raise place.error("is not valid", field, "kinds", expected="lists of two texts", found=repr(pair)[:60])
+    counted = [kind for _, kind in stated.get("counts", {}).values()]
+    for field, kinds in {"numbers": stated.get("numbers", {}).values(), "periods": stated.get("periods", {}),
+                         "counts": counted}.items():  # fmt: skip
+        for kind in kinds:
+            place.check_name(str(kind), names, "kind in names", field, "kinds")
+    if not names or not any(stated.get(field) for field in ("setting", "lists", "numbers", "periods")):
+        raise place.error("does not state the kinds", "names", "kinds", expected="names, and setting, lists or periods")
+    return LayerKinds(**stated)
 
 
 def _switches(value: Mapping[str, Any]) -> Switches:

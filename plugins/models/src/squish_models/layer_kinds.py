@@ -84,7 +84,8 @@ class LayerKinds:
     def of_keys(self, settings: Mapping[str, Any], architecture: str) -> tuple[list[str], dict[str, Any]]:
         """Return the kind of each layer that GGUF's lists state, and the sizes that they repeat."""
         count = settings["num_hidden_layers"]
-        kinds, sizes = [self.first] * count, {}
+        kinds: list[str] = [self.first] * count
+        sizes: dict[str, Any] = {}
         for name, (size, kind) in self.counts.items():
             stated = settings[name] * count if len(settings[name]) == 1 else settings[name]
             found = {each for each in stated if each}
@@ -131,12 +132,12 @@ class LayerKinds:
 
     def periods_of(self, kinds: Sequence[str]) -> dict[str, int]:
         """Return the periods of kinds; those of a kind in one layer are as long as the model."""
-        settings = {}
+        settings: dict[str, int] = {}
         for kind, (period, start) in self.periods.items():
             layers = [layer for layer, own in enumerate(kinds) if own == kind] or [len(kinds)]
             every = layers[1] - layers[0] if len(layers) > 1 else max(len(kinds), layers[0] + 1)
             settings |= {period: every, start: layers[0]}
-            if layers != [*range(layers[0], len(kinds), every)] and layers[0] < len(kinds):
+            if layers[0] >= every or (layers != [*range(layers[0], len(kinds), every)] and layers[0] < len(kinds)):
                 raise FormatError(
                     f"has layers in which no {period} expresses where the kind {kind} is",
                     code=ErrorCode.CONFIG,

@@ -11,7 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
-from squish_convert.families import CONFIG_FILE, GGUF, HF, LAYOUTS, Family, Model
+from squish_convert.families import (
+    CONFIG_FILE,
+    GGUF,
+    HF,
+    LAYOUTS,
+    Family,
+    Model,
+    NegExp,
+    Reshape,
+    Tile,
+    source_names,
+)
 from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members
@@ -75,6 +86,7 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
     absent = family.absent(settings)
     generator = np.random.default_rng(seed)
     arrays = {}
+    logarithms = _logarithms(family)
     for tensor in family.tensors:
         if family.is_tied(settings, tensor) or not tensor.required:
             continue
@@ -85,12 +97,25 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
                 name = fill(tensor.name, {"n": layer or 0, "e": expert})
                 if name not in absent:
                     values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+                    if tensor.name in logarithms:  # near 0, several have the same exponential
+                        values += np.copysign(np.float32(0.25), values)
                     arrays[name] = dtypes.cast(values, dtype)
     if not any(not rule.reading for rule in family.names.get(HF, ())):
         return arrays
     with in_memory(arrays, assets=model.assets) as file:
         merged = map_file(file, HF, {}, Naming(layout=HF, family=family.id))
         return {name: merged[name].numpy() for name in merged}
+
+
+def _logarithms(family: Family) -> set[str]:
+    """Return the tensors that GGUF stores as negative exponentials."""
+    found = set()
+    for rule in family.names.get(GGUF, ()):
+        expression = rule.of
+        while isinstance(expression, Reshape | Tile):
+            expression = expression.of
+        found |= {*source_names(expression)} if isinstance(expression, NegExp) else set()
+    return found
 
 
 def write_model(

@@ -321,12 +321,9 @@ def _wrong_number(origin: SourceTensor, model_sizes: ModelSizes) -> TensorError 
 def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
-    if (
-        isinstance(origin.rule.of, str)
-        and len(shape) == len(expected)
-        and _without_ones(shape) == _without_ones(expected)
-    ):
-        return None  # mlx-lm stores convolutions with the axis of 1 last
+    is_turned = len(shape) == len(expected) and _without_ones(shape) == _without_ones(expected)
+    if isinstance(origin.rule.of, str) and is_turned:  # mlx-lm stores convolutions with the axis of 1 last
+        return None
     return TensorError(
         "has a shape that contradicts the settings",
         tensor=origin.name,

@@ -295,7 +295,12 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     present = {leaf for rule, _ in matches for leaf in source_names(rule.of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     missing = [name for name in required if name not in present]
-    absent = _absent_templates(file, family, naming, missing) if missing else set()
+    try:
+        absent = _absent_templates(file, family, naming, missing) if missing else set()
+    except SquishError:
+        if all("{n}" in name for name in missing):  # no part of a model: its settings are wrong
+            raise
+        absent = set()
     return [name for name in missing if name not in absent]
 
 
@@ -312,14 +317,11 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
-    """Return the templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
-    try:
-        with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
-            settings = family.settings(model_of(file, family, naming.layout))
-            layers = range(sizes_at({"layers": 0, **family.sizes(settings)}, {})["layers"])
-            absent = {*family.absent(settings), *family.optional(settings)}
-    except SquishError:
-        return set()
+    """Return the templates of tensors that no layer has, according to the settings; SquishError if these are wrong."""
+    with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
+        settings = family.settings(model_of(file, family, naming.layout))
+        layers = range(sizes_at({"layers": 0, **family.sizes(settings)}, {})["layers"])
+        absent = {*family.absent(settings), *family.optional(settings)}
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template

@@ -81,7 +81,8 @@ class Change:
 class Setting:
     """What the rules of a layout depend on, apart from the file.
 
-    `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
+    `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
+    the source's.
     `constants`: tensors computed from the settings. `coded`: as in `Carried`.
     """
 

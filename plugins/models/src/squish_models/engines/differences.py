@@ -72,6 +72,10 @@ LLAMA_CPP = (
         "is {family}: llama.cpp reads GELU from a table of f16, so log-probabilities differ by up to 0.002",
     ),
     Difference(
+        ("falcon_mamba",), (FOLDER, GGUF), "note", "general.architecture",
+        "is {family}: llama.cpp norms steps and states with the epsilon of the layers, so log-probabilities differ",
+    ),
+    Difference(
         ("qwen2vl",), (GGUF,), "note", "general.architecture",
         "is {family}: llama.cpp's positions of text differ from Qwen 2's by rounding, log-probabilities by 0.0024",
     ),
@@ -91,8 +95,30 @@ MLX = (
         "has layers without an indexer of their own, which mlx-lm does not load",
         lambda settings: not all(settings["full_indexers"]),
     ),
+    Difference(
+        ("jamba",), (FOLDER,), "warning", "config.json num_experts", "are experts that mlx-lm computes otherwise",
+        lambda settings: settings["num_experts"] > 1,
+    ),
+    Difference(
+        ("mamba2",), (FOLDER,), "warning", "config.json n_groups", "are norms of groups, and mlx-lm has one of all",
+        lambda settings: settings["n_groups"] > 1,
+    ),
+    Difference(
+        ("falcon_h1",), (FOLDER,), "warning", "config.json mamba_n_groups",
+        "are norms of groups, and mlx-lm has one of all",
+        lambda settings: settings["mamba_n_groups"] > 1 and settings["mamba_rms_norm"],
+    ),
+    Difference(
+        ("falcon_h1",), (FOLDER,), "warning", "config.json key_multiplier",
+        "is a number that mlx-lm does not multiply keys by; --to mlx multiplies them",
+        lambda settings: settings["key_multiplier"] != 1,
+    ),
 )  # fmt: skip
 MISTRAL_RS = (
+    Difference(
+        ("granite4",), (FOLDER,), "error", "config.json layer_types",
+        "has no layer of Mamba, without which mistral.rs does not run the model",
+    ),
     Difference(
         ("deepseek2", "kimi"), (FOLDER,), "error", "config.json v_head_dim",
         "is not qk_nope_head_dim + qk_rope_head_dim, and mistral.rs runs no other heads of values",

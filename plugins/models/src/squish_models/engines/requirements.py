@@ -123,6 +123,32 @@ EXPERTS = (
     "num_experts_per_tok",
 )  # fmt: skip
 
+MAMBA = (
+    "model_type", "vocab_size", "hidden_size", "intermediate_size", "state_size", "num_hidden_layers", "conv_kernel",
+    "use_bias", "use_conv_bias", "time_step_rank",
+)  # fmt: skip
+STATES: Fields = {
+    "granitemoehybrid": (
+        *MLX_ALL, *HEADS, "max_position_embeddings", "attention_bias", "embedding_multiplier", "attention_multiplier",
+        "logits_scaling", "residual_multiplier", "layer_types",
+    ),
+    "nemotron_h": (
+        *(name for name in MLX_ALL if name not in ("rms_norm_eps", "num_hidden_layers")), *HEADS,
+        "max_position_embeddings", "attention_bias", "mamba_num_heads", "mamba_head_dim", "mamba_proj_bias",
+        "ssm_state_size", "conv_kernel", "n_groups", "mlp_bias", "layer_norm_epsilon", "use_bias", "use_conv_bias",
+    ),
+    "falcon_h1": ("model_type",),
+    **dict.fromkeys(("mamba", "falcon_mamba"), MAMBA),
+    "mamba2": (
+        *MAMBA, "num_heads", "head_dim", "layer_norm_epsilon", "n_groups", "tie_word_embeddings", "time_step_limit",
+    ),
+    "jamba": (
+        *MLX_ALL, *HEADS, "attn_layer_offset", "attn_layer_period", "expert_layer_offset", "expert_layer_period",
+        "mamba_d_conv", "mamba_d_state", "mamba_expand", "num_experts", "num_experts_per_tok",
+        "max_position_embeddings",
+    ),
+}  # fmt: skip
+"""Settings that mlx-lm requires of families with layers of Mamba."""
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
 SCALING_KEYS: Fields = {
@@ -283,6 +309,7 @@ MLX = Engine(
             "moe_intermediate_size",
             "shared_expert_intermediate_size",
         ),
+        **STATES,
     },
     defaults={
         "llama": {**_rope(10000.0), "tie_word_embeddings": True},
@@ -308,6 +335,8 @@ MLX = Engine(
         "gemma": {"rope_theta": 10000.0},
         "cohere": {"rope_theta": 8000000.0},
         "cohere2": {"rope_theta": 50000.0},
+        **{kind: {"tie_word_embeddings": True} for kind in ("granitemoehybrid", "mamba", "falcon_mamba", "jamba")},
+        "nemotron_h": {"tie_word_embeddings": False},
     },
     scalings={
         **dict.fromkeys(
@@ -353,7 +382,17 @@ TRANSFORMERS = Engine(
         "starcoder2": {"tie_word_embeddings": True},
         **{
             kind: {"tie_word_embeddings": True}
-            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe", "gemma4_text")
+            for kind in (
+                "gemma",
+                "cohere",
+                "cohere2",
+                "smollm3",
+                "ernie4_5",
+                "lfm2_moe",
+                "gemma4_text",
+                "mamba",
+                "falcon_mamba",
+            )
         },
     },
     scalings={

@@ -27,8 +27,8 @@ NORMED = "normed"
 SCALES = {
     "embed_tokens": ("embedding_multiplier",), "lm_head": ("lm_head_multiplier",),
     "q_proj": ("attention_in_multiplier",), "k_proj": ("attention_in_multiplier", "key_multiplier"),
-    "v_proj": ("attention_in_multiplier",), "o_proj": ("attention_out_multiplier",), "out_proj": ("ssm_out_multiplier",),
-    "in_proj": ("ssm_in_multiplier",), "gate_proj": (), "down_proj": (),
+    "v_proj": ("attention_in_multiplier",), "o_proj": ("attention_out_multiplier",),
+    "out_proj": ("ssm_out_multiplier",), "in_proj": ("ssm_in_multiplier",), "gate_proj": (), "down_proj": (),
 }  # fmt: skip
 """Last part of a module's name -> the settings whose product its weights are multiplied by."""
 NUMBERS = [name for names in SCALES.values() for name in names]

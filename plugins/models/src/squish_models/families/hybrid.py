@@ -152,6 +152,7 @@ def _rows(*mlp: Row) -> tuple[Row, ...]:
 _GATE, _UP, _DOWN = (f"{LAYER}shared_mlp.{part}.weight" for part in SWITCH)
 _FUSED = Rule(f"{LAYER}shared_mlp.input_linear.weight", Join(((_GATE, SHARED), (_UP, SHARED))))
 _HF = (_FUSED, Rule(f"{LAYER}shared_mlp.output_linear.weight", _DOWN))
+_READ = tuple(evolve(rule, reading=True) for rule in _HF)
 _MLX = tuple(Rule(f"{LAYER}mlp.{part}.weight", name) for part, name in zip(SWITCH, (_GATE, _UP, _DOWN)))
 
 
@@ -160,7 +161,7 @@ class GraniteHybrid(Mamba2Layers, Granite):
 
     model_type, architecture, class_name = "granitemoehybrid", "granitehybrid", "GraniteMoeHybridForCausalLM"
     rows = _rows(*_shared("ffn_gate", "ffn_up", "ffn_down"))
-    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"hf": _HF, "mlx": _MLX, "uqff": _HF}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"hf": _HF, "mlx": (*_MLX, *_READ), "uqff": _HF}
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in Granite.keys if key.hf not in ("intermediate_size", "num_key_value_heads")),
         Key(SHARED, "feed_forward_length"),

@@ -1,7 +1,7 @@
 """Jamba: Mamba 1, or attention without positions in some layers, and experts in every other one.
 
-Which layers have attention and which have experts are two periods in config.json; GGUF states the first by its numbers of
-key-value heads, and the second by its tensors.
+Which layers have attention and which have experts are two periods in config.json; GGUF states the first by its numbers
+of key-value heads, and the second by its tensors.
 
 Source: llama.cpp, `JambaModel` in conversion/jamba.py and src/models/jamba.cpp.
 """
@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from attrs import evolve
 from squish_convert.api import Model, Rule
 
-from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
+from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, check_settings
 from ..declared import KINDS, Declared
 from ..layer_kinds import LayerKinds
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import TextSettings
+from ..settings import CONFIG, TextSettings
 from ..tables import SWITCH, Row, attention, experts, norm, router
 from .hybrid import ATTENTION, MAMBA
 from .mamba import check_expansion, mamba1, mamba1_sizes
@@ -80,6 +80,7 @@ class Jamba(Declared):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
+        check_settings([Key(name, "") for name in (PERIOD, START, "mamba_expand")], settings, CONFIG)
         hidden, expand, rank = settings.get("hidden_size"), settings["mamba_expand"], settings.get(RANK, "auto")
         if type(hidden) is int and type(expand) is int:
             settings |= {INNER: expand * hidden, RANK: -(-hidden // 16) if rank == "auto" else rank}

@@ -28,7 +28,7 @@ class Llama(TextModel):
 
     model_type, architecture, class_name = "llama", "llama", "LlamaForCausalLM"
     rows = pre_norm_model(attention(permute=True), gated_mlp(bias=True))
-    more: ClassVar = {"gguf": fused_attention(permute=True)}
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"gguf": fused_attention(permute=True)}
     constants = SCALED_ROPE
     keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
     fixed: ClassVar = {"hidden_act": "silu"}
@@ -38,7 +38,7 @@ class Granite(Llama):
     """Granite 3: Llama with multipliers of embeddings, attention, residuals and logits."""
 
     model_type, architecture, class_name = "granite", "granite", "GraniteForCausalLM"
-    keys = (
+    keys: ClassVar[Sequence[Key]] = (
         *Llama.keys,
         Key("embedding_multiplier", "embedding_scale", "f32"),
         Key("attention_multiplier", "attention.scale", "f32"),
@@ -49,6 +49,12 @@ class Granite(Llama):
 
 _MOE = f"{LAYER}block_sparse_moe."
 _STACKED = tuple(f"{_MOE}experts.{name}.weight" for name in SWITCH)
+
+
+_LINEAR = (
+    Rule(f"{_MOE}input_linear.weight", Interleave(tuple((name, "intermediate_size") for name in _STACKED[:2]), 1)),
+    Rule(f"{_MOE}output_linear.weight", _STACKED[2]),
+)
 
 
 class GraniteMoe(Granite):
@@ -66,13 +72,11 @@ class GraniteMoe(Granite):
     )
     more: ClassVar = {
         "gguf": fused_attention(permute=True),
-        "hf": (
-            Rule(
-                f"{_MOE}input_linear.weight", Interleave(tuple((name, "intermediate_size") for name in _STACKED[:2]), 1)
-            ),
-            Rule(f"{_MOE}output_linear.weight", _STACKED[2]),
+        "hf": _LINEAR,
+        "mlx": (
+            *(Rule(f"{_MOE}switch_mlp.{part}.weight", name) for part, name in zip(SWITCH, _STACKED)),
+            *(evolve(rule, reading=True) for rule in _LINEAR),  # mlx-lm separates them, too
         ),
-        "mlx": tuple(Rule(f"{_MOE}switch_mlp.{part}.weight", name) for part, name in zip(SWITCH, _STACKED)),
     }
     keys = (*Granite.keys, *MIXTURE["num_local_experts"])
 

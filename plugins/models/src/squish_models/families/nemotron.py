@@ -96,6 +96,10 @@ class NemotronH(Mamba2Layers):
         head = {"head_dim": config["attention_head_dim"]} if "attention_head_dim" in config else {}
         return super().spelled({**head, **config})
 
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        return {**settings, "rms_norm_eps": settings["layer_norm_epsilon"]}
+
 
 class NemotronHMoe(NemotronH):
     """Nemotron 3: experts without gates, in a space of their own in some models, and a shared one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from squish_core.codecs.base import Parts, Region, Wrapper
 from squish_core.codecs.regions import sizes
@@ -21,14 +21,7 @@ class Scale(Wrapper):
     def wrapped(self, spec: TensorSpec) -> TensorSpec:
         """Return the wrapped tensor, which is the same; CodecError unless every row has a factor."""
         runs = self.params.get("runs")
-        is_valid = isinstance(runs, (list, tuple)) and all(
-            len(run) == 2
-            and type(run[0]) is int
-            and run[0] >= 0
-            and isinstance(run[1], float)
-            and math.isfinite(run[1])
-            for run in runs
-        )
+        is_valid = isinstance(runs, (list, tuple)) and all(map(_is_run, runs))
         if not is_valid or not spec.shape or sum(rows for rows, _ in runs or ()) != spec.shape[0]:
             raise CodecError(
                 "does not have a factor for each row",
@@ -53,3 +46,10 @@ class Scale(Wrapper):
                 values[start - region[0].start : stop - region[0].start] *= np.float32(factor)
             first += rows
         out[...] = values
+
+
+def _is_run(run: Any) -> bool:
+    if not isinstance(run, (list, tuple)) or len(run) != 2:
+        return False
+    rows, factor = run
+    return type(rows) is int and rows >= 0 and isinstance(factor, float) and math.isfinite(factor)

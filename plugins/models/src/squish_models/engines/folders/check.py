@@ -22,7 +22,10 @@ from .tokenizer_files import gap_of, tokenizer_config_problems, tokenizer_json_p
 from .towers import tower_problems
 
 INDEX = "model.safetensors.index.json"
-OWN_BIASES = ("gpt2", "lfm2", "gpt_bigcode", "codeshell")
+OWN_BIASES = (
+    "gpt2", "lfm2", "gpt_bigcode", "codeshell", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba", "mamba2",
+    "falcon_mamba", "jamba",
+)  # fmt: skip
 """Model types whose biases have other names."""
 PIECE = 1 << 20
 """Number of values compared at a time."""

@@ -123,7 +123,9 @@ MLX = FolderEngine(
         "kimi_k25": ("language_model.",),
         "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
     },
-    drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
+    drops_head=frozenset(
+        ("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe", "granitemoehybrid", "jamba")
+    ),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
         **{kind: {"attention_bias": ATTENTION, "mlp_bias": MLP} for kind in ("llama", "mistral", "granite", "olmo2")},

@@ -54,7 +54,7 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
         yield of("attention.key_length", f"is {keys}: {heads} such heads are not the embeddings")
     if architecture in ROTATES_ALL and rotated != keys:
         yield of("rope.dimension_count", f"is {rotated}, and heads have {keys}")
-    elif architecture not in HAS_NO_ROPE and not (0 < rotated <= keys and rotated % 2 == 0):
+    elif _rotates(numbers) and not (0 < rotated <= keys and rotated % 2 == 0):
         yield of("rope.dimension_count", f"is {rotated}, and not an even number up to a head's {keys}")
     inner, scanned = numbers.number("ssm.inner_size"), numbers.number("ssm.time_step_rank")
     if architecture in DOUBLES and inner != 2 * numbers.number("embedding_length"):
@@ -64,6 +64,13 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     used = [numbers.of_layer("expert_used_count", layer) for layer in range(numbers.layers)]
     if max(used) > used[0]:
         yield of("expert_used_count", f"is {used[0]} in the first layer and {max(used)} in another")
+
+
+def _rotates(numbers: Hyperparameters) -> bool:
+    """Return whether a model has rotary positions, which Granite 4 states by another key."""
+    if numbers.architecture == "granitehybrid":
+        return bool(numbers.number("rope.scaling.finetuned"))
+    return numbers.architecture not in HAS_NO_ROPE
 
 
 def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:

@@ -172,7 +172,9 @@ PATTERNS = {
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "gemma4")
+MIXED_LAYERS = (
+    "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
+)  # fmt: skip
 """Architectures whose layers may have different numbers of heads."""
 EQUAL_HEADS = ("gemma4",)
 """Architectures whose keys and values have heads of one size."""

@@ -426,10 +426,12 @@ MAMBA2 = (
 MAMBA = (
     Row("ssm_in.weight", "embd 2*inner"), Row("ssm_conv1d.weight", "taps inner"), Row("ssm_conv1d.bias", "inner"),
     Row("ssm_x.weight", "inner state_values+2*state"), Row("ssm_dt.weight", "state_values inner"),
-    Row("ssm_dt.bias", "inner"), Row("ssm_a", "state inner"), Row("ssm_d", "inner"), Row("ssm_out.weight", "inner embd"),
+    Row("ssm_dt.bias", "inner"), Row("ssm_a", "state inner"), Row("ssm_d", "inner"),
+    Row("ssm_out.weight", "inner embd"),
 )  # fmt: skip
 LAYER_ATTENTION = (
-    Row("attn_qkv", "embd q layer_k layer_v"), Row("attn_output.weight", "q embd"), optional("attn_output.bias", "embd"),
+    Row("attn_qkv", "embd q layer_k layer_v"), Row("attn_output.weight", "q embd"),
+    optional("attn_output.bias", "embd"),
 )  # fmt: skip
 GRANITE_HYBRID = (
     Row("attn_norm.weight", "embd"), *_where(_convolves, MAMBA2), *_where(_attends, LAYER_ATTENTION), *LLAMA[4:],
@@ -439,7 +441,8 @@ NEMOTRON_H = (
     Row("attn_norm.weight", "embd"),
     *_where(_scans, MAMBA2),
     *_where(_attends_alone, LAYER_ATTENTION),
-    Row("ffn_down.weight", "layer_ff embd", when=_feeds_alone), Row("ffn_up.weight", "embd layer_ff", when=_feeds_alone),
+    Row("ffn_down.weight", "layer_ff embd", when=_feeds_alone),
+    Row("ffn_up.weight", "embd layer_ff", when=_feeds_alone),
     optional("ffn_down.bias", "embd", _feeds_alone), optional("ffn_up.bias", "layer_ff", _feeds_alone),
     Row("ffn_gate_inp.weight", "embd experts", when=_mixes), Row("exp_probs_b.bias", "experts", when=_mixes),
     optional("ffn_latent_down.weight", "embd latent", _mixes), optional("ffn_latent_up.weight", "latent embd", _mixes),
@@ -456,7 +459,8 @@ FALCON_H1 = (
     optional("ffn_down.bias", "embd"), optional("ffn_up.bias", "ff"),
 )  # fmt: skip
 JAMBA = (
-    Row("attn_norm.weight", "embd"), *_where(_convolves, MAMBA), Row("ssm_dt_norm.weight", "state_values", when=_convolves),
+    Row("attn_norm.weight", "embd"), *_where(_convolves, MAMBA),
+    Row("ssm_dt_norm.weight", "state_values", when=_convolves),
     Row("ssm_b_norm.weight", "state", when=_convolves), Row("ssm_c_norm.weight", "state", when=_convolves),
     Row("attn_qkv", "embd embd layer_k layer_v", when=_attends), Row("attn_output.weight", "embd embd", when=_attends),
     Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
@@ -548,7 +552,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "nemotron_h": NEMOTRON_H,
     "nemotron_h_moe": NEMOTRON_H,
     "falcon-h1": FALCON_H1,
-    "mamba2": (Row("attn_norm.weight", "embd"), *MAMBA2),
+    "mamba2": (Row("attn_norm.weight", "embd"), *(Row(row.name, row.sizes) for row in MAMBA2)),
     "mamba": (Row("attn_norm.weight", "embd"), *MAMBA),
     "jamba": JAMBA,
     "llama4": (
