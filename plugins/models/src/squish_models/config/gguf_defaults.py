@@ -203,7 +203,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "dots1": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
-        "expert_gating_func": None,
+        "expert_gating_func": REQUIRED,
     },
     "ernie4_5-moe": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
@@ -224,8 +224,14 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "afmoe": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
-        "expert_gating_func": SIGMOID, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "expert_gating_func": SIGMOID, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 4,
         "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "apertus": RMS,
+    "bailingmoe2": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": REQUIRED,
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
     },
     "mellum": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,

@@ -86,6 +86,10 @@ MLX = (
         ("gemma3",), (FOLDER,), "note", "config.json hidden_size",
         "has a square root that mlx-lm rounds to bf16 when it scales the embeddings", _has_inexact_root,
     ),
+    Difference(
+        ("ernie4_5_moe",), (FOLDER,), "warning", "config.json model_type",
+        "is ernie4_5_moe, whose bias for the choice of experts mlx-lm ignores",
+    ),
 )  # fmt: skip
 MISTRAL_RS = (
     Difference(

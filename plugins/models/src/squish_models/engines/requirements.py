@@ -123,6 +123,7 @@ EXPERTS = (
     "num_experts_per_tok",
 )  # fmt: skip
 
+MLX_MIXTURE = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
 SCALING_KEYS: Fields = {
@@ -284,6 +285,27 @@ MLX = Engine(
             "moe_intermediate_size",
             "shared_expert_intermediate_size",
         ),
+        "llama4": ("model_type",),
+        "afmoe": ("model_type", "layer_types"),
+        "apertus": (
+            *MLX_ALL, *HEADS, "mlp_bias", "attention_bias", "max_position_embeddings", "rope_theta", "post_norm",
+            "qk_norm", "tie_word_embeddings",
+        ),
+        "bailing_moe": (
+            *MLX_ALL, *HEADS, *MLX_MIXTURE, "max_position_embeddings", "rope_theta", "num_shared_experts",
+            "first_k_dense_replace", "use_qk_norm", "moe_router_enable_expert_bias",
+        ),
+        "dots1": (*MLX_ALL, *HEADS, *ROUTED, "max_position_embeddings", "rope_theta"),
+        "ernie4_5_moe": (
+            *MLX_ALL, *HEADS, "max_position_embeddings", "rope_theta", "use_bias", "tie_word_embeddings",
+            "moe_num_experts",
+        ),
+        "exaone_moe": (
+            *MLX_ALL, *HEADS, "moe_intermediate_size", "head_dim", "num_experts", "num_experts_per_tok",
+            "num_shared_experts", "max_position_embeddings", "sliding_window", "layer_types", "is_moe_layer",
+        ),
+        "mellum": (*MLX_ALL, *MLX_SIZES, *MLX_MIXTURE, "sliding_window", "layer_types", "rope_parameters"),
+        "solar_open": (*MLX_ALL, *MLX_SIZES, *ROUTED, "rope_theta", "partial_rotary_factor"),
     },
     defaults={
         "llama": {**_rope(10000.0), "tie_word_embeddings": True},
@@ -309,6 +331,10 @@ MLX = Engine(
         "gemma": {"rope_theta": 10000.0},
         "cohere": {"rope_theta": 8000000.0},
         "cohere2": {"rope_theta": 50000.0},
+        "bailing_moe": {"rope_scaling": None, "tie_word_embeddings": False},
+        "dots1": {"rope_scaling": None, "tie_word_embeddings": False},
+        "exaone_moe": {**_rope(1000000.0), "tie_word_embeddings": False},
+        "afmoe": {**_rope(10000.0), "tie_word_embeddings": False},
     },
     scalings={
         **dict.fromkeys(
@@ -336,6 +362,7 @@ MLX = Engine(
     },
     differences=differences.MLX,
     ignores="mlx",
+    unsupported=("arcee", "hunyuan_v1_moe"),
 )
 TRANSFORMERS = Engine(
     id="transformers",

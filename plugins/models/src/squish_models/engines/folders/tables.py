@@ -18,10 +18,13 @@ NEWER: Biases = {
     "glm4_moe": {"attention_bias": ATTENTION[:3]},
     "seed_oss": {"attention_bias": ATTENTION[:3], "attention_out_bias": ATTENTION[3:], "mlp_bias": MLP},
     "smollm3": {"attention_bias": ATTENTION, "mlp_bias": MLP},
-    "ernie4_5": {"use_bias": (*ATTENTION, *MLP)},
+    **dict.fromkeys(("ernie4_5", "ernie4_5_moe"), {"use_bias": (*ATTENTION, *MLP)}),
     **{
         kind: {"attention_bias": ATTENTION}
-        for kind in ("cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe")
+        for kind in (
+            "cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe", "apertus", "arcee",
+            "dots1", "solar_open", "afmoe", "mellum", "hunyuan_v1_moe", "qwen3_vl_moe",
+        )
     },
 }
 """Biases that the models of all folder engines have."""
@@ -77,7 +80,11 @@ TRANSFORMERS = FolderEngine(
     strict=False,
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
+        **dict.fromkeys(
+            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+            ("model.language_model.",),
+        ),
+        "llama4": ("language_model.",),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     takes_head=frozenset(
@@ -106,9 +113,10 @@ MLX = FolderEngine(
         "gemma3": ("language_model.",),
         "mistral3": ("language_model.", "model.language_model."),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
+        "llama4": ("language_model.",),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
-    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
+    required={"llama4": ("language_model.",), "gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={

@@ -115,6 +115,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
     "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
     "mellum": {**RMS, **EXPERTS, **WINDOW},
+    "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
+    "apertus": {"vocab_size": "u32", **RMS},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {

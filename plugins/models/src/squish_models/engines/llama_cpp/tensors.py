@@ -384,9 +384,18 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "afmoe": (
         *PRE_NORM, *HEAD_NORMS, Row("attn_gate.weight", "embd q"), Row("post_attention_norm.weight", "embd"),
         Row("post_ffw_norm.weight", "embd"), *LEADING, *MIXED[:-1],
-        Row("exp_probs_b.bias", "experts", when=_is_mixed), *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
+        Row("exp_probs_b.bias", "experts", when=_is_mixed),
+        *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
     ),
     "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
+    "bailingmoe2": (
+        *PRE_NORM[:1], Row("attn_qkv.weight", "embd embd+2*kv"), *PRE_NORM[2:], *HEAD_NORMS, *LEADING, *MIXED,
+        *(Row(row.name, row.sizes.replace("expert_ff", "shared_ff"), when=_is_mixed) for row in SHARED),
+    ),
+    "apertus": (
+        *PRE_NORM, *HEAD_NORMS, optional("attn_output.bias", "embd"), optional("attn_q_norm.bias", "head"),
+        optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
+    ),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
@@ -415,8 +424,10 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "exaone4": (*TOP, ROPE_FACTORS[2]),
     **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
-    **dict.fromkeys(("llama4", "arcee", "exaone-moe"), (*TOP, ROPE_FACTORS[2])),
-    **dict.fromkeys(("dots1", "mellum"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
+    **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    "apertus": (*EMBEDDINGS, Row("output.weight", "embd vocab"), *ROPE_FACTORS),
 }  # fmt: skip
 """Tensors outside the layers."""
 ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
