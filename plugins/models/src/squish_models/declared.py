@@ -231,7 +231,8 @@ class Declared(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some
-        if self.rope_by_kind and f"{self.architecture}.rope.freq_base_swa" not in model.meta:
+        has_key = any(key.hf == "rope_local_base_freq" for key in self.keys)
+        if self.rope_by_kind and has_key and f"{self.architecture}.rope.freq_base_swa" not in model.meta:
             settings.pop("rope_local_base_freq", None)  # which follows from the other one
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0

@@ -124,6 +124,8 @@ PATTERNS = {
     "mellum": 4,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none."""
+PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
+"""Architecture -> required keys without its name before them."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2", "lfm2moe")
 """Architectures whose layers may have different numbers of heads."""
@@ -235,6 +237,9 @@ class Hyperparameters:
         keys = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
         for name in self.keys.missing:
             if name in keys:
+                yield problem(name, "is missing, and llama.cpp does not load without it")
+        for name in PLAIN.get(self.architecture, ()):
+            if name not in self.meta:
                 yield problem(name, "is missing, and llama.cpp does not load without it")
 
     def _number_problems(self) -> Iterator[Problem]:
