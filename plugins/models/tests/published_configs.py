@@ -235,7 +235,8 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Llama-4-Scout-17B-16E-Instruct": ("llama4", {
         "architectures": ["Llama4ForConditionalGeneration"], "boi_token_index": 60, "eoi_token_index": 61,
         "image_token_index": 62, "model_type": "llama4", "text_config": {**LLAMA4, "use_qk_norm": True},
-        "torch_dtype": "bfloat16", "vision_config": {"model_type": "llama4_vision_model", "num_hidden_layers": 34},
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "vision_config": {"model_type": "llama4_vision_model", "num_hidden_layers": 34},
     }),
     "Llama-4-Maverick-17B-128E-Instruct": ("llama4", {
         "architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_models_conformance as conformance
+from published_configs import PUBLISHED
 from squish_convert.arrays import in_memory
 from squish_convert.families import Expression, Family, Permute, Rule, source_names
 from squish_convert.mapping.coverage import shape_of
@@ -28,6 +29,12 @@ CONFIGS: dict[str, Config] = {
     if suite.family
     for label, config in suite().configs().items()
 }
+LIKE_PUBLISHED = (
+    "llama4", "qwen3vlmoe", "arcee", "dots1", "solar_open", "ernie4_5_moe", "hunyuan-moe", "exaone_moe", "afmoe",
+    "mellum", "bailing_moe",
+)  # fmt: skip
+"""Families with the config of a published model."""
+CONFIGS |= {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 

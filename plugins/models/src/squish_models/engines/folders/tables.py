@@ -18,7 +18,7 @@ NEWER: Biases = {
     "glm4_moe": {"attention_bias": ATTENTION[:3]},
     "seed_oss": {"attention_bias": ATTENTION[:3], "attention_out_bias": ATTENTION[3:], "mlp_bias": MLP},
     "smollm3": {"attention_bias": ATTENTION, "mlp_bias": MLP},
-    **dict.fromkeys(("ernie4_5", "ernie4_5_moe"), {"use_bias": (*ATTENTION, *MLP)}),
+    **{kind: {"use_bias": (*ATTENTION, *MLP)} for kind in ("ernie4_5", "ernie4_5_moe")},
     **{
         kind: {"attention_bias": ATTENTION}
         for kind in (
@@ -116,7 +116,9 @@ MLX = FolderEngine(
         "llama4": ("language_model.",),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
-    required={"llama4": ("language_model.",), "gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
+    required={
+        **dict.fromkeys(("llama4", "gemma3"), ("language_model.",)), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
+    },
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
