@@ -165,9 +165,10 @@ class Declared(TextModel):
 
     def _switched(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The lists of config.json, and what they say as switches."""
-        count = settings.get("num_hidden_layers")
-        own: dict[str, Any] = {}
-        for name, switches in self.switches.items() if type(count) is int and count <= MOST_BLOCKS else ():
+        count, own = settings.get("num_hidden_layers"), dict[str, Any]()
+        if type(count) is not int or count > MOST_BLOCKS:  # which is refused later
+            return own
+        for name, switches in self.switches.items():
             values, pattern = settings.get(switches.setting), self.patterns.get(switches.setting)
             if values is None and pattern is not None:
                 values = own[switches.setting] = pattern.of(settings)

@@ -76,6 +76,7 @@ def is_spare(error: SquishError) -> bool:
         return False
     return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
+
 SHARED_EXPERTS = {
     "afmoe": "", "ernie4_5_moe": "moe_num_shared_experts", "exaone_moe": "num_shared_experts",
     "bailing_moe": "num_shared_experts",

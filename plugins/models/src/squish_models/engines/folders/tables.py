@@ -22,8 +22,21 @@ NEWER: Biases = {
     **{
         kind: {"attention_bias": ATTENTION}
         for kind in (
-            "cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe", "apertus", "arcee",
-            "dots1", "solar_open", "afmoe", "mellum", "hunyuan_v1_moe", "qwen3_vl_moe",
+            "cohere",
+            "cohere2",
+            "gemma",
+            "granitemoe",
+            "hunyuan_v1_dense",
+            "olmo3",
+            "olmoe",
+            "apertus",
+            "arcee",
+            "dots1",
+            "solar_open",
+            "afmoe",
+            "mellum",
+            "hunyuan_v1_moe",
+            "qwen3_vl_moe",
         )
     },
 }
@@ -117,7 +130,8 @@ MLX = FolderEngine(
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
     required={
-        **dict.fromkeys(("llama4", "gemma3"), ("language_model.",)), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
+        **dict.fromkeys(("llama4", "gemma3"), ("language_model.",)),
+        "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
     },
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
