@@ -331,3 +331,19 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 """Model -> its family, and its config."""
 WITHOUT_MLX = ("AFM-4.5B", "Hunyuan-A13B-Instruct")
 """Those that mlx-lm does not have."""
+LAGUNA = {
+    **SIZES, "architectures": ["LagunaForCausalLM"], "model_type": "laguna", "attention_bias": False,
+    "gating": True, "head_dim": 16, "hidden_act": "silu",
+    "layer_types": ["full_attention", *["sliding_attention"] * 3],
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "moe_apply_router_weight_on_input": False,
+    "moe_intermediate_size": 24, "moe_routed_scaling_factor": 2.5, "num_attention_heads_per_layer": [4, 6, 6, 6],
+    "num_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-06, "rope_parameters": {
+        "full_attention": {
+            "rope_type": "yarn", "rope_theta": 500000.0, "factor": 32.0, "original_max_position_embeddings": 32,
+            "beta_fast": 64.0, "beta_slow": 1.0, "attention_factor": 1.0, "partial_rotary_factor": 0.5,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+    },
+    "shared_expert_intermediate_size": 40, "sliding_window": 32, "tie_word_embeddings": False,
+    }  # fmt: skip
+"""config.json of Laguna-XS.2, whose layers have heads of different numbers, which the kit cannot make."""

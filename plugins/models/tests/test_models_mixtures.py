@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_configs import PUBLISHED
+from published_configs import LAGUNA, PUBLISHED
 from small_tokenizer import TOKENIZER
 from squish_models.families.apertus import NUMBERS
 from squish_testing import model_arrays, write_model
@@ -236,3 +236,76 @@ def test_numbers_of_an_activation_that_are_missing_are_named(wrong: str, tmp_pat
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(save(tmp_path / "m", arrays, APERTUS), tmp_path / "m.gguf")
     assert (caught.value.code, "act_fn.beta" in str(caught.value.part)) == ("unmapped", True)
+
+
+def laguna(**settings: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and a config; layers have heads of their own number."""
+    config, generator = {**LAGUNA, **settings}, np.random.default_rng(0)
+    family = squish.registry().implementation("family", "laguna")
+    numbers = {**config, "experts": 4, "kv_rows": 32}
+    wide = 16 if config["gating"] == "per-element" else 1
+    arrays = {}
+    for tensor in family.tensors:
+        for layer, expert in [(layer, expert) for layer in range(4) for expert in range(4)]:
+            name = tensor.name.format(n=layer, e=expert)
+            is_dense, heads = (
+                config["mlp_layer_types"][layer] == "dense",
+                config["num_attention_heads_per_layer"][layer],
+            )
+            parts = (".experts.", "shared", "mlp.gate.")
+            if ".mlp." in name and is_dense == any(part in name for part in parts):
+                continue
+            rows = heads * (wide if "g_proj" in name else 16)
+            shape = [rows if size == "*" else numbers[size] for size in tensor.shape]
+            arrays.setdefault(name, generator.standard_normal(shape).astype(np.float32))
+    return arrays, config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gating": "per-element", "gating_types": ["per_element"] * 4},
+        {"layer_types": ["full_attention"] * 4, "sliding_window": None, "num_attention_heads_per_layer": [4] * 4},
+        {"mlp_layer_types": ["dense"] * 3 + ["sparse"]},
+    ],
+)
+@pytest.mark.parametrize("keep", ["yes", "no"])
+def test_layers_with_other_numbers_of_heads_come_back(keep: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    arrays, config = laguna(**settings)
+    source = save(tmp_path / "m", arrays, config)
+    squish.convert(source, tmp_path / "m.gguf", f"gguf:keep={keep}")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    squish.convert(tmp_path / "back", tmp_path / "again.gguf", f"gguf:keep={keep}")
+    squish.convert(source, tmp_path / "mlx", "mlx")
+    after = tensors(tmp_path / "back")
+    assert after.keys() == arrays.keys()
+    assert all(np.array_equal(after[name], values) for name, values in arrays.items())
+    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    names = ("layer_types", "mlp_layer_types", "num_attention_heads_per_layer", "gating", "moe_routed_scaling_factor")
+    assert {name: written[name] for name in names} == {name: config[name] for name in names}
+    assert written["rope_parameters"]["full_attention"]["partial_rotary_factor"] == 0.5
+    with squish.open(tmp_path / "m.gguf") as one, squish.open(tmp_path / "again.gguf") as two:
+        assert keep == "no" or one.metadata.keys() == two.metadata.keys()
+        assert all(np.array_equal(one[name].numpy(), two[name].numpy()) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "named"),
+    [
+        ({"num_attention_heads_per_layer": [4, 4, 6, 6]}, "contradiction", "q_proj"),
+        ({"num_attention_heads_per_layer": [4, 5, 6, 6]}, "config", "num_attention_heads_per_layer"),
+        ({"num_attention_heads_per_layer": [4, 6]}, "config", "num_attention_heads_per_layer"),
+        ({"gating": "per-element"}, "contradiction", "g_proj"),
+        ({"gating_types": ["per_element"] * 4}, "config", "gating_types"),
+        ({"moe_router_logit_softcapping": 30.0}, "config", "moe_router_logit_softcapping"),
+        ({"mlp_layer_types": ["dense", "sparse", "dense", "sparse"]}, "config", "mlp_layer_types"),
+    ],
+)
+def test_settings_of_layers_that_contradict_the_tensors_are_refused(
+    settings: dict[str, Any], code: str, named: str, tmp_path: Path
+) -> None:
+    arrays, config = laguna()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(save(tmp_path / "m", arrays, {**config, **settings}), tmp_path / "m.gguf")
+    assert (caught.value.code, named in f"{caught.value.part} {caught.value}") == (code, True)

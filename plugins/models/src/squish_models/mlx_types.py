@@ -8,7 +8,7 @@ MLX_TYPES = (
     "exaone", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "gemma4", "gemma4_text",
     "gemma4_unified", "glm", "glm_moe_dsa", "gpt_bigcode", "gpt_neox", "gptj", "granitemoehybrid", "helium", "hunyuan",
     "internlm2", "internlm3", "iquestcoder", "iquestloopcoder", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25",
-    "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llava",
+    "kimi_k3", "kimi_linear", "kimi_vl", "lfm2-vl", "lille-130m", "llava",
     "longcat_flash", "longcat_flash_ngram", "mamba", "mamba2", "mimo", "mimo_v2_flash", "minicpm", "minicpm3",
     "minimax", "minimax_m3_vl", "mistral4", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron",
     "nemotron-nas", "nemotron_h", "olmo_hybrid", "openelm", "phi", "phi-msft", "phi3small", "phimoe", "phixtral",
@@ -19,7 +19,7 @@ MLX_TYPES = (
 
 STACKING_CODES = frozenset((
     "bailing_hybrid", "bailing_moe_linear", "deepseek", "deepseek_v32",
-    "glm_moe_dsa", "hunyuan", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl", "laguna",
+    "glm_moe_dsa", "hunyuan", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl",
     "longcat_flash", "mimo_v2_flash", "minimax_m3_vl", "mistral4", "muse_spark", "phi-msft", "phimoe", "phixtral",
 ))  # fmt: skip
 """Those whose experts it also stacks where they are codes with scales; of the others, only floats."""

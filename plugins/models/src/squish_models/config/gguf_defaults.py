@@ -63,6 +63,11 @@ def _window_of_exaone(keys: Keys) -> int:
     return 4096 if keys("block_count") == 64 else 0
 
 
+def _all_but_every_fourth(keys: Keys) -> list[bool]:
+    layers = keys("block_count")
+    return [layer % 4 != 0 for layer in range(layers if type(layers) is int and layers < 1 << 12 else 0)]
+
+
 def _gating(keys: Keys) -> int:
     return SIGMOID if keys("block_count") in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
 
@@ -228,6 +233,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
+    "laguna": {
+        **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": SIGMOID,
+        "attention.sliding_window": 0, "attention.sliding_window_pattern": _all_but_every_fourth,
+        "rope.freq_base_swa": _same("rope.freq_base"), "rope.dimension_count_swa": _same("rope.dimension_count"),
+    },
     "bailingmoe2": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": REQUIRED,

@@ -116,6 +116,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
     "mellum": {**RMS, **EXPERTS, **WINDOW},
     "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
+    "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
     "apertus": {"vocab_size": "u32", **RMS},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""

@@ -392,6 +392,12 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         *PRE_NORM[:1], Row("attn_qkv.weight", "embd embd+2*kv"), *PRE_NORM[2:], *HEAD_NORMS, *LEADING, *MIXED,
         *(Row(row.name, row.sizes.replace("expert_ff", "shared_ff"), when=_is_mixed) for row in SHARED),
     ),
+    "laguna": (
+        *PRE_NORM[:1], Row("attn_qkv", "embd layer_q k v"), Row("attn_output.weight", "layer_q embd"), *PRE_NORM[3:],
+        *HEAD_NORMS, Row("attn_gate.weight", "embd layer_heads"), *LEADING, *MIXED[:-1],
+        Row("exp_probs_b.bias", "experts", when=_is_mixed),
+        *(Row(row.name, row.sizes.replace("expert_ff*shared", "shared_ff"), when=_is_mixed) for row in SHARED),
+    ),
     "apertus": (
         *PRE_NORM, *HEAD_NORMS, optional("attn_output.bias", "embd"), optional("attn_q_norm.bias", "head"),
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
@@ -458,6 +464,8 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
             **sizes,
             "layer_k": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count_kv", layer),
             "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
+            "layer_q": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count", layer),
+            "layer_heads": numbers.of_layer("attention.head_count", layer),
         }  # fmt: skip
         prefix = f"blk.{layer}."
         for row in LAYERS[numbers.architecture]:
