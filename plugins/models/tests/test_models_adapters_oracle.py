@@ -18,6 +18,8 @@ MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_att
 OWN_MODULES = {
     "gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
     "deepseek_v3": ("self_attn.o_proj",),
+    "llama4_text": (*MODULES[:4], "feed_forward.shared_expert.up_proj"),
+    "afmoe": (*MODULES[:4], "self_attn.gate_proj"),
 }
 FAMILIES = ("llama", "qwen3", *OWN_MODULES)
 

@@ -18,6 +18,7 @@ import squish_core as squish
 from squish_core.api import Typed
 
 LLAMA4, QWEN, EXAONE = "Llama-4-Scout-17B-16E-Instruct", "Qwen3-VL-30B-A3B-Instruct", "K-EXAONE-236B-A23B"
+SHARE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": "half"}
 MELLUM, ERNIE = "Mellum2-12B-A2.5B", "ERNIE-4.5-21B-A3B-PT"
 APERTUS = {
     "architectures": ["ApertusForCausalLM"], "attention_bias": False, "hidden_act": "xielu", "hidden_size": 32,
@@ -102,7 +103,7 @@ def test_a_stack_that_is_square_in_every_layer_is_refused(tmp_path: Path) -> Non
         ("Ling-mini-2.0", "score_function", "softmax"), ("Ling-mini-2.0", "moe_router_enable_expert_bias", False),
     ],
 )  # fmt: skip
-def test_what_llama_cpp_computes_otherwise_is_refused_and_named(
+def test_a_message_names_what_llama_cpp_computes_otherwise(
     model: str, setting: str, value: Any, tmp_path: Path
 ) -> None:
     family, config = PUBLISHED[model]
@@ -115,7 +116,7 @@ def test_what_llama_cpp_computes_otherwise_is_refused_and_named(
     assert not (tmp_path / "m.gguf").exists()
 
 
-def test_bases_of_the_rotation_that_differ_are_refused(tmp_path: Path) -> None:
+def test_bases_of_the_rotation_that_differ_are_refused_in_words(tmp_path: Path) -> None:
     family, config = PUBLISHED[MELLUM]
     local = {**config["rope_parameters"], "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
     source = write_model(tmp_path / "m", family, {**config, "rope_parameters": local}, files=TOKENIZER)
@@ -300,9 +301,10 @@ def test_layers_with_other_numbers_of_heads_come_back(keep: str, settings: dict[
         ({"gating_types": ["per_element"] * 4}, "config", "gating_types"),
         ({"moe_router_logit_softcapping": 30.0}, "config", "moe_router_logit_softcapping"),
         ({"mlp_layer_types": ["dense", "sparse", "dense", "sparse"]}, "config", "mlp_layer_types"),
+        ({"rope_parameters": {**LAGUNA["rope_parameters"], "sliding_attention": SHARE}}, "rope", "sliding_attention"),
     ],
 )
-def test_settings_of_layers_that_contradict_the_tensors_are_refused(
+def test_a_message_names_settings_of_layers_that_contradict_the_tensors(
     settings: dict[str, Any], code: str, named: str, tmp_path: Path
 ) -> None:
     arrays, config = laguna()

@@ -126,7 +126,16 @@ class Laguna(Declared):
         settings = {**super().spelled(own), "weights_norm": True, "gating_function": 2}
         local = rope.get(SLIDING) if isinstance(rope, dict) else None
         if isinstance(local, dict) and isinstance(settings.get("head_dim"), int):
-            settings["rotary_dim_swa"] = int(settings["head_dim"] * (local.get(FACTOR) or 1.0))
+            factor = local.get(FACTOR, 1.0)
+            if not isinstance(factor, (int, float)) or not 0 < factor <= 1:
+                raise FormatError(
+                    "is not a share of a head",
+                    part=f"{CONFIG} {ROPE} {SLIDING} {FACTOR}",
+                    code=ErrorCode.ROPE,
+                    expected="more than 0 and at most 1",
+                    found=repr(factor)[:60],
+                )
+            settings["rotary_dim_swa"] = int(settings["head_dim"] * factor)
         return settings | ({ROPE: rope} if rope is not None else {})
 
     def settings(self, model: Model) -> dict[str, Any]:
