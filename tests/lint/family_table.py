@@ -26,7 +26,7 @@ def changes(family: Family) -> list[str]:
     rules = (*family.names["gguf"], *family.names.get("hf", ()))
     written = [rule.of for rule in rules if not rule.reading]
     words = dict.fromkeys(word for expression in written for word in operations(expression))
-    constants = [f"`{name}`" for name in family.constants]
+    constants = [f"`{name}`" for name in family.constants if "*" not in name]
     return [*words, *constants, *(["the text part alone"] if family.other_modalities else [])]
 
 

@@ -69,7 +69,6 @@ MODELS: dict[str, dict[str, Any]] = {
         **MLA, "q_lora_rank": None, "layer_types": ["linear_attention", "full_attention"] * 2,
         "mlp_layer_types": ["sparse"] * 4,
     },
-    "laguna": {},
     "llava": {},
     "longcat_flash": {
         **MLA, "head_dim": 16, "num_layers": 2, "num_hidden_layers": DROP, "ffn_hidden_size": 128,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import published_mixtures
 import published_old
+from published_parts import QWEN3_VL, SIZES, WINDOWS
 
-SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 512,
-}  # fmt: skip
-WINDOWS = {"layer_types": [*["sliding_attention"] * 3, "full_attention"]}
 YARN = {
     "rope_type": "yarn", "type": "yarn", "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
     "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 32,
@@ -22,11 +19,6 @@ LLAMA3 = {
 }  # fmt: skip
 MULTIPLIERS = {
     "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 6.0, "residual_multiplier": 0.22,
-}  # fmt: skip
-QWEN3_VL = {
-    **SIZES, "model_type": "qwen3_vl_text", "head_dim": 16, "attention_bias": False, "hidden_act": "silu",
-    "rms_norm_eps": 1e-06, "rope_theta": 5000000,
-    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
 }  # fmt: skip
 LINEAR = [*["linear_attention"] * 3, "full_attention"]
 DELTA = {
@@ -386,4 +378,5 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 """Model -> its family, and its config."""
-PUBLISHED |= published_old.PUBLISHED
+WITHOUT_MLX, LAGUNA = published_mixtures.WITHOUT_MLX, published_mixtures.LAGUNA
+PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED

@@ -28,6 +28,8 @@ OWN_MODULES = {
     "olmo": ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj"),
     "gpt_bigcode": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
     "gemma4_text": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj", "per_layer_projection"),
+    "llama4_text": (*MODULES[:4], "feed_forward.shared_expert.up_proj"),
+    "afmoe": (*MODULES[:4], "self_attn.gate_proj"),
 }
 LAYERS = {
     **dict.fromkeys(("gpt2", "falcon-new", "bloom", "gpt_bigcode"), "transformer.h"), "mpt": "transformer.blocks",

@@ -10,6 +10,7 @@ import numpy as np
 import published_old
 import pytest
 import test_models_conformance as conformance
+from published_configs import PUBLISHED
 from squish_convert.arrays import in_memory
 from squish_convert.families import Expression, Family, Permute, Rule, source_names
 from squish_convert.mapping.coverage import shape_of, sizes_at
@@ -30,6 +31,12 @@ CONFIGS: dict[str, Config] = {
     for label, config in suite().configs().items()
 }
 CONFIGS |= {f"{family}: {model}": config for model, (family, config) in published_old.PUBLISHED.items()}
+LIKE_PUBLISHED = (
+    "llama4", "qwen3vlmoe", "arcee", "dots1", "solar_open", "ernie4_5_moe", "hunyuan-moe", "exaone_moe", "afmoe",
+    "mellum", "bailing_moe",
+)  # fmt: skip
+"""Families with the config of a published model."""
+CONFIGS |= {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_configs import PUBLISHED
+from published_configs import PUBLISHED, WITHOUT_MLX
 from small_tokenizer import TOKENIZER
 from squish_models.config.spelling import has_other_parts
 from squish_models.engines.needs import EngineNeeds
@@ -22,6 +22,7 @@ MULTIPLIED = [model for model, (_, config) in PUBLISHED.items() if "key_multipli
 """Those whose weights GGUF multiplies by numbers of the config, which come back as 1."""
 NOT_MLX = ("Jamba-v0.1", "Mamba-Codestral-7B")
 """Those that mlx-lm computes otherwise."""
+WITHOUT_MLX_FAMILIES = {PUBLISHED[model][0] for model in WITHOUT_MLX}
 UNIT = {
     **dict.fromkeys((
         "attention_in_multiplier", "attention_out_multiplier", "embedding_multiplier", "key_multiplier",
@@ -49,7 +50,10 @@ def layouts_of(name: str) -> tuple[str, ...]:
     """The layouts whose engines have a family."""
     needs = squish.registry().implementation("family", name).engines
     return tuple(
-        layout for layout in FamilySuite.layouts if needs.get(WRITTEN_FOR.get(layout, ""), EngineNeeds()).supported
+        layout
+        for layout in FamilySuite.layouts
+        if needs.get(WRITTEN_FOR.get(layout, ""), EngineNeeds()).supported
+        and not (layout == "mlx" and name in WITHOUT_MLX_FAMILIES)
     )
 
 

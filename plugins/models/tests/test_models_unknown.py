@@ -18,7 +18,7 @@ ONE = {UP: np.ones((64, 64), np.float32)}
 EXPERTS = {f"model.layers.0.mlp.experts.{expert}.up_proj.weight": np.ones((64, 64), np.float32) for expert in range(2)}
 CONSOLIDATED = {f"layers.0.attention.w{kind}.weight": np.ones((64, 64), np.float32) for kind in "qkvo"}
 NEW_SPELLING = {
-    "model_type": "apertus", "dtype": "float32", "num_local_experts": 2,
+    "model_type": "telechat3", "dtype": "float32", "num_local_experts": 2,
     "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0},
 }  # fmt: skip
 
@@ -42,12 +42,12 @@ def gguf(tmp_path: Path) -> Path:
     ("config", "tensors", "to", "encode", "code"),
     [
         ({"model_type": "strange"}, ONE, "gguf", None, "family"),
-        ({"model_type": "apertus"}, ONE, "gguf", None, "family"),
+        ({"model_type": "telechat3"}, ONE, "gguf", None, "family"),
         ({"architectures": ["StrangeForCausalLM"]}, ONE, "gguf", None, "family"),
         ({"model_type": "strange"}, ONE, "mlx", None, "engine"),
         ({"architectures": ["StrangeForCausalLM"]}, ONE, "mlx", None, "engine"),
         ({"model_type": "strange"}, ONE, "uqff", None, "engine"),
-        ({"model_type": "mellum"}, EXPERTS, "mlx", "q4", "engine"),
+        ({"model_type": "bailing_moe_v3"}, EXPERTS, "mlx", "q4", "engine"),
         ({"model_type": "strange"}, {"model.layers.0.mlp.switch_mlp.up_proj.weight": ONE[UP]}, "hf", None, "engine"),
         *(({"model_type": "mistral"}, CONSOLIDATED, to, None, "engine") for to in ("hf", "mlx", "gguf", "uqff")),
         (None, CONSOLIDATED, "safetensors:max_shard_size=1GB", None, "engine"),
@@ -116,7 +116,7 @@ def test_a_gguf_of_an_unknown_architecture_stays_one(gguf: Path, tmp_path: Path)
 def test_a_model_of_mlx_lm_is_carried_over_with_both_spellings(tmp_path: Path) -> None:
     source = folder(tmp_path / "m", {**NEW_SPELLING, "text_config": {"rope_parameters": {"rope_theta": 7.0}}}, ONE)
     report = squish.convert(source, tmp_path / "out", "mlx", "q8")
-    assert "apertus is carried over, not checked" in report.notes
+    assert "telechat3 is carried over, not checked" in report.notes
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config.items() >= NEW_SPELLING.items()
     assert config["rope_theta"] == 5e5
@@ -127,7 +127,7 @@ def test_a_model_of_mlx_lm_is_carried_over_with_both_spellings(tmp_path: Path) -
 
 
 def test_experts_that_mlx_lm_stacks_as_floats_are_carried_over(tmp_path: Path) -> None:
-    source = folder(tmp_path / "m", {"model_type": "mellum"}, {**EXPERTS, **ONE})
+    source = folder(tmp_path / "m", {"model_type": "bailing_moe_v3"}, {**EXPERTS, **ONE})
     report = squish.convert(source, tmp_path / "out", "mlx", ["q4", "*experts*=keep"])
     assert [step.action for step in report.steps] == ["copy", "copy", "encode"]
 

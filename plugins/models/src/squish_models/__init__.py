@@ -91,6 +91,7 @@ FAMILIES = {
     "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "laguna": ("Laguna", "laguna:Laguna", ("laguna",), "laguna"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
     "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
     "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),

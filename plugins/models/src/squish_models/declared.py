@@ -218,9 +218,10 @@ class Declared(TextModel):
 
     def _switched(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The lists of config.json, and what they say as switches."""
-        count = settings.get("num_hidden_layers")
-        own: dict[str, Any] = {}
-        for name, switches in self.switches.items() if type(count) is int and count <= MOST_BLOCKS else ():
+        count, own = settings.get("num_hidden_layers"), dict[str, Any]()
+        if type(count) is not int or count > MOST_BLOCKS:  # which is refused later
+            return own
+        for name, switches in self.switches.items():
             values, pattern = settings.get(switches.setting), self.patterns.get(switches.setting)
             if values is None and pattern is not None:
                 values = own[switches.setting] = pattern.of(settings)
@@ -332,6 +333,7 @@ class Declared(TextModel):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some
         stated = f"{self.architecture}.rope.freq_base_swa" in model.meta
+        stated |= all(key.hf != "rope_local_base_freq" for key in self.keys)
         if self.rope_by_kind and not stated and settings.get("rope_local_base_freq") == settings["rope_theta"]:
             settings.pop("rope_local_base_freq")  # which follows from the other one
         settings |= self._of_kinds(settings)

@@ -69,6 +69,11 @@ def _window_of_exaone(keys: Keys) -> int:
     return 4096 if keys("block_count") == 64 else 0
 
 
+def _all_but_every_fourth(keys: Keys) -> list[bool]:
+    layers = keys("block_count")
+    return [layer % 4 != 0 for layer in range(layers if type(layers) is int and layers < 1 << 12 else 0)]
+
+
 def _gating(keys: Keys) -> int:
     return SIGMOID if _trunk(keys) in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
 
@@ -258,7 +263,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "dots1": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
-        "expert_gating_func": None,
+        "expert_gating_func": REQUIRED,
     },
     "ernie4_5-moe": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
@@ -279,8 +284,21 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "afmoe": {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
-        "expert_gating_func": SIGMOID, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "expert_gating_func": SIGMOID, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 4,
         "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "apertus": RMS,
+    "laguna": {
+        **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": SIGMOID,
+        "attention.sliding_window": 0, "attention.sliding_window_pattern": _all_but_every_fourth,
+        "rope.freq_base_swa": _same("rope.freq_base"), "rope.dimension_count_swa": _same("rope.dimension_count"),
+    },
+    "bailingmoe2": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": REQUIRED,
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
     },
     "mellum": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,

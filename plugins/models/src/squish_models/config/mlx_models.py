@@ -235,7 +235,7 @@ UNREAD: Mapping[str, str] = {
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}
 """Model type -> names of tensors that mlx-lm requires."""
 LACKING = ("arcee", "hunyuan_v1_moe")
-"""Types of known families that mlx-lm does not have; its `hunyuan` does not normalize the weights of several experts."""
+"""Types of known families that mlx-lm does not have (its `hunyuan` does not normalize the weights of experts)."""
 
 
 def mlx_config(config: Config) -> dict[str, Any]:

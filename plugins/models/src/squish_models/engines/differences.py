@@ -149,4 +149,8 @@ MISTRAL_RS = (
         ("gpt-oss",), (FOLDER,), "note", "config.json model_type",
         "is {family}: log-probabilities of mistral.rs differ by 0.002 from those of Transformers",
     ),
+    Difference(
+        ("hunyuan-moe",), (FOLDER,), "warning", "config.json model_type",
+        "is hunyuan_v1_moe, whose experts mistral.rs computes otherwise",
+    ),
 )  # fmt: skip

@@ -149,6 +149,7 @@ STATES: Fields = {
     ),
 }  # fmt: skip
 """Settings that mlx-lm requires of families with layers of Mamba."""
+MLX_MIXTURE = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
 SCALING_KEYS: Fields = {
@@ -310,6 +311,55 @@ MLX = Engine(
             "shared_expert_intermediate_size",
         ),
         **STATES,
+        "llama4": ("model_type",),
+        "afmoe": ("model_type", "layer_types"),
+        "apertus": (
+            *MLX_ALL,
+            *HEADS,
+            "mlp_bias",
+            "attention_bias",
+            "max_position_embeddings",
+            "rope_theta",
+            "post_norm",
+            "qk_norm",
+            "tie_word_embeddings",
+        ),
+        "bailing_moe": (
+            *MLX_ALL,
+            *HEADS,
+            *MLX_MIXTURE,
+            "max_position_embeddings",
+            "rope_theta",
+            "num_shared_experts",
+            "first_k_dense_replace",
+            "use_qk_norm",
+            "moe_router_enable_expert_bias",
+        ),
+        "dots1": (*MLX_ALL, *HEADS, *ROUTED, "max_position_embeddings", "rope_theta"),
+        "ernie4_5_moe": (
+            *MLX_ALL,
+            *HEADS,
+            "max_position_embeddings",
+            "rope_theta",
+            "use_bias",
+            "tie_word_embeddings",
+            "moe_num_experts",
+        ),
+        "exaone_moe": (
+            *MLX_ALL,
+            *HEADS,
+            "moe_intermediate_size",
+            "head_dim",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_shared_experts",
+            "max_position_embeddings",
+            "sliding_window",
+            "layer_types",
+            "is_moe_layer",
+        ),
+        "mellum": (*MLX_ALL, *MLX_SIZES, *MLX_MIXTURE, "sliding_window", "layer_types", "rope_parameters"),
+        "solar_open": (*MLX_ALL, *MLX_SIZES, *ROUTED, "rope_theta", "partial_rotary_factor"),
     },
     defaults={
         "llama": {**_rope(10000.0), "tie_word_embeddings": True},
@@ -337,6 +387,10 @@ MLX = Engine(
         "cohere2": {"rope_theta": 50000.0},
         **{kind: {"tie_word_embeddings": True} for kind in ("granitemoehybrid", "mamba", "falcon_mamba", "jamba")},
         "nemotron_h": {"tie_word_embeddings": False},
+        "bailing_moe": {"rope_scaling": None, "tie_word_embeddings": False},
+        "dots1": {"rope_scaling": None, "tie_word_embeddings": False},
+        "exaone_moe": {**_rope(1000000.0), "tie_word_embeddings": False},
+        "afmoe": {**_rope(10000.0), "tie_word_embeddings": False},
     },
     scalings={
         **dict.fromkeys(
@@ -362,7 +416,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
-    unsupported=("phi4mm", "phi4_multimodal", "deepseek_v4"),
+    unsupported=("phi4mm", "phi4_multimodal", "deepseek_v4", "arcee", "hunyuan_v1_moe"),
     differences=differences.MLX,
     ignores="mlx",
 )

@@ -65,18 +65,27 @@ class Llama4(TextModel):
     )
     constants = SCALED_ROPE
     fixed: ClassVar = {
-        "hidden_act": "silu", "attention_bias": False, "attention_chunk_size": 8192, "attn_temperature_tuning": True,
-        "floor_scale": 8192, "attn_scale": 0.1,
-    }  # fmt: skip
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_chunk_size": 8192,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    }
     unstated: ClassVar = {"use_qk_norm": True}
     windowless = ()
     other_modalities = (
-        "vision_model.*", "multi_modal_projector.*", "model.vision_model.*", "model.multi_modal_projector.*",
-    )  # fmt: skip
+        "vision_model.*",
+        "multi_modal_projector.*",
+        "model.vision_model.*",
+        "model.multi_modal_projector.*",
+    )
     prefixes: ClassVar = {
-        **BARE, "language_model.model.": "model.", "language_model.lm_head.": "lm_head.",
+        **BARE,
+        "language_model.model.": "model.",
+        "language_model.lm_head.": "lm_head.",
         "model.language_model.": "model.",
-    }  # fmt: skip
+    }
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = {STEP: 1, **super().spelled(config)}

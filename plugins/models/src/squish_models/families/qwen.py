@@ -159,7 +159,11 @@ class Qwen3Moe(Qwen3):
         "mlx": stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False),
         "uqff": stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False),
     }  # fmt: skip
-    keys = (*COMMON, *MIXTURE["num_experts"], Key("moe_intermediate_size", "expert_feed_forward_length"))
+    keys: ClassVar[Sequence[Key]] = (
+        *COMMON,
+        *MIXTURE["num_experts"],
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+    )
     fixed: ClassVar = {**Qwen2.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
     unstated: ClassVar = {"norm_topk_prob": False}
 

@@ -80,6 +80,13 @@ def is_spare(error: SquishError) -> bool:
     return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
 
+SHARED_EXPERTS = {
+    "afmoe": "", "ernie4_5_moe": "moe_num_shared_experts", "exaone_moe": "num_shared_experts",
+    "bailing_moe": "num_shared_experts",
+}  # fmt: skip
+"""Model type -> the setting without which mlx-lm has no experts that all tokens pass; none where it has a default."""
+
+
 def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
     """Find names that the engine does not read, missing or unknown biases, and a head that it drops."""
     yield from _prefix_problems(file, inventory, engine)
@@ -87,8 +94,9 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
     shared = next((name for name in file.index.tensors if ".shared_experts." in name), None)
-    if engine.id == "mlx" and shared is not None and text_config(folder_config(file)).get("n_shared_experts") is None:
-        yield _tensor(shared, "is not a parameter of the model in mlx-lm without n_shared_experts in config.json")
+    setting = SHARED_EXPERTS.get(inventory.naming.model_type or "", "n_shared_experts")
+    if engine.id == "mlx" and shared is not None and setting and text_config(folder_config(file)).get(setting) is None:
+        yield _tensor(shared, f"is not a parameter of the model in mlx-lm without {setting} in config.json")
     if engine.id == "transformers":
         shapes = {name: spec.shape for name, spec in file.index.tensors.items()}
         for name, message in tower_problems(folder_config(file), inventory.naming.model_type or "", shapes):
@@ -104,7 +112,10 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
         )
     if engine.strict and inventory.coverage is not None and inventory.family is not None:
         leftovers = engine.leftovers.get(inventory.naming.model_type or "", ())
+        constants = inventory.family.constants  # in a folder, tensors that are settings in GGUF
         for name in inventory.coverage.unused:
+            if any(fnmatchcase(name, each) for each in constants):
+                continue
             if not name.endswith(HEAD) and not any(part in name for part in leftovers):
                 yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
         is_nested = any(name.startswith("model.language_model.") for name in file.index.tensors)

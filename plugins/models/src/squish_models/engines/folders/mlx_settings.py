@@ -55,6 +55,16 @@ MLX_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rms_norm_eps": 1e-05, "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
         "num_attention_heads": 64, "num_key_value_heads": 8,
     },
+    "afmoe": {
+        "vocab_size": 200192, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1024,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64,
+        "rms_norm_eps": 1e-05, "num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1,
+        "num_dense_layers": 2, "sliding_window": 2048, "tie_word_embeddings": False,
+    },
+    "ernie4_5_moe": {
+        "moe_intermediate_size": 0, "moe_layer_start_index": 0, "moe_k": 1, "moe_num_shared_experts": 0,
+        "moe_layer_interval": 1,
+    },
     "mistral": {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True},
 }  # fmt: skip
 MLX_PARTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}

@@ -20,10 +20,26 @@ NEWER: Biases = {
     "glm4_moe": {"attention_bias": ATTENTION[:3]},
     "seed_oss": {"attention_bias": ATTENTION[:3], "attention_out_bias": ATTENTION[3:], "mlp_bias": MLP},
     "smollm3": {"attention_bias": ATTENTION, "mlp_bias": MLP},
-    "ernie4_5": {"use_bias": (*ATTENTION, *MLP)},
+    **{kind: {"use_bias": (*ATTENTION, *MLP)} for kind in ("ernie4_5", "ernie4_5_moe")},
     **{
         kind: {"attention_bias": ATTENTION}
-        for kind in ("cohere", "cohere2", "gemma", "granitemoe", "hunyuan_v1_dense", "olmo3", "olmoe")
+        for kind in (
+            "cohere",
+            "cohere2",
+            "gemma",
+            "granitemoe",
+            "hunyuan_v1_dense",
+            "olmo3",
+            "olmoe",
+            "apertus",
+            "arcee",
+            "dots1",
+            "solar_open",
+            "afmoe",
+            "mellum",
+            "hunyuan_v1_moe",
+            "qwen3_vl_moe",
+        )
     },
 }
 """Biases that the models of all folder engines have."""
@@ -80,9 +96,19 @@ TRANSFORMERS = FolderEngine(
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
         **dict.fromkeys(
-            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"),
+            (
+                "qwen2_vl",
+                "qwen2_5_vl",
+                "qwen3_vl",
+                "qwen3_vl_moe",
+                "qwen3_5",
+                "qwen3_5_moe",
+                "gemma4",
+                "gemma4_unified",
+            ),
             ("model.language_model.",),
         ),
+        "llama4": ("language_model.",),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
         "kimi_k25": ("language_model.", "model.language_model."),
     },
@@ -115,12 +141,12 @@ MLX = FolderEngine(
             ("language_model.", "model.language_model."),
         ),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
+        "llama4": ("language_model.",),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
         "kimi_k25": ("language_model.",),
     },
     required={
-        "gemma3": ("language_model.",),
-        "kimi_k25": ("language_model.",),
+        **dict.fromkeys(("llama4", "gemma3", "kimi_k25"), ("language_model.",)),
         "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
     },
     drops_head=frozenset(

@@ -11,7 +11,7 @@ from .keys import Hyperparameters, problem
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
     "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
-    "llama4", "qwen3vlmoe", "arcee", "dots1", "ernie4_5-moe", "hunyuan-moe", "exaone-moe", "afmoe", "mellum",
+    "llama4", "qwen3vlmoe", "arcee", "dots1", "ernie4_5-moe", "hunyuan-moe", "exaone-moe", "afmoe", "mellum", "apertus",
     "falcon", "internlm2", "codeshell", "exaone", "olmo", "orion", "xverse",
 )  # fmt: skip
 """Architectures that rotate whole heads."""

@@ -164,6 +164,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.shared_kv_layers": "u32",
         "embedding_length_per_layer_input": "u32", "final_logit_softcapping": "f32",
     },
+    "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
+    "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
+    "apertus": {"vocab_size": "u32", **RMS},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
@@ -171,6 +174,8 @@ PATTERNS = {
     "mellum": 4, "gemma4": 0,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
+PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
+"""Architecture -> required keys without its name before them."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
@@ -298,6 +303,9 @@ class Hyperparameters:
         keys = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
         for name in self.keys.missing:
             if name in keys:
+                yield problem(name, "is missing, and llama.cpp does not load without it")
+        for name in PLAIN.get(self.architecture, ()):
+            if name not in self.meta:
                 yield problem(name, "is missing, and llama.cpp does not load without it")
 
     def _number_problems(self) -> Iterator[Problem]:

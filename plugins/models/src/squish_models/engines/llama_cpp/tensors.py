@@ -581,7 +581,8 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "afmoe": (
         *PRE_NORM, *HEAD_NORMS, Row("attn_gate.weight", "embd q"), Row("post_attention_norm.weight", "embd"),
         Row("post_ffw_norm.weight", "embd"), *LEADING, *MIXED[:-1],
-        Row("exp_probs_b.bias", "experts", when=_is_mixed), *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
+        Row("exp_probs_b.bias", "experts", when=_is_mixed),
+        *(Row(row.name, row.sizes, when=_has_shared) for row in SHARED),
     ),
     "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
     "falcon": (
@@ -618,6 +619,20 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "exaone": (*PRE_NORM, *PLAIN_GATED),
     "minicpm": LLAMA,
     "gemma4": GEMMA4,
+    "bailingmoe2": (
+        *PRE_NORM[:1], Row("attn_qkv.weight", "embd embd+2*kv"), *PRE_NORM[2:], *HEAD_NORMS, *LEADING, *MIXED,
+        *(Row(row.name, row.sizes.replace("expert_ff", "shared_ff"), when=_is_mixed) for row in SHARED),
+    ),
+    "laguna": (
+        *PRE_NORM[:1], Row("attn_qkv", "embd layer_q k v"), Row("attn_output.weight", "layer_q embd"), *PRE_NORM[3:],
+        *HEAD_NORMS, Row("attn_gate.weight", "embd layer_heads"), *LEADING, *MIXED[:-1],
+        Row("exp_probs_b.bias", "experts", when=_is_mixed),
+        *(Row(row.name, row.sizes.replace("expert_ff*shared", "shared_ff"), when=_is_mixed) for row in SHARED),
+    ),
+    "apertus": (
+        *PRE_NORM, *HEAD_NORMS, optional("attn_output.bias", "embd"), optional("attn_q_norm.bias", "head"),
+        optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
+    ),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -651,8 +666,6 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     ),
     **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
-    **dict.fromkeys(("llama4", "arcee", "exaone-moe"), (*TOP, ROPE_FACTORS[2])),
-    **dict.fromkeys(("dots1", "mellum"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "falcon": (*TOP, BIAS),
     **dict.fromkeys(("gptneox", "stablelm", "nemotron", "orion"), (*OWN_HEAD, BIAS)),
     "phi2": (*OWN_HEAD, BIAS, Row("output.bias", "vocab")),
@@ -665,6 +678,10 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "olmo": (EMBEDDINGS[0], HEAD),
     "minicpm": (*TOP, *ROPE_FACTORS),
     "gemma4": (*TOP, *GEMMA4_TOP),
+    **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
+    **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    "apertus": (*EMBEDDINGS, Row("output.weight", "embd vocab"), *ROPE_FACTORS),
 }  # fmt: skip
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
@@ -703,6 +720,7 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
             "layer_k": head * numbers.of_layer("attention.head_count_kv", layer),
             "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
             "layer_ff": numbers.of_layer("feed_forward_length", layer),
+            "layer_heads": numbers.of_layer("attention.head_count", layer),
         }  # fmt: skip
         prefix = f"blk.{layer}."
         rows = LAYERS[numbers.architecture]
