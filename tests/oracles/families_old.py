@@ -76,26 +76,31 @@ INTERNLM2 = Respelling(
     (
         ("model.embed_tokens", "model.tok_embeddings"), ("lm_head", "output"), ("input_layernorm", "attention_norm"),
         ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "feed_forward.w1"),
-        ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"), ("self_attn.o_proj", "self_attn.wo"), ("self_attn", "attention"),
+        ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"), ("self_attn.o_proj", "self_attn.wo"),
+        ("self_attn", "attention"),
     ),
     {"attention.wqkv": [("attention.q_proj", 32), ("attention.k_proj", 16), ("attention.v_proj", 16)]},
     more={"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
 )  # fmt: skip
 EXAONE = Respelling(
     (
-        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"), ("model.layers", "transformer.h"),
+        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
+        ("model.layers", "transformer.h"),
         ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("self_attn.o_proj", "self_attn.out_proj"),
         ("self_attn", "attn.attention"), ("mlp.gate_proj", "mlp.c_fc_0"), ("mlp.up_proj", "mlp.c_fc_1"),
         ("mlp.down_proj", "mlp.c_proj"),
     ),
-    config={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
+    config={
+        "num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function",
+    },
     more={"model_type": "exaone", "architectures": ["ExaoneForCausalLM"]},
 )  # fmt: skip
 PHI4MM = Respelling(
     ((r"(self_attn|mlp)\.(\w+)\.weight", r"\1.\2.base_layer.weight"),),
     more={
         "model_type": "phi4mm", "architectures": ["Phi4MMForCausalLM"],
-        "img_processor": None, "audio_processor": {"name": "cascades"}, "vision_lora": {"r": 4}, "speech_lora": {"r": 4},
+        "img_processor": None, "audio_processor": {"name": "cascades"}, "vision_lora": {"r": 4},
+        "speech_lora": {"r": 4},
     },
 )  # fmt: skip
 MINICPM = Respelling(
@@ -111,7 +116,8 @@ ORION = Respelling(
 )
 CODESHELL = Respelling(
     (
-        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"), ("model.layers", "transformer.h"),
+        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
+        ("model.layers", "transformer.h"),
         ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("self_attn.o_proj", "attn.c_proj"),
         ("self_attn", "attn"),
     ),
@@ -126,7 +132,9 @@ CODESHELL = Respelling(
 """A StarCoder 2 with one matrix for queries, keys and values."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "falcon": {"size": SIZE, "config": {"num_kv_heads": 4, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END},
+    "falcon": {
+        "size": SIZE, "config": {"num_kv_heads": 4, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END,
+    },
     "falcon-new": {
         "model_type": "falcon", "size": SIZE, "tokenizer": "starcoder", "special": END,
         "config": {"num_kv_heads": 2, "new_decoder_architecture": True, "tie_word_embeddings": False},

@@ -47,11 +47,13 @@ ATTRIBUTES = {
 """Keys at the top level that are attributes of the class, with their types."""
 RENAMED = {"tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting"}
 TOP = {
-    **ATTRIBUTES, "base": str, "layer": str, "own_rows": bool, "model_type": str, "model_types": list, "id": str, "title": str, "architecture": str,
+    **ATTRIBUTES, "base": str, "layer": str, "own_rows": bool, "model_type": str, "model_types": list, "id": str,
+    "title": str, "architecture": str,
     "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values", "equivalents",
+    "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
+    "presence", "prefixes", "values", "equivalents",
     "mlx", "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
@@ -345,7 +347,7 @@ def _rows(
     kinds: Collection[str],
     own: bool,
 ) -> tuple[Row, ...]:
-    """The base's rows as the table changes them: text is GGUF's name, false leaves a row out. `own`: only those in it."""
+    """The base's rows as the table changes them, or its `own` rows: text is GGUF's name, false leaves a row out."""
     rows = {} if own else {row.hf: row for row in base}
     for name, value in stated.items():
         place.name(name, name, "rows")

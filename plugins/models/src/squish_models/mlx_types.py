@@ -24,3 +24,14 @@ STACKING_CODES = frozenset((
     "solar_open",
 ))  # fmt: skip
 """Those whose experts it also stacks where they are codes with scales; of the others, only floats."""
+
+UNCOMPARED = frozenset((
+    "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "bitnet",
+    "deepseek", "deepseek_v41", "deepseek_v41_text", "gear", "gemma3n", "hunyuan", "iquestloopcoder",
+    "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl", "Klear", "lfm2-vl", "lille-130m", "llama4_text",
+    "longcat_flash_ngram", "mimo", "minimax", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron-nas",
+    "olmo_hybrid", "openelm", "phi-msft", "phi3small", "phixtral", "pixtral", "plamo", "plamo2", "plamo3",
+    "prism_hadamard_qwen35", "qwen", "qwen3_vl_moe", "rwkv7", "spark2_5", "step3p5", "talkie", "telechat3",
+    "youtu_llm",
+))  # fmt: skip
+"""Those of which no small model was compared: Transformers does not have them, or saves what mlx-lm does not read."""
