@@ -61,10 +61,10 @@ class Row:
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
-        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
+        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to, self.kind)
         if self.bias or self.biased:
             outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
-            yield FamilyTensor(self.module(".bias"), outputs, self.biased)
+            yield FamilyTensor(self.module(".bias"), outputs, self.biased, kind=self.kind)
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""

@@ -285,13 +285,16 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
-    """Return the templates of tensors that no layer has, according to the settings; empty if these cannot be read."""
+    """Return the templates of tensors that no layer has, according to the settings.
+
+    If these cannot be read, any tensor of a kind of layers may be one.
+    """
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
             layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
     except SquishError:
-        return set()
+        return {tensor.name for tensor in family.tensors if tensor.kind}
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template
