@@ -29,7 +29,7 @@ class Llama(TextModel):
     model_type, architecture, class_name = "llama", "llama", "LlamaForCausalLM"
     rows = pre_norm_model(attention(permute=True), gated_mlp(bias=True))
     more: ClassVar = {"gguf": fused_attention(permute=True)}
-    constants = SCALED_ROPE
+    constants: ClassVar[Sequence[str]] = SCALED_ROPE
     keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
     fixed: ClassVar = {"hidden_act": "silu"}
 
