@@ -73,7 +73,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "Nemotron-Mini-4B-Instruct": ("nemotron", {
         **GROUPS, "architectures": ["NemotronForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-        "head_dim": 16, "hidden_act": "relu2", "initializer_range": 0.0134, "mlp_bias": False,
+        "head_dim": 8, "hidden_act": "relu2", "initializer_range": 0.0134, "mlp_bias": False,
         "model_type": "nemotron", "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000,
         "tie_word_embeddings": False, "use_cache": True,
     }),

@@ -29,7 +29,10 @@ CONFIGS: dict[str, Config] = {
     if suite.family
     for label, config in suite().configs().items()
 }
-CONFIGS |= {f"{family}: {model}": config for model, (family, config) in published_old.PUBLISHED.items()}
+CONFIGS |= {
+    f"{family}: {model}": {**config, "torch_dtype": "bfloat16"}
+    for model, (family, config) in published_old.PUBLISHED.items()
+}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 
