@@ -64,7 +64,8 @@ def results() -> str:
     found: dict[str, dict[str, dict[str, str]]] = {}
     rows = re.findall(r"^\| (\S+), folder \| (.+?) \| \S+ \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     for model, formats, result in rows:
-        family = types[FAMILIES[model].get("model_type", model)]
+        entry = FAMILIES[model]
+        family = types[model if "respelling" in entry else entry.get("model_type", model)]
         found.setdefault(family, {}).setdefault(model, {})[formats] = result
     return json.dumps(found, indent=1) + "\n"
 

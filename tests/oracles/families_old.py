@@ -74,36 +74,59 @@ def reference(folder: Path) -> Path:
 
 INTERNLM2 = Respelling(
     (
-        ("model.embed_tokens", "model.tok_embeddings"), ("lm_head", "output"), ("input_layernorm", "attention_norm"),
-        ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "feed_forward.w1"),
-        ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2"), ("self_attn.o_proj", "self_attn.wo"), ("self_attn", "attention"),
+        ("model.embed_tokens", "model.tok_embeddings"),
+        ("lm_head", "output"),
+        ("input_layernorm", "attention_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate_proj", "feed_forward.w1"),
+        ("mlp.up_proj", "feed_forward.w3"),
+        ("mlp.down_proj", "feed_forward.w2"),
+        ("self_attn.o_proj", "self_attn.wo"),
+        ("self_attn", "attention"),
     ),
     {"attention.wqkv": [("attention.q_proj", 32), ("attention.k_proj", 16), ("attention.v_proj", 16)]},
     more={"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
-)  # fmt: skip
+)
 EXAONE = Respelling(
     (
-        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"), ("model.layers", "transformer.h"),
-        ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("self_attn.o_proj", "self_attn.out_proj"),
-        ("self_attn", "attn.attention"), ("mlp.gate_proj", "mlp.c_fc_0"), ("mlp.up_proj", "mlp.c_fc_1"),
+        ("model.embed_tokens", "transformer.wte"),
+        ("model.norm", "transformer.ln_f"),
+        ("model.layers", "transformer.h"),
+        ("input_layernorm", "ln_1"),
+        ("post_attention_layernorm", "ln_2"),
+        ("self_attn.o_proj", "self_attn.out_proj"),
+        ("self_attn", "attn.attention"),
+        ("mlp.gate_proj", "mlp.c_fc_0"),
+        ("mlp.up_proj", "mlp.c_fc_1"),
         ("mlp.down_proj", "mlp.c_proj"),
     ),
-    config={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
+    config={
+        "num_hidden_layers": "num_layers",
+        "rms_norm_eps": "layer_norm_epsilon",
+        "hidden_act": "activation_function",
+    },
     more={"model_type": "exaone", "architectures": ["ExaoneForCausalLM"]},
-)  # fmt: skip
+)
 PHI4MM = Respelling(
     ((r"(self_attn|mlp)\.(\w+)\.weight", r"\1.\2.base_layer.weight"),),
     more={
-        "model_type": "phi4mm", "architectures": ["Phi4MMForCausalLM"],
-        "img_processor": None, "audio_processor": {"name": "cascades"}, "vision_lora": {"r": 4}, "speech_lora": {"r": 4},
+        "model_type": "phi4mm",
+        "architectures": ["Phi4MMForCausalLM"],
+        "img_processor": None,
+        "audio_processor": {"name": "cascades"},
+        "vision_lora": {"r": 4},
+        "speech_lora": {"r": 4},
     },
-)  # fmt: skip
+)
 MINICPM = Respelling(
     more={
-        "model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "scale_emb": 12, "scale_depth": 0.44,
+        "model_type": "minicpm",
+        "architectures": ["MiniCPMForCausalLM"],
+        "scale_emb": 12,
+        "scale_depth": 0.44,
         "dim_model_base": 8,
     },
-)  # fmt: skip
+)
 """A Granite with the same scales."""
 ORION = Respelling(
     config={"layer_norm_eps": "rms_norm_eps"},
@@ -111,22 +134,33 @@ ORION = Respelling(
 )
 CODESHELL = Respelling(
     (
-        ("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"), ("model.layers", "transformer.h"),
-        ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"), ("self_attn.o_proj", "attn.c_proj"),
+        ("model.embed_tokens", "transformer.wte"),
+        ("model.norm", "transformer.ln_f"),
+        ("model.layers", "transformer.h"),
+        ("input_layernorm", "ln_1"),
+        ("post_attention_layernorm", "ln_2"),
+        ("self_attn.o_proj", "attn.c_proj"),
         ("self_attn", "attn"),
     ),
     {"attn.c_attn": [("attn.q_proj", 64), ("attn.k_proj", 32), ("attn.v_proj", 32)]},
     {
-        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-        "num_key_value_heads": "num_query_groups", "intermediate_size": "n_inner", "norm_epsilon": "layer_norm_epsilon",
-        "max_position_embeddings": "n_positions", "hidden_act": "activation_function",
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": "num_query_groups",
+        "intermediate_size": "n_inner",
+        "norm_epsilon": "layer_norm_epsilon",
+        "max_position_embeddings": "n_positions",
+        "hidden_act": "activation_function",
     },
     {"model_type": "codeshell", "architectures": ["CodeShellForCausalLM"], "position_embedding_type": "rope"},
-)  # fmt: skip
+)
 """A StarCoder 2 with one matrix for queries, keys and values."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "falcon": {"size": SIZE, "config": {"num_kv_heads": 4, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END},
+    "falcon": {
+        "size": SIZE, "config": {"num_kv_heads": 4, "pad_token_id": 0}, "tokenizer": "starcoder", "special": END,
+    },
     "falcon-new": {
         "model_type": "falcon", "size": SIZE, "tokenizer": "starcoder", "special": END,
         "config": {"num_kv_heads": 2, "new_decoder_architecture": True, "tie_word_embeddings": False},
@@ -154,7 +188,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "internlm2": {
         "model_type": "llama", "config": {"tie_word_embeddings": False}, "tokenizer": "sentencepiece", "special": BOS,
-        "respelling": INTERNLM2,
+        "lacking": ("transformers",), "respelling": INTERNLM2,
     },
     "internlm3": {"config": {"head_dim": 16}, "tokenizer": "sentencepiece", "special": BOS},
     "bloom": {
@@ -170,32 +204,44 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_bigcode": {"size": GPT, "config": {"bos_token_id": None}, "tokenizer": "starcoder", "special": END},
     "exaone": {
         "model_type": "llama", "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
-        "tokenizer": "gpt-2", "special": END, "respelling": EXAONE,
+        "tokenizer": "gpt-2", "special": END, "lacking": ("transformers",), "respelling": EXAONE,
     },
     "phi4mm": {
         "model_type": "phi3", "tokenizer": "gpt-4o", "special": END, "respelling": PHI4MM,
+        "not_run": (("hf",),),
         "config": {
             "sliding_window": None, "original_max_position_embeddings": 512, "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
         },
     },
     "minicpm": {
-        "model_type": "granite", "tokenizer": "sentencepiece", "special": BOS, "respelling": MINICPM,
+        "model_type": "granite", "tokenizer": "sentencepiece", "special": BOS, "lacking": ("transformers",),
+        "respelling": MINICPM,
         "config": {
             "num_hidden_layers": 4, "embedding_multiplier": 12.0, "attention_multiplier": 0.25,
             "residual_multiplier": 0.22, "logits_scaling": 8.0, "tie_word_embeddings": True,
         },
     },
     "orion": {
-        "model_type": "stablelm", "tokenizer": "sentencepiece", "special": BOS, "respelling": ORION,
+        "model_type": "stablelm", "tokenizer": "sentencepiece", "special": BOS, "lacking": ("transformers",),
+        "respelling": ORION,
         "config": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}},
     },
     "codeshell": {
-        "model_type": "starcoder2", "tokenizer": "starcoder", "special": END, "respelling": CODESHELL,
+        "model_type": "starcoder2", "tokenizer": "starcoder", "special": END, "lacking": ("transformers",),
+        "respelling": CODESHELL,
         "config": {"sliding_window": None, "bos_token_id": None, "tie_word_embeddings": False},
     },
     "xverse": {
         "model_type": "llama", "config": {"tie_word_embeddings": False}, "tokenizer": "sentencepiece", "special": BOS,
+        "lacking": ("transformers",),
         "respelling": Respelling(more={"model_type": "xverse", "architectures": ["XverseForCausalLM"]}),
     },
 }  # fmt: skip
+"""As in `families`; `respelling` makes the model of another family one of this, `lacking` are engines
+that lack it, and `not_run` formats in which none has it."""
+GELU = (
+    "falcon", "falcon-new", "falcon-one-norm", "gpt_neox", "gpt_neox-sequential", "phi", "phi-groups", "bloom", "mpt",
+    "gpt_bigcode", "codeshell",
+)  # fmt: skip
+"""Those whose GELU llama.cpp reads from a table of f16."""

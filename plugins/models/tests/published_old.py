@@ -73,7 +73,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "Nemotron-Mini-4B-Instruct": ("nemotron", {
         **GROUPS, "architectures": ["NemotronForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-        "head_dim": 16, "hidden_act": "relu2", "initializer_range": 0.0134, "mlp_bias": False,
+        "head_dim": 8, "hidden_act": "relu2", "initializer_range": 0.0134, "mlp_bias": False,
         "model_type": "nemotron", "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000,
         "tie_word_embeddings": False, "use_cache": True,
     }),
@@ -93,7 +93,8 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "activation_function": "gelu_pytorch_tanh", "architectures": ["CodeShellForCausalLM"], "attn_pdrop": 0.1,
         "embd_pdrop": 0.1, "group_query_attention": True, "layer_norm_epsilon": 1e-05, "model_type": "codeshell",
         "n_embd": 32, "n_head": 4, "n_inner": 128, "n_layer": 2, "n_positions": 512, "num_query_groups": 2,
-        "position_embedding_type": "rope", "rope_scaling": None, "scale_attn_weights": True, "tie_word_embeddings": False,
+        "position_embedding_type": "rope", "rope_scaling": None, "scale_attn_weights": True,
+        "tie_word_embeddings": False,
         "vocab_size": 64,
     }),
     "EXAONE-3.5-2.4B-Instruct": ("exaone", {

@@ -37,6 +37,10 @@ LIKE_PUBLISHED = (
 )  # fmt: skip
 """Families with the config of a published model."""
 CONFIGS |= {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}
+CONFIGS |= {
+    f"{family}: {model}": {**config, "torch_dtype": "bfloat16"}
+    for model, (family, config) in published_old.PUBLISHED.items()
+}
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
 

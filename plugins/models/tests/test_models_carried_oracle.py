@@ -11,7 +11,7 @@ import pytest
 from oracles import carried
 from squish_models import mlx_folder
 from squish_models.config import mlx_models
-from squish_models.mlx_types import MLX_TYPES
+from squish_models.mlx_types import MLX_TYPES, UNCOMPARED
 
 import squish_core as squish
 
@@ -88,6 +88,10 @@ def required(model_types: list[str]) -> dict[str, list[str]]:
         kind: [each.name for each in dataclasses.fields(of) if each.default is each.default_factory is missing]
         for kind, of in classes.items()
     }
+
+
+def test_the_types_that_were_compared_are_those_that_the_report_names() -> None:
+    assert {*MLX_TYPES} - UNCOMPARED == {*carried.MODELS} - {*REFUSED}
 
 
 def test_every_type_that_both_have_is_compared() -> None:

@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import squish_models
 from published_configs import SIZES
 from small_tokenizer import TOKENIZER
 from squish_cli.app import run
 from squish_convert.api import NegExp, Reshape, Tile, family_conflicts
-from squish_models.declarations import LARGEST, read_family
+from squish_models.declarations import LARGEST, read_family, register_family
 from squish_testing import write_model
 
 import squish_core as squish
-from squish_core.api import FamilyInfo
+from squish_core.api import FamilyInfo, Typed
 
 SMALL = {**SIZES, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False}
 HEAD = 'base = "llama"\nmodel_type = "acme"\n'
@@ -129,6 +130,17 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "[values]\nhas = 3\n", "line 4, [values] has", "the wrong type"),
         (HEAD + "[names]\nhas = 3\n", "line 4, [names] has", "the wrong type"),
         (HEAD + "[names]\nhas = ['a/b']\n", "line 4, [names] has", "is not a name"),
+        (HEAD + "[fused]\nqkv = 3\n", "line 4, [fused] qkv", "is not valid"),
+        (HEAD + "[fused]\nqkv = [['mlp.up', 'q_rows']]\n", "line 4, [fused] qkv", "not a row"),
+        (HEAD + "[fused]\nqkv = [['mlp.up_proj', 'rows']]\n", "line 4, [fused] qkv", "not a size"),
+        (HEAD + "[read]\nup = 3\n", "line 4, [read] up", "the wrong type"),
+        (HEAD + "[read]\nup = 'mlp.up'\n", "line 4, [read] up", "not a row"),
+        (HEAD + "[computed]\nn_inner = 3\n", "line 4, [computed] n_inner", "is not a product"),
+        (HEAD + "[nested]\nattention = 'alibi'\n", "line 4, [nested] attention", "the wrong type"),
+        (HEAD + "[equivalents]\nhidden_act = 'gelu'\n", "line 4, [equivalents] hidden_act", "the wrong type"),
+        (HEAD + "[presence]\nhas = '!a/b'\n", "line 4, [presence] has", "is not a name"),
+        (HEAD + "own_rows = 1\n", "line 3, own_rows", "the wrong type"),
+        (HEAD + "[layers]\ndense = { when = 'a', unless = 'b' }\n", "line 4, [layers] dense", "is not valid"),
         (HEAD + "[prefixes]\n'a.' = 3\n", "line 4, [prefixes] a.", "the wrong type"),
         (HEAD + "[pretokenizers]\nacme = 3\n", "line 4, [pretokenizers] acme", "the wrong type"),
         (HEAD + "[pretokenizers]\nacme = {}\n", "line 4, [pretokenizers] acme", "is not valid"),
@@ -198,6 +210,110 @@ def test_every_table_changes_the_base(tmp_path: Path) -> None:
     assert (spelled["hidden_act"], spelled["gating_function"]) == ("silu", 2)
     written = [rule.name for rule in family.names["mlx"]]
     assert written[0] == "model.layers.{n}.mlp.switch_mlp.gate_proj.weight"
+
+
+OWN = """
+base = "llama"
+model_type = "acme"
+architecture = "acme"
+layer = "acme.h.{n}."
+own_rows = true
+derived = ["num_key_value_heads"]
+
+[rows]
+"acme.wte" = { like = "model.embed_tokens" }
+"acme.norm" = { like = "model.norm" }
+lm_head = { tied_to = "acme.wte.weight" }
+"attn.q" = { like = "self_attn.q_proj", bias = false }
+"attn.k" = { like = "self_attn.k_proj", bias = false }
+"attn.v" = { like = "self_attn.v_proj", bias = false }
+one_norm = { like = "input_layernorm", kind = "one" }
+first_norm = { like = "input_layernorm", kind = "two" }
+second_norm = { like = "post_attention_layernorm", kind = "two" }
+"mlp.up" = { like = "mlp.up_proj", bias = false }
+"mlp.down" = { like = "mlp.down_proj", bias = false }
+
+[fused]
+"attn.qkv" = [["attn.q", "group_rows"], ["attn.k", "head_dim"], ["attn.v", "head_dim"]]
+
+[read]
+"mlp.down.base" = "mlp.down"
+
+[names]
+num_hidden_layers = ["n_layer", "layers"]
+intermediate_size = "n_inner"
+
+[keys]
+scale = { gguf = "scale", type = "f32" }
+hidden_act = false
+
+[computed]
+intermediate_size = ["hidden_size", 4]
+num_key_value_heads = ["num_attention_heads"]
+
+[nested]
+attention = ["scale", "bias"]
+
+[unstated]
+scale = 8
+
+[fixed]
+activation = "gelu"
+
+[equivalents]
+activation = { gelu_fast = "gelu" }
+
+[layers]
+one = { unless = "norms" }
+two = { when = "norms" }
+
+[presence]
+norms = "ffn_norm.weight"
+has_no_bias = "!attn_q.bias"
+"""
+OWN_CONFIG = {
+    "model_type": "acme", "hidden_size": 32, "layers": 2, "num_attention_heads": 4, "num_key_value_heads": 3,
+    "vocab_size": 64, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "activation": "gelu_fast",
+    "attention": {"scale": 2, "bias": False}, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_family_with_names_layers_and_settings_of_its_own_comes_back(norms: bool, tmp_path: Path) -> None:
+    name = f"acme{norms:d}"
+    text = OWN.replace('"acme"', f'"{name}"')
+    family = squish.registry().implementation("family", register_family(declare(tmp_path, text)))
+    config = {**OWN_CONFIG, "model_type": name, "norms": norms}
+    folder = write_model(tmp_path / "m", name, config, files=TOKENIZER)
+    squish.convert(folder, tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    with squish.open(folder) as before, squish.open(tmp_path / "back") as after:
+        assert sorted(before) == sorted(after)
+        assert ("acme.h.1.one_norm.weight" in before) != norms
+        assert after["acme.h.0.attn.qkv.weight"].shape == (96, 32)
+        assert all(np.array_equal(before[each].numpy(), after[each].numpy()) for each in before)
+    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    stated = ("n_layer", "n_inner", "attention", "activation", "norms", "has_no_bias")
+    assert [written[each] for each in stated] == [2, 128, {"scale": 2}, "gelu", norms, True]
+    left_out = {"num_hidden_layers", "intermediate_size", "num_key_value_heads", "scale", "hidden_act"}
+    assert not left_out.intersection(written)
+    assert [rule.name for rule in family.names["hf"] if rule.reading] == ["acme.h.{n}.mlp.down.base.weight"]
+
+
+def test_a_gguf_with_another_value_than_config_json_implies_is_refused(tmp_path: Path) -> None:
+    register_family(declare(tmp_path, OWN.replace('"acme"', '"acme2"')))
+    folder = write_model(tmp_path / "m", "acme2", {**OWN_CONFIG, "model_type": "acme2"}, files=TOKENIZER)
+    squish.convert(folder, tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays, meta = {name: file[name].numpy() for name in file}, dict(file.index.meta)
+    meta["acme2.attention.head_count_kv"] = Typed("u32", 2)
+    for each in "kv":
+        arrays = {name: array[:16] if f"attn_{each}." in name else array for name, array in arrays.items()}
+    squish.save(tmp_path / "other.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "other.gguf", tmp_path / "back", "hf")
+    assert (caught.value.part, caught.value.code) == ("acme2.attention.head_count_kv", "config")
+    assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])

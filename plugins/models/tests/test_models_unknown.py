@@ -79,6 +79,47 @@ def test_the_message_about_a_gguf_of_an_unknown_architecture(gguf: Path, to: str
     assert (caught.value.code, "strange" in str(caught.value)) == (code, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("lama", "(llama"),
+        ("gpt_neo", "(gpt_neox"),
+        ("falconn", "(falcon"),
+        ("qwen3_next_moe", "qwen3_next"),
+        ("zzz", "similar name"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("to", "names"),
+    [("gguf", None), ("gguf", "gguf"), ("mlx", None), ("uqff", None), ("gguf hf", None), ("gguf mlx", None)],
+)
+def test_the_message_about_an_unknown_family_names_the_nearest(
+    name: str, near: str, to: str, names: str | None, tmp_path: Path
+) -> None:
+    source, target = folder(tmp_path / "m", {"model_type": name}, ONE), to.rpartition(" ")[2]
+    if to.startswith("gguf "):
+        source = tmp_path / "m.gguf"
+        squish.save(source, {"blk.0.ffn_up.weight": ONE[UP]}, metadata={"general.architecture": name})
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "out", target, rename=names)
+    assert near in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gguf_of_an_unknown_family_is_encoded_compared_and_verified(tmp_path: Path) -> None:
+    tensors = {
+        "blk.0.ffn_up.weight": np.ones((64, 256), np.float32), "blk.0.ssm_a": np.ones(64, np.float32),
+        "blk.0.ssm_conv1d.weight": np.ones((64, 4), np.float32),
+    }  # fmt: skip
+    squish.save(tmp_path / "m.gguf", tensors, metadata={"general.architecture": "strange"})
+    report = squish.convert(tmp_path / "m.gguf", tmp_path / "q.gguf", encode="q4_k_m")
+    assert [step.action for step in report.steps] == ["encode", "copy", "copy"]
+    states = {item.name: item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "q.gguf").tensors}
+    assert states["blk.0.ssm_a"] == states["blk.0.ssm_conv1d.weight"] == "bytes"
+    assert squish.verify(tmp_path / "q.gguf").ok
+
+
 def test_the_message_about_experts_one_by_one_in_a_gguf(tmp_path: Path) -> None:
     tensors = {f"blk.0.ffn_up.{expert}.weight": ONE[UP] for expert in range(2)}
     squish.save(tmp_path / "m.gguf", tensors, metadata={"general.architecture": "qwen3moe", "qwen3moe.expert_count": 2})

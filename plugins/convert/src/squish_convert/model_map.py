@@ -409,15 +409,17 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
     for step in steps:
         is_coded = step.spec.encodings[0].codec.id != "dense"
         if is_coded and any(pattern.search(step.name) for pattern in patterns):
+            of_experts = ".experts." in step.name
+            rule = "*experts*=keep" if of_experts else f"*{'.'.join(step.name.split('.')[-2:])}=f32"
             raise UsageError(
-                f"{ENGINES[file.layout]} stacks the experts of {file.naming.model_type} only where they are floats",
+                f"{ENGINES[file.layout]} {'stacks the experts' if of_experts else 'reads this tensor'} of "
+                f"{file.naming.model_type} only as floats",
                 file=file.name,
                 tensor=step.name,
                 code="engine",
                 expected="f32, f16 or bf16",
                 found=step.target,
-                hint="Leave the experts as they are: {option:encode=*experts*=keep}; or keep the names: "
-                "{option:rename=keep}.",
+                hint=f"Leave it as floats: {{option:encode={rule}}}; or keep the names: {{option:rename=keep}}.",
             )
 
 

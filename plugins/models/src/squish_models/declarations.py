@@ -377,7 +377,7 @@ def _rows(
     kinds: Collection[str],
     own: bool,
 ) -> tuple[Row, ...]:
-    """The base's rows as the table changes them: text is GGUF's name, false leaves a row out. `own`: only those in it."""
+    """The base's rows as the table changes them, or its `own` rows: text is GGUF's name, false leaves a row out."""
     rows = {} if own else {row.hf: row for row in base}
     for name, value in stated.items():
         place.name(name, name, "rows")

@@ -30,7 +30,7 @@ OTHERS: dict[str, Any] = {
     "kv_lora_rank": 32, "q_lora_rank": 48, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 48,
     "routed_scaling_factor": 1.5, "logit_scale": 0.25, "embedding_multiplier": 12.0, "attention_multiplier": 0.125,
     "residual_multiplier": 0.25, "logits_scaling": 8.0, "conv_L_cache": 3, "rotary_dim": 8,
-    "layer_types": ["full_attention"] * LAYERS,
+    "layer_types": ["full_attention"] * LAYERS, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16,
 }  # fmt: skip
 """Settings that some families have."""
 LATENT = ("q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "first_k_dense_replace")
@@ -88,6 +88,7 @@ def _names(family: TextModel) -> set[str]:
     """The settings that a family requires, with those of latent attention, which its code reads."""
     names = {name for row in family.rows for name in row.shape} | {key.hf for key in family.keys if key.required}
     names |= {family.experts or "", getattr(family, "rotary_setting", "")}
+    names |= {key.hf for key in getattr(family, "scales", ())}
     names |= {factor for product in getattr(family, "products", {}).values() for factor in product}
     return names | ({*LATENT} if "kv_lora_rank" in names else set())
 

@@ -257,8 +257,8 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
         fitting = _of_config([info for info in infos if model_type in info.model_types], file)
     if not fitting:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
-        families = ", ".join(near or sorted(info.id for info in infos)) or "none is installed"
-        reason = f"the family {model_type!r} is unknown ({families})"
+        others = f"none of {len(infos)} has a similar name" if infos else "none is installed"
+        reason = f"the family {model_type!r} is unknown ({', '.join(near) or others})"
         if part != TEXT:
             reason = f"Squish maps no {part} component of {model_type!r}"
         return Naming(layout=layout, adapter=adapter, part=part, model_type=model_type, reason=reason)

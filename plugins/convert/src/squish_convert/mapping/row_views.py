@@ -104,7 +104,8 @@ def merge_error(first: TensorSpec, other: TensorSpec) -> TensorError:
         code="rows",
         expected=_storage(first),
         found=_storage(other),
-        hint="Encode all of them alike with {option:encode}, or keep the names ({option:rename=keep}).",
+        hint="First write a copy in the same format with all of them encoded alike ({option:encode}), or keep the names"
+        " ({option:rename=keep}).",
     )
 
 

@@ -306,10 +306,11 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     **dict.fromkeys(
-        ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
+        ("falcon", "phi2", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
     **dict.fromkeys(("internlm2", "exaone", "xverse"), RMS),
     "gptneox": {**NORM, "use_parallel_residual": REQUIRED},
+    "stablelm": {**NORM, "use_parallel_residual": None},  # it follows the norms of the MLPs instead
     "mpt": {**NORM, "attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0},
     "olmo": {**NORM, "attention.clamp_kqv": 0.0},
     "minicpm": {

@@ -68,7 +68,11 @@ def _has_inexact_root(settings: Settings) -> bool:
 _HEADS = "states heads of another size than the hidden size by their number, which mistral.rs refuses for {family}"
 LLAMA_CPP = (
     Difference(
-        ("gemma2", "gemma3", "gpt2", "starcoder2"), (GGUF,), "note", "general.architecture",
+        (
+            "gemma2", "gemma3", "gpt2", "starcoder2", "falcon", "gpt_neox", "phi", "bloom", "mpt", "gpt_bigcode",
+            "codeshell",
+        ),
+        (GGUF,), "note", "general.architecture",
         "is {family}: llama.cpp reads GELU from a table of f16, so log-probabilities differ by up to 0.002",
     ),
     Difference(

@@ -13,7 +13,7 @@ from squish_core.api import Options, UsageError, check_assets
 from ..config.mlx_models import mlx_config, refusal
 from ..config.spelling import QUANTIZATION
 from ..gguf_files import REPORTS, VOCABULARIES
-from ..mlx_types import STACKING_CODES
+from ..mlx_types import STACKING_CODES, UNCOMPARED
 from ..settings import CONFIG
 from ..tokenizer import describes_tokenizer
 
@@ -45,5 +45,11 @@ class MlxCarried(Family):
             meta=model.meta,
             assets=assets,
             dense_only=() if config["model_type"] in STACKING_CODES else (EXPERTS_APART,),
+            notes=_compared(config["model_type"]),
             missing=("tokenizer",) if VOCABULARIES.isdisjoint(assets) else (),
         )
+
+
+def _compared(model_type: str) -> tuple[str, ...]:
+    """A note about a type whose small model computed the same in both engines."""
+    return () if model_type in UNCOMPARED else (f"a small {model_type} computed the same in mlx-lm and Transformers",)

@@ -101,7 +101,7 @@ class MiniCpm(Llama):
         Key("residual_scale", "residual_scale", "f32"),
         Key("logit_scale", "logit_scale", "f32"),
     )
-    constants = ("rope_factors_long.weight", "rope_factors_short.weight")
+    constants: ClassVar = ("rope_factors_long.weight", "rope_factors_short.weight")
     derived = (*Llama.derived, "embedding_scale", "residual_scale", "logit_scale")
     tied_by_default = True
     engines: ClassVar = {
