@@ -35,6 +35,7 @@ NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
 KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
+MOVED = re.compile(r"\{layers(\+m)?\}")
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
@@ -48,8 +49,8 @@ TOP = {
     "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
-    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "values",
-    "mlx", "pretokenizers", "engines",
+    "rows", "keys", "fixed", "unstated", "names", "sizes", "layers", "patterns", "presence", "prefixes", "moved",
+    "values", "mlx", "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -282,6 +283,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         ("unstated", "unstated"),
         ("names", "own_names"),
         ("prefixes",) * 2,
+        ("moved", "moves"),
         ("values",) * 2,
     ):
         attributes[attribute] = {**getattr(base, attribute, {}), **stated.get(key, {})}
@@ -293,20 +295,24 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     for table in ("presence", "names"):
         for key, name in stated.get(table, {}).items():
             place.name(name, key, table)
-    for table, kind in (("prefixes", str), ("values", dict)):
+    for table, kind in (("prefixes", str), ("moved", str), ("values", dict)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
+    for key, value in stated.get("moved", {}).items():
+        if "{" in MOVED.sub("", value) or "{" in key.replace("{m}", "") or "{layers" not in value:
+            expected = "{m} in the key; {layers+m} or {layers} in the value"
+            raise place.error("is not valid", key, "moved", expected=expected, found=value[:60])
     sizes = {"experts", "layers", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "*", *attributes["products"]}
-    sizes |= {key.hf for key in keys} | {size for row in base.rows for size in row.sizes()}
-    kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
-    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds)
+    predicts = "predicting" in stated and not any(row.kind == PREDICTING for row in base.rows)
+    start = (*base.rows, *prediction()) if predicts else base.rows
+    sizes |= {key.hf for key in keys} | {size for row in start for size in row.sizes()}
+    kinds = {*attributes["kinds"], *(row.kind for row in start)}
+    attributes["rows"] = rows = _rows(place, stated.get("rows", {}), start, sizes, kinds)
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
     attributes["engines"] = _engines(place, stated.get("engines", {}))
     if "mlx" in stated:
         attributes["more"] = _stacks(place, stated["mlx"], rows, base)
-    if "predicting" in stated and not any(row.kind == PREDICTING for row in rows):
-        attributes["rows"] = (*rows, *prediction())
     return attributes
 
 

@@ -18,7 +18,7 @@ from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .mlx_folder import for_mlx
-from .settings import BEHIND, CONFIG, TextSettings
+from .settings import BEHIND, CONFIG, TextSettings, all_layers
 from .tokenizer import (
     Tokenizer,
     Vocabulary,
@@ -94,6 +94,8 @@ def carry_to_folder(
 ) -> Carried:
     """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
     notes = family.ignored(settings, layout)
+    behind = range(settings["num_hidden_layers"], all_layers(settings)) if layout != "hf" else ()
+    left_out = tuple(f"model.layers.{layer}.*" for layer in behind)
     if model.layout == "gguf":
         family.check_for_folder(settings)
         files = FolderFiles(family, model, settings, layout)
@@ -103,6 +105,7 @@ def carry_to_folder(
             storage=FRAMEWORK,
             assets=files,
             vectors=files.files.vectors,
+            left_out=left_out,
             missing=missing,
             notes=(*notes, *ignored_ids(model.meta), *splitting_notes(model.meta)),
         )
@@ -113,7 +116,7 @@ def carry_to_folder(
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
-    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
+    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, left_out=left_out, missing=missing, notes=notes)
 
 
 def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> tuple[str, ...]:

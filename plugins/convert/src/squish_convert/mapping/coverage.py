@@ -20,7 +20,7 @@ from squish_core.text import close_matches
 from ..families import ANY, Expression, Family, Interleave, Join, Reshape, Rule, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
-from .names import Templates, fill, members, source_rules
+from .names import Templates, fill, members, replaced, source_rules
 
 Sizes = Mapping[str, int]
 HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
@@ -60,10 +60,11 @@ def cover(
     tied: Collection[str] = (),
     absent: Collection[str] = (),
     left_out: Collection[str] = (),
+    moved: Mapping[str, str] | None = None,
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
     left_out = (*left_out, *PROJECTORS) if gguf else left_out
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out, moved)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -86,6 +87,8 @@ class Matching:
         Tensors that only layers of another kind have (`Family.absent`).
     left_out
         Patterns of tensors that engines do not load (`Family.left_out`).
+    moved
+        Prefixes of names that depend on the settings (`Family.moved`); none in GGUF.
     """
 
     def __init__(
@@ -97,9 +100,10 @@ class Matching:
         tied: Collection[str],
         absent: Collection[str] = (),
         left_out: Collection[str] = (),
+        moved: Mapping[str, str] | None = None,
     ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent, self.left_out = absent, left_out
+        self.absent, self.left_out, self.moved = absent, left_out, moved or {}
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, SourceTensor] = {}
         self.sources: dict[str, SourceTensor] = {}
@@ -125,22 +129,25 @@ class Matching:
             if error is not None:
                 yield error
         places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
-        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
+        back = {own: place for place, own in self.moved.items()}
+        for error in _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places):
+            error.tensor = replaced(error.tensor or "", back)
+            yield error
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
-        if _matches(name, self.left_out):
+        if matches(name, self.left_out):
             self.other_modalities.append(name)
             return None
-        match = self.rules.find(family.own_name(name))
+        match = self.rules.find(replaced(family.own_name(name), self.moved))
         if match is None:
-            if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
+            if not matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 if extra is not None:
                     extra.append(name)
                     return None
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
-            (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
+            (self.other_modalities if matches(name, family.other_modalities) else self.unused).append(name)
             return None
         origin = SourceTensor(name, *match)
         if error := _wrong_number(origin, self.sizes):
@@ -219,7 +226,8 @@ def _shape(names: Iterable[str], sizes: Sizes) -> tuple[int, ...]:
     return tuple(-1 if name == ANY else sizes[name] for name in names)
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name fits any of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

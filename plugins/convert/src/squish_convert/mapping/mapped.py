@@ -35,7 +35,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
+from .coverage import PROJECTORS, check_ties, cover, is_dense, matches, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -149,9 +149,9 @@ class MappedFile(File):
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            self.coverage = cover(
-                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
-            )
+            absent, left_out, moved = family.absent(settings), family.left_out(settings), family.moved(settings)
+            tensors = original.index.tensors
+            self.coverage = cover(family, tensors, gguf, sizes, tied, absent, left_out, {} if gguf else moved)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
@@ -161,6 +161,8 @@ class MappedFile(File):
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
+                left_out=self.carried.left_out,
+                moved={} if layout == GGUF else {own: place for place, own in moved.items()},
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
@@ -185,10 +187,12 @@ class MappedFile(File):
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        tensors = self._original.index.tensors
+        tensors, left_out = self._original.index.tensors, self.carried.left_out
+        origins = self.coverage.origins.items() if left_out else ()
+        behind = dict.fromkeys(origin.name for name, origin in origins if matches(name, left_out))
         others = [
             Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
-            for name in self.coverage.other_modalities
+            for name in (*self.coverage.other_modalities, *behind)
             if tensors[name].encodings
         ]
         return (*others, *self.carried.dropped)
@@ -265,7 +269,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     matches = [rules.find(family.own_name(name)) for name in file.index.tensors]
     present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
-    missing = [name for name in required if name not in present]
+    missing = [name for name in required if name not in present and name not in family.extras]
     absent = _absent_templates(file, family, naming, missing) if missing else set()
     return [name for name in missing if name not in absent]
 

@@ -34,8 +34,8 @@ from ..families import (
     source_names,
 )
 from .codecs.heads import Order
-from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
-from .names import Numbers, fill, members, target_rules
+from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, matches, shape_of, turns_when_dense
+from .names import Numbers, fill, members, replaced, target_rules
 from .row_views import RowViews, deinterleave, interleave, transpose
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class Setting:
     """What the rules of a layout depend on, apart from the file.
 
     `sizes` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
-    `constants`: tensors computed from the settings. `coded`: as in `Carried`.
+    `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
     layout: str
@@ -78,6 +79,8 @@ class Setting:
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+    left_out: tuple[str, ...] = ()
+    moved: Mapping[str, str] = field(factory=dict)
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
@@ -344,12 +347,14 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
     for name in coverage.origins:
+        if matches(name, setting.left_out):
+            continue
         match = table.find(name)
         if match is None:
             raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code=ErrorCode.UNMAPPED)
         rule, numbers = match
         own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
-        target = fill(rule.name, own)
+        target = replaced(fill(rule.name, own), setting.moved)
         if target not in targets:
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, setting.sizes["experts"]):

@@ -106,7 +106,7 @@ class Deepseek(Declared):
         ),
         "uqff": (*FUSED_RULE, *stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False)),
     }  # fmt: skip
-    keys = (
+    keys: ClassVar[Sequence[Key]] = (
         *(key for key in SIZES if key.hf not in ("num_key_value_heads", "head_dim")),
         Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"),
         *LATENT, *MIXTURE, VOCABULARY,

@@ -91,7 +91,7 @@ class GlmMoeDsa(DeepseekV32):
                 expected=f"{count} of {FULL} and {SHARED}",
                 found=str(kinds)[:60],
             )
-        own = {"indexer_types": kinds, "full_indexers": [kind == FULL for kind in kinds]}
+        own: dict[str, Any] = {"indexer_types": kinds, "full_indexers": [kind == FULL for kind in kinds]}
         scaling = settings.get("rope_scaling") or {"rope_type": "default"}
         # mlx-lm requires these
         own["rope_parameters"] = {**scaling, "rope_theta": settings.get("rope_theta", 10000.0)}
@@ -165,7 +165,7 @@ class Mistral4(Deepseek):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         beta, length = settings.get("llama_4_scaling_beta"), settings.get("temperature_length")
-        scaling = settings.get("rope_scaling")
+        scaling = settings.get("rope_scaling") or {}
         if rope_kind(scaling) != "yarn" or (beta and length != scaling["original_max_position_embeddings"]):
             raise FormatError(
                 "scales queries otherwise than any Mistral 4",

@@ -358,9 +358,9 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "qwen2moe": (
         *(row for row in QWEN2 if row not in PLAIN_GATED), *EXPERTS, *SHARED_EXPERT,
     ),
-    "qwen35": (*DELTA, *PLAIN_GATED),
-    "qwen35moe": (*DELTA, *EXPERTS, *SHARED_EXPERT),
-    "qwen3next": (*_delta(Row("ssm_ba.weight", "embd 2*state_values")), *EXPERTS, *SHARED_EXPERT),
+    "qwen35": (*DELTA, *PLAIN_GATED, *NEXT),
+    "qwen35moe": (*DELTA, *EXPERTS, *SHARED_EXPERT, *NEXT),
+    "qwen3next": (*_delta(Row("ssm_ba.weight", "embd 2*state_values")), *EXPERTS, *SHARED_EXPERT, *NEXT),
     "glm4moe": GLM4_MOE,
     "minimax-m2": (
         *PRE_NORM, Row("attn_q_norm.weight", "q"), Row("attn_k_norm.weight", "k"), *WIDE_EXPERTS,
@@ -428,7 +428,10 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
 }  # fmt: skip
 """Tensors outside the layers."""
-ALL_LAYERS = ("deepseek2", "glm4", "glm4moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4")
+ALL_LAYERS = (
+    "deepseek2", "glm4", "glm4moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4", "qwen35", "qwen35moe",
+    "qwen3next",
+)  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
