@@ -21,12 +21,12 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
+from .config.spelling import BEHIND
 from .declared import Declared, Layers, Pattern
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .settings import BEHIND
 from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
 from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 

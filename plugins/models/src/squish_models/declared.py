@@ -13,9 +13,9 @@ from squish_convert.api import Model
 from squish_core.api import ErrorCode, FormatError
 
 from .config.gguf_defaults import LoadedKeys
-from .config.spelling import FULL, SLIDING
+from .config.spelling import BEHIND, FULL, SLIDING, all_layers
 from .family import TextModel
-from .settings import BEHIND, CONFIG, MOST_BLOCKS, all_layers
+from .settings import CONFIG, MOST_BLOCKS
 from .tables import PREDICTING
 
 

@@ -12,13 +12,13 @@ from squish_gguf.api import FILE
 
 from squish_core.api import Dropped, Options, SquishError, TensorSpec, check_assets
 
-from .config.spelling import has_other_parts
+from .config.spelling import BEHIND, all_layers, has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .mlx_folder import for_mlx
-from .settings import BEHIND, CONFIG, TextSettings, all_layers
+from .settings import CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,
     Vocabulary,

@@ -17,6 +17,8 @@ OTHERS = ("vision_config", "audio_config")
 TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
+BEHIND = "layers_behind"
+"""Setting that states how many layers behind the last one a file has, which predict more tokens."""
 MULTIMODAL = "mrope"
 """A kind of rotary positions that equals the default for text."""
 
@@ -110,3 +112,14 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
             expected=f"every layer number {pattern} with full attention",
         )
     spelled["sliding_window_pattern"] = pattern
+
+
+def all_layers(settings: Mapping[str, Any]) -> int:
+    """The number of layers, with those behind the last one that predict more tokens.
+
+    Examples
+    --------
+    >>> all_layers({"num_hidden_layers": 46, "layers_behind": 1})
+    47
+    """
+    return int(settings["num_hidden_layers"]) + int(settings.get(BEHIND) or 0)

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import frozen
 
 from ..config.rope import rope_kind
-from ..settings import BEHIND
+from ..config.spelling import BEHIND
 
 FOLDER, GGUF = "folder", "gguf"
 Settings = Mapping[str, Any]
@@ -45,7 +45,7 @@ def _has_other_value_heads(settings: Settings) -> bool:
 def _has_sigmoid_experts(settings: Settings) -> bool:
     """Return whether any layer has experts that are chosen as in DeepSeek 3."""
     return (
-        settings.get("model_type") in ("deepseek_v3", "kimi_k2")
+        settings.get("model_type") == "deepseek_v3"
         and settings["first_k_dense_replace"] < settings["num_hidden_layers"]
     )
 

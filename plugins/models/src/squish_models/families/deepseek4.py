@@ -145,6 +145,7 @@ class Deepseek4(Declared):
         "num_nextn_predict_layers", "partial_rotary_factor",
     )  # fmt: skip
     windowless = ()
+    unadapted = ("wo_a", "head")
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = super().settings(model)

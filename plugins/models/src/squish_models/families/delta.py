@@ -17,10 +17,10 @@ from squish_convert.api import Carried, Join, Model, Rule, Tile
 from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import COMMON, MIXTURE, SWITCHES_LIST, Key, check_settings
-from ..config.spelling import FULL
+from ..config.spelling import BEHIND, FULL
 from ..declared import Declared
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import BARE, BEHIND, CONFIG, MOST_BLOCKS
+from ..settings import BARE, CONFIG, MOST_BLOCKS
 from ..tables import (
     LAYER,
     SWITCH,

@@ -17,8 +17,9 @@ from squish_core.api import ErrorCode, FormatError
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import SWITCHES_LIST, Key
 from ..config.rope import rope_kind
+from ..config.spelling import all_layers
 from ..rules import fused_experts
-from ..settings import CONFIG, all_layers
+from ..settings import CONFIG
 from ..tables import SWITCH, Row
 from .deepseek import FUSED_RULE, Deepseek
 from .llama import Mistral3
@@ -46,6 +47,7 @@ class DeepseekV32(Deepseek):
         Key("index_topk", "attention.indexer.top_k"),
     )
     products: ClassVar = {"index_rows": ("index_n_heads", "index_head_dim")}
+    unadapted = (*Deepseek.unadapted, "wq_b", "wk", "weights_proj")
     fixed: ClassVar = {**Deepseek.fixed, "indexer_rope_interleave": False}
     unstated: ClassVar = {"indexer_rope_interleave": False}
 

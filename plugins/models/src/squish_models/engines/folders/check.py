@@ -12,8 +12,7 @@ from squish_convert.api import Inventory
 
 from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
 
-from ...config.spelling import text_config
-from ...settings import all_layers
+from ...config.spelling import all_layers, text_config
 from .effective import CONFIG_FILE, HEAD, folder_config
 from .mlx_settings import MLX_PARTS
 from .settings import type_problems
