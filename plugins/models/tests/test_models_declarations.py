@@ -142,6 +142,10 @@ def declare(folder: Path, text: str = HEAD, name: str = "acme.toml") -> Path:
         (HEAD + "own_rows = 1\n", "line 3, own_rows", "the wrong type"),
         (HEAD + "[layers]\ndense = { when = 'a', unless = 'b' }\n", "line 4, [layers] dense", "is not valid"),
         (HEAD + "[prefixes]\n'a.' = 3\n", "line 4, [prefixes] a.", "the wrong type"),
+        (HEAD + "[moved]\n'mtp.' = 3\n", "line 4, [moved] mtp.", "the wrong type"),
+        (HEAD + "[moved]\n'mtp.' = 'model.layers.4.'\n", "line 4, [moved] mtp.", "is not valid"),
+        (HEAD + "[moved]\n'mtp.{n}.' = 'model.layers.{layers+m}.'\n", "line 4, [moved] mtp.{n}.", "is not valid"),
+        (HEAD + "[moved]\n'mtp.' = 'model.layers.{layers+1}.'\n", "line 4, [moved] mtp.", "is not valid"),
         (HEAD + "[pretokenizers]\nacme = 3\n", "line 4, [pretokenizers] acme", "the wrong type"),
         (HEAD + "[pretokenizers]\nacme = {}\n", "line 4, [pretokenizers] acme", "is not valid"),
         (HEAD + "[pretokenizers]\nacme = { like = 'qwen' }\n", "line 4, [pretokenizers] acme", "not a pre-tokenizer"),
@@ -176,6 +180,34 @@ def test_a_file_that_is_no_declaration_is_refused(data: bytes | None, code: str,
     with pytest.raises(squish.FormatError) as caught:
         read_family(tmp_path / "acme.toml")
     assert (caught.value.file, caught.value.code) == (str(tmp_path / "acme.toml"), code)
+
+
+PREDICTING = (
+    HEAD
+    + """predicting = "extra_layers"
+[moved]
+"mtp.layers.{m}." = "model.layers.{layers+m}."
+"mtp.fc." = "model.layers.{layers}.eh_proj."
+"""
+)
+
+
+def test_layers_that_predict_more_tokens_have_names_that_depend_on_the_number_of_layers(tmp_path: Path) -> None:
+    family = read_family(declare(tmp_path, PREDICTING)).family()
+    settings = {"num_hidden_layers": 4, "extra_layers": 2, "layers_behind": 2}
+    assert family.moved(settings) == {
+        "mtp.layers.0.": "model.layers.4.", "mtp.layers.1.": "model.layers.5.", "mtp.fc.": "model.layers.4.eh_proj.",
+    }  # fmt: skip
+    assert family.moved({**settings, "layers_behind": 0}) == {}
+    assert [*family.layers_of("predicting", settings)] == [4, 5]
+    assert "model.layers.{n}.eh_proj.weight" in family.extras
+
+
+def test_a_family_whose_rows_say_so_leaves_these_layers_out(tmp_path: Path) -> None:
+    names = ("eh_proj", "enorm", "hnorm", "shared_head.norm", "embed_tokens", "shared_head.head")
+    rows = "\n".join(f"'{name}' = false" for name in names)
+    family = read_family(declare(tmp_path, f"{HEAD}predicting = 'extra_layers'\n[rows]\n{rows}\n")).family()
+    assert family.left_out({"num_hidden_layers": 4, "extra_layers": 1}) == ["model.layers.4.*", "blk.4.*"]
 
 
 def test_a_base_and_a_model_type_are_enough(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from published_configs import PUBLISHED
 from small_tokenizer import TOKENIZER
+from squish_convert.arrays import in_memory
+from squish_convert.mapping.mapped import map_file, naming_of
 from squish_testing import model_arrays, write_model
 
 import squish_core as squish
@@ -175,3 +178,58 @@ def test_rows_of_experts_one_by_one_that_become_codes_are_refused_by_mlx(tmp_pat
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "codes", "mlx", encode={"*experts.*.gate_proj*": "int4:group_size=32"})
     assert caught.value.code == "engine"
+
+
+def with_prediction(config: dict[str, Any], family: str) -> dict[str, np.ndarray]:
+    """The tensors of a model and of a layer that predicts one more token, a copy of its last one."""
+    arrays, last = model_arrays(family, config, "bf16"), f"model.layers.{config['num_hidden_layers'] - 1}."
+    copies = {name.replace(last, "mtp.layers.0."): values for name, values in arrays.items() if name.startswith(last)}
+    hidden, generator = config["hidden_size"], np.random.default_rng(0)
+    norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    sizes = {"fc": (hidden, 2 * hidden), **dict.fromkeys(norms, (hidden,))}
+    more = {f"mtp.{name}.weight": generator.random(size).astype(ml_dtypes.bfloat16) for name, size in sizes.items()}
+    return arrays | copies | more
+
+
+@pytest.mark.parametrize("model", ["Qwen3.5-4B", "Qwen3.6-35B-A3B", "Qwen3-Next-80B-A3B-Instruct"])
+def test_a_layer_that_predicts_a_token_goes_to_gguf_and_back(model: str) -> None:
+    family, config = config_of(model)
+    text = config.get("text_config", config)
+    file = in_memory(with_prediction(text, family), assets={"config.json": json.dumps(text).encode(), **TOKENIZER})
+    mapped = map_file(file, "gguf", {"keep": "no"}, naming_of(file))
+    keys = {name.partition(".")[2]: value.value for name, value in mapped.index.meta.items()}
+    assert (keys["block_count"], keys["nextn_predict_layers"]) == (5, 1)
+    assert [*keys["attention.recurrent_layers"]] == [True, True, True, False, False]
+    assert not [each for each in mapped.dropped if each.kind == "tensor"]
+    np.testing.assert_array_equal(mapped["blk.4.nextn.eh_proj.weight"].numpy(), file["mtp.fc.weight"].numpy())
+    np.testing.assert_array_equal(
+        mapped["blk.4.nextn.hnorm.weight"].numpy(), file["mtp.pre_fc_norm_hidden.weight"].numpy().astype("f4") + 1
+    )
+    gguf = in_memory({name: mapped[name].numpy() for name in mapped}, mapped.index.meta)
+    back = map_file(gguf, "hf", {}, naming_of(gguf))
+    assert set(back) == set(file)
+    for name in [each for each in file if each.startswith("mtp.")]:
+        np.testing.assert_array_equal(back[name].numpy().astype("f4"), file[name].numpy().astype("f4"))
+    assert json.loads(bytes(back.assets["config.json"].raw))["mtp_num_hidden_layers"] == 1
+
+
+@pytest.mark.parametrize("layout", ["mlx", "uqff"])
+def test_what_engines_of_folders_do_not_load_of_it_is_left_out_and_listed(layout: str) -> None:
+    family, config = config_of("Qwen3.5-4B")
+    text = config["text_config"]
+    arrays = with_prediction(text, family)
+    file = in_memory(arrays, assets={"config.json": json.dumps(text).encode(), **TOKENIZER})
+    mapped = map_file(file, layout, {}, naming_of(file))
+    predicting = {name for name in arrays if name.startswith("mtp.")}
+    assert set(mapped) == set(arrays) - predicting
+    assert {each.name for each in mapped.dropped} == predicting
+
+
+def test_a_missing_tensor_of_a_prediction_has_the_name_of_the_file() -> None:
+    family, config = config_of("Qwen3.5-4B")
+    arrays = with_prediction(config["text_config"], family)
+    del arrays["mtp.layers.0.self_attn.q_norm.weight"]
+    file = in_memory(arrays, assets={"config.json": json.dumps(config["text_config"]).encode()})
+    with pytest.raises(SquishError) as caught:
+        map_file(file, "gguf", {}, naming_of(file))
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", "mtp.layers.0.self_attn.q_norm.weight")

@@ -72,7 +72,7 @@ def left_out(file: File) -> tuple[LeftOut, ...]:
     """
     if not isinstance(file, MappedFile):
         return ()
-    groups = _by_part(file.coverage.other_modalities, file.naming.part, file.predicting)
+    groups = _by_part(file.unwritten, file.naming.part, (*file.predicting, *file.behind))
     return tuple(LeftOut(part, names, _option(file.original, file.naming, part)) for part, names in groups.items())
 
 

@@ -245,6 +245,7 @@ class Carried:
     `storage`: keys of `meta` that describe how a file stores its tensors (types, framework) rather than the model.
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. The target cannot store `dropped`, its engine will lack `missing`, and `notes` go into the report.
+    `left_out`: patterns of the family's tensors that the target's engine does not load.
     `coded`: the target stores codes of tensors that it transposes only if dense. `dense_only`: regexes of names of
     tensors that the target's engine loads only if dense.
     """
@@ -256,6 +257,7 @@ class Carried:
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     dense_only: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -272,6 +274,8 @@ class Family:
         Layout -> rules. A tensor without a rule keeps its Hugging Face name; in GGUF every tensor needs a rule.
     constants
         GGUF tensors that represent settings rather than weights.
+    extras
+        Templates of required tensors that a whole model may lack, such as those of layers that predict more tokens.
     leftovers
         Patterns of tensors that no target stores because every engine computes them.
     other_modalities
@@ -293,6 +297,7 @@ class Family:
     tensors: Sequence[FamilyTensor] = ()
     names: Mapping[str, Sequence[Rule]] = {}
     constants: ClassVar[Sequence[str]] = ()
+    extras: Collection[str] = ()
     leftovers: ClassVar[Sequence[str]] = ()
     other_modalities: ClassVar[Sequence[str]] = ()
     prefixes: ClassVar[Mapping[str, str]] = {}
@@ -384,6 +389,22 @@ class Family:
             if name.startswith(prefix):
                 return replacement + name.removeprefix(prefix)
         return name
+
+    def moved(self, settings: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the prefixes of names outside GGUF that depend on the settings.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            Prefix in files -> that of the family's own name, both ways, such as "mtp.layers.0." for
+            "model.layers.24."; empty by default.
+        """
+        return {}
 
     def adapter(self) -> Family | None:
         """Return the family of the adapters (LoRA) of these models.

@@ -13,9 +13,9 @@ from squish_core.api import ErrorCode, FormatError, SquishError, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
-from .config.spelling import QUANTIZATION, has_other_parts
+from .config.spelling import BEHIND, QUANTIZATION, all_layers, has_other_parts
 from .keep import same_value
-from .settings import BEHIND, CONFIG, INEXPRESSIBLE, TextSettings, all_layers
+from .settings import CONFIG, INEXPRESSIBLE, TextSettings
 from .tokenizer import SpecialTokens
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}

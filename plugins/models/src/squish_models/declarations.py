@@ -21,13 +21,13 @@ from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookim
 from squish_core.api import registry as default_registry
 
 from .config.keys import LAYER_SIZES, LISTS, Key
+from .config.spelling import BEHIND
 from .declared import KINDS, OTHERS, WINDOW_LAYERS, Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
 from .layer_kinds import LayerKinds
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .settings import BEHIND
 from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
 from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 
@@ -37,6 +37,7 @@ GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer", "scale"))
 ROW_SIZES = ("head_dim", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "group_rows")
 """Sizes that every family has beside its settings."""
+MOVED = re.compile(r"\{layers(\+m)?\}")
 FUSED, FOLDERS = ("hf", "mlx", "uqff"), ("hf", "mlx")
 """Layouts with the matrices of [fused], and those with the names of [read]."""
 KEY_TYPES = ("u32", "f32", "bool", LAYER_SIZES, *LISTS)
@@ -57,7 +58,7 @@ TOP = {
 }  # fmt: skip
 TABLES = (
     "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
-    "switches", "presence", "prefixes", "values", "equivalents", "notes", "kinds", "per_layer", "mlx",
+    "switches", "presence", "prefixes", "moved", "values", "equivalents", "notes", "kinds", "per_layer", "mlx",
     "pretokenizers", "engines",
 )  # fmt: skip
 PRETOKENIZER = {
@@ -313,6 +314,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         ("fixed", "fixed"),
         ("unstated", "unstated"),
         ("prefixes",) * 2,
+        ("moved", "moves"),
         ("values",) * 2,
         ("notes",) * 2,
         ("equivalents",) * 2,
@@ -337,28 +339,32 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
     for key, name in stated.get("presence", {}).items():
         place.name(name[1:] if isinstance(name, str) and name.startswith("!") else name, key, "presence")
-    for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict), ("notes", str)):
+    for table, kind in (("prefixes", str), ("moved", str), ("values", dict), ("equivalents", dict), ("notes", str)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
+    for key, value in stated.get("moved", {}).items():
+        if "{" in MOVED.sub("", value) or "{" in key.replace("{m}", "") or "{layers" not in value:
+            expected = "{m} in the key; {layers+m} or {layers} in the value"
+            raise place.error("is not valid", key, "moved", expected=expected, found=value[:60])
+    predicts = "predicting" in stated and not any(row.kind == PREDICTING for row in base.rows)
+    start = (*base.rows, *prediction()) if predicts else tuple(base.rows)
     sizes = {"experts", "layers", *ROW_SIZES, "*", *attributes["products"]}
     sizes |= (
         {key.hf for key in keys}
         | {*aliases}
         | {*attributes["by_kind"]}
-        | {size for row in base.rows for size in row.sizes()}
+        | {size for row in start for size in row.sizes()}
     )
     by_layer = attributes.get("by_layer", getattr(base, "by_layer", None))
-    kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
+    kinds = {*attributes["kinds"], *(kind for row in start for kind in row.kinds)}
     kinds |= {*by_layer.names} if by_layer is not None else set()
-    rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds, own=stated.get("own_rows", False))
+    rows = _rows(place, stated.get("rows", {}), start, sizes, kinds, own=stated.get("own_rows", False))
     if "layer" in stated:
         rows = tuple(evolve(row, layer=stated["layer"]) for row in rows)
     attributes["rows"] = rows
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
     attributes["engines"] = _engines(place, stated.get("engines", {}))
-    if "predicting" in stated and not any(row.kind == PREDICTING for row in rows):
-        attributes["rows"] = (*rows, *prediction())
     more = _stacks(place, stated["mlx"], rows, base) if "mlx" in stated else base.more
     fused = _fused(place, stated.get("fused", {}), rows, sizes)
     read = _read(place, stated.get("read", {}), rows)

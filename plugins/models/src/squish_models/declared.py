@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -12,10 +14,10 @@ from squish_convert.api import Model
 from squish_core.api import ErrorCode, FormatError
 
 from .config.gguf_defaults import LoadedKeys
-from .config.spelling import FULL, SLIDING
+from .config.spelling import BEHIND, FULL, SLIDING, all_layers
 from .family import TextModel
 from .layer_kinds import LayerKinds
-from .settings import BEHIND, CONFIG, INEXPRESSIBLE, MOST_BLOCKS, all_layers
+from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 from .tables import PREDICTING
 
 KINDS = "kinds_of_layers"
@@ -115,6 +117,9 @@ class Switches:
         return [self.on if each else self.off for each in switches]
 
 
+_PREDICTING = re.compile(r"mtp\.layers\.(\d{1,9})\.")
+
+
 class Declared(TextModel):
     """What declarations state beyond the attributes of `TextSettings`.
 
@@ -136,6 +141,9 @@ class Declared(TextModel):
     predicting
         Setting with the number of layers behind the last one, which predict more tokens; a file may lack them. They
         are left out unless the family has rows of the kind "predicting".
+    moves
+        Prefix of names outside GGUF -> the family's, in which {m} is the number of a layer that predicts more tokens,
+        {layers} the number of layers without these, and {layers+m} the sum.
     rotary_setting
         Setting with the number of rotated values of a head, if the family states it.
     more_left_out
@@ -167,6 +175,7 @@ class Declared(TextModel):
     switches: ClassVar[Mapping[str, Switches]] = {}
     presence: ClassVar[Mapping[str, str]] = {}
     predicting: ClassVar[str] = ""
+    moves: ClassVar[Mapping[str, str]] = {}
     rotary_setting: ClassVar[str] = ""
     more_left_out: ClassVar[Sequence[str]] = ()
     unset: ClassVar[Sequence[str]] = ()
@@ -308,20 +317,37 @@ class Declared(TextModel):
     def _maps_prediction(self) -> bool:
         return any(row.kind == PREDICTING for row in self.rows)
 
+    @cached_property
+    def extras(self) -> Collection[str]:  # type: ignore[override]
+        return {tensor.name for row in self.rows if row.kind == PREDICTING for tensor in row.tensors()}
+
+    def moved(self, settings: Mapping[str, Any]) -> Mapping[str, str]:
+        first, count = settings["num_hidden_layers"], settings.get(BEHIND) or 0
+        return {
+            place.replace("{m}", str(m)): own.replace("{layers+m}", str(first + m)).replace("{layers}", str(first))
+            for place, own in self.moves.items()
+            for m in range(count if "{m}" in place else min(count, 1))
+        }
+
     def _predicted(self, settings: Mapping[str, Any]) -> int:
         """The number of layers behind the last one that the settings state."""
         return _size({self.predicting: 0, **settings}, self.predicting) if settings.get(self.predicting) else 0
 
-    def _behind(self, model: Model, first: int, count: int) -> int:
+    def _behind(self, model: Model, settings: Mapping[str, Any], count: int) -> int:
         """How many of the layers behind the last one a file has: all that are stated, or none."""
+        first = settings["num_hidden_layers"]
+        names = [self.own_name(name) for name in model.tensors]
+        if settings.get(self.predicting, count) is None:  # config.json does not state it
+            count = 1 + max((int(each[1]) for name in names if (each := _PREDICTING.match(name))), default=-1)
         prefixes = (f"model.layers.{first}.", f"blk.{first}.", "mtp.")
-        return count if any(self.own_name(name).startswith(prefixes) for name in model.tensors) else 0
+        return count if any(name.startswith(prefixes) for name in names) else 0
 
     def _from_config(self, model: Model) -> dict[str, Any]:
         settings = super()._from_config(model)
         if not self._maps_prediction():
             return settings
-        return {**settings, BEHIND: self._behind(model, settings["num_hidden_layers"], self._predicted(settings))}
+        stated = {self.predicting: None, **settings}
+        return {**settings, BEHIND: self._behind(model, stated, self._predicted(settings))}
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         if self._maps_prediction():
@@ -341,7 +367,7 @@ class Declared(TextModel):
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
             settings["num_hidden_layers"] -= count
             if self._maps_prediction():
-                count = self._behind(model, settings["num_hidden_layers"], count)
+                count = self._behind(model, {**settings, self.predicting: count}, count)
             settings |= {self.predicting: count if self._maps_prediction() else 0, BEHIND: count}
         if self.by_layer is not None:
             kinds, sizes = self.by_layer.of_keys(settings, self.architecture)

@@ -12,13 +12,13 @@ from squish_gguf.api import FILE
 
 from squish_core.api import Dropped, Options, SquishError, TensorSpec, check_assets
 
-from .config.spelling import has_other_parts
+from .config.spelling import BEHIND, all_layers, has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .mlx_folder import for_mlx
-from .settings import BEHIND, CONFIG, TextSettings
+from .settings import CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,
     Vocabulary,
@@ -95,6 +95,8 @@ def carry_to_folder(
     """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
     family.check_engine(layout)
     notes = family.ignored(settings, layout)
+    behind = range(settings["num_hidden_layers"], all_layers(settings)) if layout != "hf" else ()
+    left_out = tuple(f"model.layers.{layer}.*" for layer in behind)
     if model.layout == "gguf":
         family.check_for_folder(settings)
         files = FolderFiles(family, model, settings, layout)
@@ -104,6 +106,7 @@ def carry_to_folder(
             storage=FRAMEWORK,
             assets=files,
             vectors=files.files.vectors,
+            left_out=left_out,
             missing=missing,
             notes=(*notes, *ignored_ids(model.meta), *splitting_notes(model.meta)),
         )
@@ -114,7 +117,7 @@ def carry_to_folder(
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
-    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
+    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, left_out=left_out, missing=missing, notes=notes)
 
 
 def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,15 +14,13 @@ from squish_core.api import ErrorCode, FormatError, LimitError, UsageError
 from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
-from .config.spelling import old_spelling, text_config
+from .config.spelling import all_layers, old_spelling, text_config
 from .engines.needs import EngineNeeds
 from .tables import Row
 from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
-BEHIND = "layers_behind"
-"""Setting that states how many layers behind the last one a file has, which predict more tokens."""
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
@@ -371,17 +369,6 @@ class TextSettings(Family):
                 hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
             )
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
-
-
-def all_layers(settings: Mapping[str, Any]) -> int:
-    """The number of layers, with those behind the last one that predict more tokens.
-
-    Examples
-    --------
-    >>> all_layers({"num_hidden_layers": 46, "layers_behind": 1})
-    47
-    """
-    return int(settings["num_hidden_layers"]) + int(settings.get(BEHIND) or 0)
 
 
 def _is_base_model(config: Mapping[str, Any]) -> bool:

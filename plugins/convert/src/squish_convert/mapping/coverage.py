@@ -21,7 +21,7 @@ from squish_core.text import close_matches
 from ..families import ANY, Expression, Family, Interleave, Join, Reshape, Rule, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
-from .names import Templates, fill, members, source_rules
+from .names import Templates, fill, members, replaced, source_rules
 
 Sizes = Mapping[str, int]
 ModelSizes = Mapping[str, int | Sequence[int]]
@@ -62,9 +62,11 @@ def cover(
     absent: Collection[str] = (),
     left_out: Collection[str] = (),
     optional: Collection[str] = (),
+    moved: Mapping[str, str] | None = None,
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out, optional)
+    rules = source_rules(family, gguf)
+    matching = Matching(family, tensors, rules, sizes, tied, absent, left_out, optional, moved)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -89,6 +91,8 @@ class Matching:
         Patterns of tensors that engines do not load (`Family.left_out`).
     optional
         Tensors that may be missing (`Family.optional`).
+    moved
+        Prefixes of names that depend on the settings (`Family.moved`); none in GGUF.
     """
 
     def __init__(
@@ -101,9 +105,10 @@ class Matching:
         absent: Collection[str] = (),
         left_out: Collection[str] = (),
         optional: Collection[str] = (),
+        moved: Mapping[str, str] | None = None,
     ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent, self.left_out, self.optional = absent, left_out, optional
+        self.absent, self.left_out, self.optional, self.moved = absent, left_out, optional, moved or {}
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, SourceTensor] = {}
         self.sources: dict[str, SourceTensor] = {}
@@ -131,7 +136,10 @@ class Matching:
         rules = [*self.rules.values(), *(each for others in self.rules.others.values() for each in others)]
         places = {leaf: rule.name for _, rule in reversed(rules) for leaf in source_names(rule.of)}
         unneeded = {*self.tied, *self.absent, *self.optional}
-        yield from _missing(self.family, self.origins, sizes_at(self.sizes, {}), unneeded, places)
+        back = {own: place for place, own in self.moved.items()}
+        for error in _missing(self.family, self.origins, sizes_at(self.sizes, {}), unneeded, places):
+            error.tensor = replaced(error.tensor or "", back)
+            yield error
 
     def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
         """The numbers of the forms of a tensor that its shape fits."""
@@ -143,7 +151,7 @@ class Matching:
     def _form(self) -> int | None:
         """The form of the tensors that a file may have in several, as the shapes of some of them say."""
         for name, spec in self.tensors.items():
-            match = self.rules.find(self.family.own_name(name))
+            match = self.rules.find(replaced(self.family.own_name(name), self.moved))
             if match is not None and len(forms(match[0].of)) > 1:
                 fitting = self._fitting(SourceTensor(name, *match), spec)
                 if len(fitting) == 1:
@@ -175,17 +183,17 @@ class Matching:
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
-        if _matches(name, self.left_out):
+        if matches(name, self.left_out):
             self.other_modalities.append(name)
             return None
-        match = self.rules.find(family.own_name(name), self._is_present)
+        match = self.rules.find(replaced(family.own_name(name), self.moved), self._is_present)
         if match is None:
-            if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
+            if not matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 if extra is not None:
                     extra.append(name)
                     return None
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
-            (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
+            (self.other_modalities if matches(name, family.other_modalities) else self.unused).append(name)
             return None
         origin, spec = SourceTensor(name, *match), tensors[name]
         if error := _wrong_number(origin, self.sizes):
@@ -288,7 +296,8 @@ def _shape(names: Iterable[str], sizes: Sizes) -> tuple[int, ...]:
     return tuple(-1 if name == ANY else sizes[name] for name in names)
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name fits any of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

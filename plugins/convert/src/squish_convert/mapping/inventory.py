@@ -101,8 +101,9 @@ def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outli
         sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
         tied = tuple(tensor.name for tensor in family.tensors if family.is_tied(settings, tensor))
         absent, left_out, optional = family.absent(settings), family.left_out(settings), family.optional(settings)
+        moved = {} if naming.layout == GGUF else family.moved(settings)
     rules = engine_rules(family, layout)
-    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out, optional)
+    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out, optional, moved)
     return Outline(model=model, settings=settings, tied=tied, matching=matching)
 
 

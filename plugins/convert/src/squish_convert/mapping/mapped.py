@@ -38,7 +38,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import check_ties, cover, is_dense, sizes_at, turns_when_dense
+from .coverage import check_ties, cover, is_dense, matches, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -160,8 +160,9 @@ class MappedFile(File):
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.predicting = family.left_out(settings)
             left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
-            absent, optional = family.absent(settings), family.optional(settings)
-            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, absent, left_out, optional)
+            absent, optional, moved = family.absent(settings), family.optional(settings), family.moved(settings)
+            tensors, before = original.index.tensors, {} if gguf else moved
+            self.coverage = cover(family, tensors, gguf, sizes, tied, absent, left_out, optional, before)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
@@ -172,6 +173,8 @@ class MappedFile(File):
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
+                left_out=self.carried.left_out,
+                moved={} if layout == GGUF else {own: place for place, own in moved.items()},
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
@@ -195,11 +198,23 @@ class MappedFile(File):
         return self.mapped.changes.get(name, Change())
 
     @property
+    def behind(self) -> tuple[str, ...]:
+        """The source tensors of the layers behind the last one that the target's engine does not load."""
+        left_out = self.carried.left_out
+        origins = self.coverage.origins.items() if left_out else ()
+        return tuple(dict.fromkeys(origin.name for name, origin in origins if matches(name, left_out)))
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """The source tensors of other components, which the target does not have."""
+        return (*self.coverage.other_modalities, *self.behind)
+
+    @property
     def dropped(self) -> tuple[Dropped, ...]:
         tensors = self._original.index.tensors
         others = [
             Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
-            for name in self.coverage.other_modalities
+            for name in self.unwritten
             if tensors[name].encodings
         ]
         return (*others, *self.carried.dropped)
@@ -294,7 +309,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     matches = [match for name in file.index.tensors for match in rules.find_all(family.own_name(name))]
     present = {leaf for rule, _ in matches for leaf in source_names(rule.of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
-    missing = [name for name in required if name not in present]
+    missing = [name for name in required if name not in present and name not in family.extras]
     try:
         absent = _absent_templates(file, family, naming, missing) if missing else set()
     except SquishError:

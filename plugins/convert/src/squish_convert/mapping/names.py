@@ -75,6 +75,16 @@ def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[
         yield from members(expression.of, numbers, experts)
 
 
+def replaced(name: str, prefixes: Mapping[str, str]) -> str:
+    """Replace the longest of the prefixes that a name has.
+
+    >>> replaced("mtp.fc.weight", {"mtp.": "a.", "mtp.fc.": "model.layers.4.eh_proj."})
+    'model.layers.4.eh_proj.weight'
+    """
+    prefix = max((each for each in prefixes if name.startswith(each)), key=len, default="")
+    return prefixes[prefix] + name.removeprefix(prefix) if prefix else name
+
+
 def target_rules(family: Family, layout: str) -> Templates[Rule]:
     """Template of a family tensor -> the rule that writes it in a layout; a tensor without a rule keeps its name."""
     rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]

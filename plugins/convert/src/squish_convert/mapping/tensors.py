@@ -43,11 +43,12 @@ from .coverage import (
     SourceTensor,
     groups_of_sizes,
     is_dense,
+    matches,
     shape_of,
     sizes_at,
     turns_when_dense,
 )
-from .names import Numbers, fill, members, target_rules
+from .names import Numbers, fill, members, replaced, target_rules
 from .row_views import RowViews, deinterleave, interleave, scale, transpose
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class Setting:
 
     `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
     the source's.
-    `constants`: tensors computed from the settings. `coded`: as in `Carried`.
+    `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
     layout: str
@@ -92,6 +94,8 @@ class Setting:
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+    left_out: tuple[str, ...] = ()
+    moved: Mapping[str, str] = field(factory=dict)
 
     @property
     def experts(self) -> int:
@@ -381,12 +385,14 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     targets: dict[str, TargetTensor] = {}
     experts = setting.experts
     for name in coverage.origins:
+        if matches(name, setting.left_out):
+            continue
         match = table.find(name)
         if match is None:
             raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code=ErrorCode.UNMAPPED)
         rule, numbers = match
         own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
-        target = fill(rule.name, own)
+        target = replaced(fill(rule.name, own), setting.moved)
         if target not in targets:
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, experts):

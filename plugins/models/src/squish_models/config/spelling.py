@@ -19,6 +19,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
 PROPORTIONAL = "proportional"
 """A kind of rotary positions that rotates the first pairs of a head, and leaves the others where they are."""
+BEHIND = "layers_behind"
+"""Setting that states how many layers behind the last one a file has, which predict more tokens."""
 MULTIMODAL = "mrope"
 """A kind of rotary positions that equals the default for text."""
 
@@ -118,3 +120,14 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
             expected=f"every layer number {pattern} with full attention",
         )
     spelled["sliding_window_pattern"] = pattern
+
+
+def all_layers(settings: Mapping[str, Any]) -> int:
+    """The number of layers, with those behind the last one that predict more tokens.
+
+    Examples
+    --------
+    >>> all_layers({"num_hidden_layers": 46, "layers_behind": 1})
+    47
+    """
+    return int(settings["num_hidden_layers"]) + int(settings.get(BEHIND) or 0)

@@ -9,6 +9,7 @@ import numpy as np
 from attrs import frozen
 
 from ..config.rope import rope_kind
+from ..config.spelling import BEHIND
 
 FOLDER, GGUF = "folder", "gguf"
 Settings = Mapping[str, Any]
@@ -44,7 +45,7 @@ def _has_other_value_heads(settings: Settings) -> bool:
 def _has_sigmoid_experts(settings: Settings) -> bool:
     """Return whether any layer has experts that are chosen as in DeepSeek 3."""
     return (
-        settings.get("model_type") in ("deepseek_v3", "kimi_k2")
+        settings.get("model_type") == "deepseek_v3"
         and settings["first_k_dense_replace"] < settings["num_hidden_layers"]
     )
 
@@ -93,6 +94,11 @@ MLX = (
     Difference(
         ("gemma3",), (FOLDER,), "note", "config.json hidden_size",
         "has a square root that mlx-lm rounds to bf16 when it scales the embeddings", _has_inexact_root,
+    ),
+    Difference(
+        ("deepseek2", "kimi"), (FOLDER,), "error", "config.json num_nextn_predict_layers",
+        "states a layer behind the last one that the folder has, and mlx-lm ignores it only if its number is 61",
+        lambda settings: bool(settings.get(BEHIND)) and settings["num_hidden_layers"] != 61,
     ),
     Difference(
         ("glm-dsa",), (FOLDER,), "error", "config.json indexer_types",

@@ -455,7 +455,7 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
-    unsupported=("phi4mm",),
+    unsupported=("phi4mm", "kimi_k2"),
 )
 MISTRAL_RS = Engine(
     id="mistralrs",
@@ -466,7 +466,7 @@ MISTRAL_RS = Engine(
             codecs=(ANY,),
             experts={
                 "gpt-oss": {"mx": "warning", "affine": "cpu"},
-                **dict.fromkeys(("mixtral", "qwen3moe", "deepseek2"), MISTRAL_EXPERTS),
+                **dict.fromkeys(("mixtral", "qwen3moe", "deepseek2", "kimi"), MISTRAL_EXPERTS),
             },
         ),
         "gguf": Reading(

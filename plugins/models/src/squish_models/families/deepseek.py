@@ -12,9 +12,10 @@ from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, VOCABULARY, Key
 from ..config.rope import rope_kind
+from ..config.spelling import BEHIND, all_layers
 from ..declared import Declared
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import BEHIND, CONFIG, all_layers
+from ..settings import CONFIG
 from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, prediction, router
 
 DENSE, EXPERTS = "dense", "experts"
@@ -24,7 +25,7 @@ FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=
 """Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""
-SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "kimi_k2", "deepseek_v32", "glm_moe_dsa")
+SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa")
 """Model types that weigh each expert by itself."""
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
@@ -106,7 +107,7 @@ class Deepseek(Declared):
         ),
         "uqff": (*FUSED_RULE, *stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False)),
     }  # fmt: skip
-    keys = (
+    keys: ClassVar[Sequence[Key]] = (
         *(key for key in SIZES if key.hf not in ("num_key_value_heads", "head_dim")),
         Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"),
         *LATENT, *MIXTURE, VOCABULARY,
@@ -118,7 +119,7 @@ class Deepseek(Declared):
         "query_rank", "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim", "repeated",
     )  # fmt: skip
 
-    unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
+    unadapted: ClassVar[Sequence[str]] = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "lm_head")
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         dense = settings["first_k_dense_replace"] or 0

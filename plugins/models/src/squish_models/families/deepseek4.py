@@ -145,6 +145,7 @@ class Deepseek4(Declared):
         "num_nextn_predict_layers", "partial_rotary_factor",
     )  # fmt: skip
     windowless = ()
+    unadapted = ("wo_a", "head")
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = super().settings(model)
@@ -188,7 +189,7 @@ class Deepseek4(Declared):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = _with_rope(super().spelled(config), config.get("rope_parameters"))
-        count, kinds = settings.get("num_hidden_layers"), settings.pop("layer_types", None)
+        kinds = settings.pop("layer_types", None)
         moe = settings.pop("mlp_layer_types", None)
         for name in ("sliding_window_pattern", "compress_rates"):
             settings.pop(name, None)
@@ -197,7 +198,7 @@ class Deepseek4(Declared):
             settings["compress_ratios"] = [RATIOS.get(str(kind), kind) for kind in kinds]
         if settings.get("num_hash_layers") is None:
             settings["num_hash_layers"] = [*moe, "moe"].index("moe") if isinstance(moe, list) else 3
-        ratios = settings.get("compress_ratios")
+        ratios, count = settings.get("compress_ratios"), settings["num_hidden_layers"]
         if not isinstance(ratios, list) or len(ratios) < count or not {*ratios} <= {*RATIOS.values()}:
             raise FormatError(
                 "does not say of each layer how many tokens become one",

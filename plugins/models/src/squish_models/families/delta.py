@@ -17,11 +17,23 @@ from squish_convert.api import Carried, Join, Model, Rule, Tile
 from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import COMMON, MIXTURE, SWITCHES_LIST, Key, check_settings
-from ..config.spelling import FULL
+from ..config.spelling import BEHIND, FULL
 from ..declared import Declared
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import BARE, CONFIG, MOST_BLOCKS
-from ..tables import LAYER, SWITCH, Row, attention, embeddings, experts, gated_mlp, head_norms, norm, router
+from ..tables import (
+    LAYER,
+    SWITCH,
+    Row,
+    attention,
+    embeddings,
+    experts,
+    gated_mlp,
+    head_norms,
+    norm,
+    prediction,
+    router,
+)
 from .qwen import Qwen2VL
 
 LINEAR = "linear_attention"
@@ -68,6 +80,7 @@ def _rows(fused: Sequence[Row], mlp: Sequence[Row], tile: Tile | None, after_key
         _delta("out_proj", "ssm_out", "hidden_size", "value_rows", tile=tile and evolve(tile, columns=True)),
         norm("post_attention_layernorm", "post_attention_norm", add=1.0),
         *mlp,
+        *prediction(1.0),
     )
 
 
@@ -102,8 +115,19 @@ class DeltaNet(Declared):
     derived = ("rotary_dim", "mrope_section", "inner_size", "recurrent_layers", "mlp_bias", "layers_behind")
     rotated_by_default = 0.25
     predicting = "mtp_num_hidden_layers"
+    moves: ClassVar = {
+        "mtp.layers.{m}.": "model.layers.{layers+m}.", "mtp.fc.": "model.layers.{layers}.eh_proj.",
+        "mtp.pre_fc_norm_embedding.": "model.layers.{layers}.enorm.",
+        "mtp.pre_fc_norm_hidden.": "model.layers.{layers}.hnorm.",
+        "mtp.norm.": "model.layers.{layers}.shared_head.norm.",
+    }  # fmt: skip
     other_modalities: ClassVar[Sequence[str]] = ("mtp.*", "model.mtp.*", "visual.*", "model.visual.*")
-    prefixes: ClassVar = {**BARE, "model.language_model.": "model.", "language_model.model.": "model."}
+    prefixes: ClassVar = {
+        **BARE,
+        "model.mtp.": "mtp.",
+        "model.language_model.": "model.",
+        "language_model.model.": "model.",
+    }
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -140,6 +164,10 @@ class DeltaNet(Declared):
             )
         return settings
 
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_config(model)
+        return {**settings, "recurrent_layers": [*settings["recurrent_layers"], *[False] * settings[BEHIND]]}
+
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         keys, values = 2 * settings[KEY_HEADS] * settings[KEY_SIZE], settings[VALUE_HEADS] * settings[VALUE_SIZE]
         rows = {"qk_rows": keys, "value_rows": values, "conv_rows": keys + values, "one": 1}
@@ -149,7 +177,7 @@ class DeltaNet(Declared):
         return super().sizes({**settings, **rows, "gated_rows": 2 * heads}) | rows | own
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        return settings["layer_types"]
+        return [*settings["layer_types"], *[FULL] * (settings.get(BEHIND) or 0)]
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
@@ -176,7 +204,8 @@ class DeltaNet(Declared):
                 found=inner if len(recurrent) >= count else len(recurrent),
             )
         kinds = [LINEAR if each else FULL for each in recurrent[:count]]
-        settings |= {VALUE_SIZE: inner // heads, "layer_types": kinds, "recurrent_layers": recurrent[:count]}
+        whole = [*recurrent[:count], *[False] * settings[BEHIND]]
+        settings |= {VALUE_SIZE: inner // heads, "layer_types": kinds, "recurrent_layers": whole}
         return settings | self._rope_parameters(settings)
 
     def _rope_parameters(self, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from squish_core.api import ErrorCode, FormatError
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import SWITCHES_LIST, Key
 from ..config.rope import rope_kind
-from ..config.spelling import text_config
+from ..config.spelling import all_layers, text_config
 from ..rules import fused_experts
-from ..settings import CONFIG, all_layers
+from ..settings import CONFIG
 from ..tables import SWITCH, Row
 from .deepseek import FUSED_RULE, Deepseek
 from .llama import Mistral3
@@ -47,6 +47,7 @@ class DeepseekV32(Deepseek):
         Key("index_topk", "attention.indexer.top_k"),
     )
     products: ClassVar = {"index_rows": ("index_n_heads", "index_head_dim")}
+    unadapted = (*Deepseek.unadapted, "wq_b", "wk", "weights_proj")
     fixed: ClassVar = {**Deepseek.fixed, "indexer_rope_interleave": False}
     unstated: ClassVar = {"indexer_rope_interleave": False}
 
@@ -92,7 +93,7 @@ class GlmMoeDsa(DeepseekV32):
                 expected=f"{count} of {FULL} and {SHARED}",
                 found=str(kinds)[:60],
             )
-        own = {"indexer_types": kinds, "full_indexers": [kind == FULL for kind in kinds]}
+        own: dict[str, Any] = {"indexer_types": kinds, "full_indexers": [kind == FULL for kind in kinds]}
         scaling = settings.get("rope_scaling") or {"rope_type": "default"}
         # mlx-lm requires these
         own["rope_parameters"] = {**scaling, "rope_theta": settings.get("rope_theta", 10000.0)}
@@ -169,7 +170,7 @@ class Mistral4(Deepseek):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         beta, length = settings.get("llama_4_scaling_beta"), settings.get("temperature_length")
-        scaling = settings.get("rope_scaling")
+        scaling = settings.get("rope_scaling") or {}
         if rope_kind(scaling) != "yarn" or (beta and length != scaling["original_max_position_embeddings"]):
             raise FormatError(
                 "scales queries otherwise than any Mistral 4",

@@ -12,7 +12,7 @@ from squish_convert.api import Inventory
 
 from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
 
-from ...config.spelling import text_config
+from ...config.spelling import all_layers, text_config
 from .effective import CONFIG_FILE, HEAD, folder_config
 from .mlx_settings import MLX_PARTS
 from .settings import type_problems
@@ -155,9 +155,10 @@ def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Probl
     table = engine.biases.get(model_type, {})
     present = set(coverage.origins)
     needed = set()
+    count = all_layers(settings)  # engines ignore what is behind the last layer
     for setting, templates in table.items():
         if setting == ALWAYS or config.get(setting):
-            needed |= {each.replace("{n}", str(n)) for each in templates for n in range(settings["num_hidden_layers"])}
+            needed |= {each.replace("{n}", str(n)) for each in templates for n in range(count)}
     if model_type not in engine.biases and model_type in OWN_BIASES:
         return
     for name in sorted(needed - present)[:1]:

@@ -12,6 +12,8 @@ from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
 """Kinds of keys besides scalar types: ONE_A_LAYER keys may have one number for all layers; scalar TEXTS are skipped."""
+ONE_A_TRUNK = "one a layer of the model itself"
+"""As many switches as there are layers without those that predict more tokens."""
 NUMBERS, RATIOS = "f32 or one a layer", "one or more a layer"
 """Kinds of keys of DeepSeek 4: as many numbers as layers or one for all, and at least as many sizes as layers."""
 ARRAY = "an array"
@@ -99,7 +101,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "hyper_connection.sinkhorn_iterations": "u32", "hyper_connection.epsilon": "f32", "hash_layer_count": "u32",
         "attention.compress_ratios": RATIOS,
     },
-    "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_LAYER},
+    "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_TRUNK},
     "gpt2": NORM,
     "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
     "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},
@@ -297,7 +299,9 @@ class Hyperparameters:
             for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
                 kinds.pop(name)
         for name, kind in kinds.items():
-            yield from key_problem(f"{self.architecture}.{name}", self.meta, kind, layers)
+            count = self.trunk if kind == ONE_A_TRUNK and layers is not None else layers
+            own = ONE_A_LAYER if kind == ONE_A_TRUNK else kind
+            yield from key_problem(f"{self.architecture}.{name}", self.meta, own, count)
 
     def _missing(self) -> Iterator[Problem]:
         keys = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}

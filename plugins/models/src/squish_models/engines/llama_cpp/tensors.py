@@ -512,9 +512,9 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "qwen2moe": (
         *(row for row in QWEN2 if row not in PLAIN_GATED), *EXPERTS, *SHARED_EXPERT,
     ),
-    "qwen35": (*DELTA, *PLAIN_GATED),
-    "qwen35moe": (*DELTA, *EXPERTS, *SHARED_EXPERT),
-    "qwen3next": (*_delta(Row("ssm_ba.weight", "embd 2*state_values")), *EXPERTS, *SHARED_EXPERT),
+    "qwen35": (*DELTA, *PLAIN_GATED, *NEXT),
+    "qwen35moe": (*DELTA, *EXPERTS, *SHARED_EXPERT, *NEXT),
+    "qwen3next": (*_delta(Row("ssm_ba.weight", "embd 2*state_values")), *EXPERTS, *SHARED_EXPERT, *NEXT),
     "glm4moe": GLM4_MOE,
     "minimax-m2": (
         *PRE_NORM, Row("attn_q_norm.weight", "q"), Row("attn_k_norm.weight", "k"), *WIDE_EXPERTS,
@@ -688,6 +688,7 @@ ROUTED = ("jamba",)
 """Architectures whose layers have experts where they have a router."""
 ALL_LAYERS = (
     "deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4",
+    "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
