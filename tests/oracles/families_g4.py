@@ -29,6 +29,14 @@ EXPERTS = {
 """Experts beside a dense MLP, as in 26B-A4B."""
 TOKENIZER = {"tokenizer": "gemma4", "special": SPECIAL}
 
+GEMMA3N = {
+    "num_hidden_layers": 25, "head_dim": 16, "layer_types": [*[WINDOW] * 4, FULL] * 5, "sliding_window": 32,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 632, "num_kv_shared_layers": 5,
+    "laurel_rank": 64, "altup_num_inputs": 4, "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
+    "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+}  # fmt: skip
+"""Numbers that llama.cpp assumes, and layers beyond the 20 that have keys of their own."""
+TOKENIZER3 = {"tokenizer": "gemma", "special": SPECIAL}
 TOWER = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "patch_size": 4, "position_embedding_size": 16,
@@ -44,4 +52,5 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma4_text-26b": {"model_type": "gemma4_text", "config": EXPERTS, **TOKENIZER},
     "gemma4_unified_text": {"config": WIDE, **TOKENIZER},
     "gemma4": {"config": {"vision_config": TOWER, "audio_config": None}, "text": {**SIZES, **SMALL}, **TOKENIZER},
+    "gemma3n_text": {"config": GEMMA3N, **TOKENIZER3},
 }  # fmt: skip
