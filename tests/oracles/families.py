@@ -362,6 +362,8 @@ def make(family: str, folder: Path, **config: Any) -> Path:
         settings["text_config"] = {**entry["text"], **special}
     model_type = entry.get("model_type", family)
     peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
+    if "finish" in entry:
+        entry["finish"](folder)
     return folder
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import squish_core as squish
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
 WINDOW, FULL = "sliding_attention", "full_attention"
@@ -46,11 +49,25 @@ SIZES = {
     "vocab_size": 640,
 }  # fmt: skip
 
+
+def add_shared_keys(folder: Path) -> None:
+    """Add what published models have and Transformers does not save: keys and values of layers that share them."""
+    path = folder / "model.safetensors"
+    with squish.open(path) as file:
+        weights = {name: file[name].numpy() for name in file}
+    names = [f"self_attn.{name}.weight" for name in ("k_proj", "v_proj", "k_norm")]
+    more = {
+        f"model.layers.{layer}.{name}": weights[f"model.layers.0.{name}"] for layer in range(20, 25) for name in names
+    }
+    path.unlink()
+    squish.save(path, {**weights, **more}, metadata={"format": "pt"})
+
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma4_text": {"config": SMALL, **TOKENIZER},
     "gemma4_text-31b": {"model_type": "gemma4_text", "config": WIDE, **TOKENIZER},
     "gemma4_text-26b": {"model_type": "gemma4_text", "config": EXPERTS, **TOKENIZER},
     "gemma4_unified_text": {"config": WIDE, **TOKENIZER},
     "gemma4": {"config": {"vision_config": TOWER, "audio_config": None}, "text": {**SIZES, **SMALL}, **TOKENIZER},
-    "gemma3n_text": {"config": GEMMA3N, **TOKENIZER3},
+    "gemma3n_text": {"config": GEMMA3N, **TOKENIZER3, "finish": add_shared_keys},
 }  # fmt: skip

@@ -7,7 +7,7 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.families": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Model", "NegExp",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Model", "NegExp", "Pad",
         "Permute", "Reshape", "Rule", "Stack", "Tile", "Transpose", "family_conflicts", "source_names",
     ),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),

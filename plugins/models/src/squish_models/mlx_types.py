@@ -5,7 +5,7 @@ from __future__ import annotations
 MLX_TYPES = (
     "Klear", "afm7", "afmoe", "apertus", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
     "bailing_moe_v3", "bitnet", "dbrx", "deepseek", "deepseek_v32", "deepseek_v41", "deepseek_v41_text", "dots1",
-    "ernie4_5_moe", "exaone", "exaone_moe", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "glm",
+    "ernie4_5_moe", "exaone", "exaone_moe", "falcon_h1", "falcon_mamba", "gear", "glm",
     "glm_moe_dsa", "gpt_bigcode", "gpt_neox", "gptj", "granitemoehybrid", "helium", "hunyuan",
     "internlm2", "internlm3", "iquestcoder", "iquestloopcoder", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25",
     "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llama4", "llama4_text", "llava",

@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
+from squish_convert.api import (
+    Add,
+    Expression,
+    FamilyTensor,
+    NegExp,
+    Pad,
+    Permute,
+    Reshape,
+    Rule,
+    Stack,
+    Tile,
+    Transpose,
+)
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -24,6 +36,7 @@ class Row:
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
     `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
+    `pad` names the rows that it has in GGUF, where its first row is repeated.
     `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
@@ -42,6 +55,7 @@ class Row:
     tile: Tile | None = None
     neg_exp: bool = False
     gguf_shape: tuple[str, ...] = ()
+    pad: str = ""
     transpose: bool = False
     layer: str = LAYER
     suffix: str = ".weight"
@@ -53,7 +67,7 @@ class Row:
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
-        yield from (*self.shape, *self.gguf_shape)
+        yield from (*self.shape, *self.gguf_shape, *([self.pad] if self.pad else []))
         if self.tile is not None:
             parts = self.tile.parts
             yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
@@ -85,6 +99,8 @@ class Row:
             expression = NegExp(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
+        if self.pad:
+            expression = Pad(expression, self.pad)
         if self.gguf_shape:
             expression = Reshape(expression, self.gguf_shape)
         if self.transpose and suffix == self.suffix:

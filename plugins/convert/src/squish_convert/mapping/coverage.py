@@ -17,7 +17,7 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import ANY, Expression, Family, Interleave, Join, Reshape, Rule, Stack, Transpose, source_names
+from ..families import ANY, Expression, Family, Interleave, Join, Pad, Reshape, Rule, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
@@ -220,6 +220,9 @@ def shape_of(
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes, dense))
     if isinstance(expression, Reshape):
         return _shape(expression.shape, sizes)
+    if isinstance(expression, Pad):
+        rows, *others = shape_of(expression.of, shapes, sizes, dense)
+        return (max(rows, sizes[expression.rows]), *others)
     if isinstance(expression, Transpose):
         shape = shape_of(expression.of, shapes, sizes, dense)
         return swapped(shape) if dense or not expression.dense_only else shape

@@ -197,6 +197,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.dimension_count_swa": _same("rope.dimension_count"), "rope.freq_base_swa": 10000.0,
         "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
     },
+    "gemma3n": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": REQUIRED,
+        "rope.freq_base_swa": 10000.0,
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

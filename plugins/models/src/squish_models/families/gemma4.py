@@ -197,9 +197,7 @@ class Gemma4(Declared):
         return [layer for layer, each in enumerate(kinds) if not settings["attention_k_eq_v"] or each == SLIDING]
 
     def optional(self, settings: Mapping[str, Any]) -> Collection[str]:
-        layers = range(settings["num_hidden_layers"] - settings[SHARED], settings["num_hidden_layers"])
-        names = ("k_proj", "v_proj", "k_norm")
-        return {f"model.layers.{layer}.self_attn.{name}.weight" for layer in layers for name in names}
+        return shared_keys(settings)
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         kinds, width = settings["layer_types"], settings[WIDTH]
@@ -258,6 +256,13 @@ class Gemma4(Declared):
             code=ErrorCode.CONFIG,
             expected=expected,
         )
+
+
+def shared_keys(settings: Mapping[str, Any]) -> Collection[str]:
+    """Return the projections of keys and values in layers that take those of earlier ones; no engine uses them."""
+    count = settings["num_hidden_layers"]
+    layers, names = range(max(count - settings[SHARED], 0), count), ("k_proj", "v_proj", "k_norm")
+    return {f"model.layers.{layer}.self_attn.{name}.weight" for layer in layers for name in names}
 
 
 def _overridden(settings: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
