@@ -198,7 +198,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
     },
     "gemma3n": {
-        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": REQUIRED,
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 5,
         "rope.freq_base_swa": 10000.0,
     },
 }  # fmt: skip

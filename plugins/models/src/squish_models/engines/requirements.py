@@ -162,7 +162,7 @@ MLX = Engine(
     },
     fields={
         ANY: MLX_ALL,
-        **dict.fromkeys(("mixtral", "gemma3_text", "gemma4_text"), ("model_type",)),
+        **dict.fromkeys(("mixtral", "gemma3_text", "gemma4_text", "gemma3n"), ("model_type",)),
         "qwen2": (*MLX_ALL, *HEADS),
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
@@ -333,6 +333,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
+    unsupported=("gemma3n_text", "gemma4_unified_text"),
     differences=differences.MLX,
     ignores="mlx",
 )
@@ -352,7 +353,7 @@ TRANSFORMERS = Engine(
         "starcoder2": {"tie_word_embeddings": True},
         **{
             kind: {"tie_word_embeddings": True}
-            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe", "gemma4_text")
+            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe", "gemma4_text", "gemma3n_text")
         },
     },
     scalings={
@@ -443,7 +444,7 @@ MISTRAL_RS = Engine(
         ),
         "gpt_oss": ("yarn",),
     },
-    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text"),
+    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text", "gemma3n_text"),
     differences=differences.MISTRAL_RS,
     unigram=True,
     tokenizers=("tokenizer.json",),

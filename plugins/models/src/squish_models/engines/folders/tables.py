@@ -78,7 +78,7 @@ TRANSFORMERS = FolderEngine(
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
         **dict.fromkeys(
-            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"),
+            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified", "gemma3n"),
             ("model.language_model.",),
         ),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
@@ -108,13 +108,17 @@ MLX = FolderEngine(
     prefixes={
         "gemma3": ("language_model.",),
         **dict.fromkeys(
-            ("mistral3", "gemma4", "gemma4_unified"),
+            ("mistral3", "gemma4", "gemma4_unified", "gemma3n"),
             ("language_model.", "model.language_model."),
         ),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
-    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
+    required={
+        "gemma3": ("language_model.",),
+        "gemma3n": ("model.language_model.",),
+        "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
+    },
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={

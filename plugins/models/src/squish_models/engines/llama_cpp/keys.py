@@ -100,13 +100,14 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     },
     "qwen3next": {**RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
     "gemma": RMS,
+    "gemma3n": {**RMS, **WINDOW},
     "gemma4": {
         **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.shared_kv_layers": "u32",
         "embedding_length_per_layer_input": "u32", "final_logit_softcapping": "f32",
     },
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
-PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "gemma4": 0}
+PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "gemma3n": 5, "gemma4": 0}
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2", "lfm2moe", "gemma4")

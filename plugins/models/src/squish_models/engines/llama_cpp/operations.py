@@ -9,7 +9,16 @@ from squish_core.api import Problem, TensorSpec
 
 LISTED = 3
 """Number of tensors that a problem names."""
-VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale", "*output_scale.*")
+VECTORS = (
+    "*norm*",
+    "*.bias",
+    "rope_*",
+    "*attn_sinks.*",
+    "*.scale",
+    "*.input_scale",
+    "*output_scale.*",
+    "*correct_scale.*",
+)
 """Tensors that are multiplied or added element by element, which must be f32."""
 
 

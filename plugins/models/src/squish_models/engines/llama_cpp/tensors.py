@@ -286,6 +286,13 @@ GEMMA4_TOP = (
     Row("per_layer_model_proj.weight", "embd own_embd*layers", when=_has_own_embeddings),
     Row("per_layer_proj_norm.weight", "own_embd", when=_has_own_embeddings),
 )
+GEMMA3N = (
+    *GEMMA2, *HEAD_NORMS, Row("inp_gate.weight", "embd 256"), Row("proj.weight", "256 embd"),
+    Row("post_norm.weight", "embd"), Row("altup_correct_coef.weight", "4 4"), Row("altup_correct_scale.weight", "embd"),
+    Row("altup_predict_coef.weight", "4 16"), Row("altup_router.weight", "embd 4"),
+    Row("altup_router_norm.weight", "embd"), Row("laurel_l.weight", "embd 64"), Row("laurel_r.weight", "64 embd"),
+    Row("laurel_post_norm.weight", "embd"),
+)  # fmt: skip
 SHARED_EXPERT = (
     Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
     Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
@@ -388,6 +395,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "gemma": (*PRE_NORM, *PLAIN_GATED),
     "gemma4": GEMMA4,
+    "gemma3n": GEMMA3N,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OTHERS: Mapping[str, tuple[Row, ...]] = {
@@ -417,6 +425,11 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
     "gemma4": (*TOP, *GEMMA4_TOP),
+    "gemma3n": (
+        *TOP, Row("altup_proj.weight", "embd embd 3"), Row("altup_unembd_proj.weight", "embd embd 3"),
+        Row("per_layer_token_embd.weight", "256*layers vocab"), Row("per_layer_model_proj.weight", "embd 256*layers"),
+        Row("per_layer_proj_norm.weight", "256"),
+    ),
 }  # fmt: skip
 """Tensors outside the layers."""
 ALL_LAYERS = ("deepseek2", "glm4", "glm4moe")
