@@ -184,12 +184,10 @@ class Matching:
 
 def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
     """Return the sizes in the layer of a tensor with these numbers; without a layer, only those of the whole model."""
-    layer = numbers.get("n")
-    return {
-        name: size if isinstance(size, int) else size[layer]
-        for name, size in sizes.items()
-        if isinstance(size, int) or layer is not None
-    }
+    whole = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    if "n" not in numbers or len(whole) == len(sizes):
+        return whole
+    return whole | {name: size[numbers["n"]] for name, size in sizes.items() if not isinstance(size, int)}
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:

@@ -273,7 +273,7 @@ def _overridden(settings: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, 
     names = {"head_dim": GLOBAL_HEAD, "num_key_value_heads": GLOBAL_GROUPS}
     stated = overrides if isinstance(overrides, Mapping) else {"": overrides}
     full = {str(layer): kind == FULL for layer, kind in enumerate(kinds)}
-    own = next((each for layer, each in stated.items() if full.get(layer)), {})
+    own: Mapping[str, Any] = next((each for layer, each in stated.items() if full.get(layer)), {})
     for layer, each in stated.items():
         legal = isinstance(each, Mapping) and not {*each} - {*names} and each == (own if full.get(layer) else {})
         _check(
