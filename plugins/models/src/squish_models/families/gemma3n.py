@@ -34,12 +34,25 @@ SPARSE, SPARSITY, CUTOFF = 10, 0.95, 1.6448533535003662
 """How many layers have sparse activations, the share of zeros in them, and its quantile of a normal distribution."""
 PATTERN, INPUTS, NESTED = "activation_sparsity_pattern", "altup_num_inputs", "model.language_model."
 DEFAULTS = {
-    WIDTH: 256, TOKENS: 262144, SHARED: 15, "sliding_window": 512, "final_logit_softcapping": 30.0, INPUTS: 4,
-    "altup_active_idx": 0, "altup_coef_clip": 120.0, "altup_correct_scale": True, "laurel_rank": 64,
-    "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "rope_theta": 1000000.0,
-    "rope_local_base_freq": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
+    WIDTH: 256,
+    TOKENS: 262144,
+    SHARED: 15,
+    "sliding_window": 512,
+    "final_logit_softcapping": 30.0,
+    INPUTS: 4,
+    "altup_active_idx": 0,
+    "altup_coef_clip": 120.0,
+    "altup_correct_scale": True,
+    "laurel_rank": 64,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "tie_word_embeddings": True,
+}
 """Defaults of Transformers for keys missing in config.json."""
+KEYED = (TOKENS, SHARED, "sliding_window", "rope_theta", "rope_local_base_freq", "tie_word_embeddings")
+"""Those that differ between models; llama.cpp assumes the others."""
 
 
 def _altup(hf: str, gguf: str, *shape: str, **fields: Any) -> Row:
@@ -89,22 +102,17 @@ class Gemma3n(Declared):
         Key("sparsity_scales", "activation_sparsity_scale", NUMBERS_LIST, required=False),
         Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
     )
-    fixed: ClassVar = {
-        name: DEFAULTS[name]
-        for name in (
-            "hidden_activation", "attention_bias", WIDTH, INPUTS, "altup_active_idx", "altup_coef_clip",
-            "altup_correct_scale", "laurel_rank", "final_logit_softcapping",
-        )
-    }  # fmt: skip
+    fixed: ClassVar = {name: value for name, value in DEFAULTS.items() if name not in KEYED}
     derived = (*Declared.derived, WINDOW_LAYERS, "sparsity_scales")
     tied_by_default = True
     windowless = ()
     gemma_tokenizer = True
     unadapted = (OWN[1],)
     prefixes: ClassVar = {
-        **BARE, **{f"{name}.": f"model.{name}." for name in (*OWN, "altup_projections", "altup_unembed_projections")},
+        **BARE,
+        **{f"{name}.": f"model.{name}." for name in (*OWN, "altup_projections", "altup_unembed_projections")},
         NESTED: "model.",
-    }  # fmt: skip
+    }
     other_modalities: ClassVar[Sequence[str]] = tuple(
         f"{prefix}{part}.*"
         for prefix in ("model.", "")

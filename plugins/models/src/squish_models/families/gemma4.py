@@ -30,14 +30,24 @@ PER_LAYER, EXPERTS, VALUES = "per_layer", "experts", "values"
 SHARED, WIDTH, TOKENS = "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input"
 GLOBAL_GROUPS, OVERRIDES = "num_global_key_value_heads", "per_layer_config"
 DEFAULTS = {
-    "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "attention_k_eq_v": False, SHARED: 0,
-    "enable_moe_block": False, "use_double_wide_mlp": False, "final_logit_softcapping": None, "sliding_window": 512,
-    GLOBAL_HEAD: 512, GLOBAL_GROUPS: None, WIDTH: 256, TOKENS: 262144, "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "attention_k_eq_v": False,
+    SHARED: 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "final_logit_softcapping": None,
+    "sliding_window": 512,
+    GLOBAL_HEAD: 512,
+    GLOBAL_GROUPS: None,
+    WIDTH: 256,
+    TOKENS: 262144,
+    "tie_word_embeddings": True,
     "rope_parameters": {
         FULL: {"rope_type": PROPORTIONAL, SHARE: 0.25, "rope_theta": 1000000.0},
         SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
     },
-}  # fmt: skip
+}
 """Defaults of Transformers for keys missing in config.json; those of mlx-lm are the settings of E2B."""
 UNIFIED = {WIDTH: 0, "sliding_window": 1024}
 """Defaults of the 12B model, which has a type of its own."""
@@ -135,8 +145,13 @@ class Gemma4(Declared):
     by_kind: ClassVar = {"kv_heads": {FULL: GLOBAL_GROUPS, OTHERS: "num_key_value_heads"}}
     kinds: ClassVar = {EXPERTS: Layers(when="enable_moe_block"), PER_LAYER: Layers(when=WIDTH)}
     derived = (
-        *Declared.derived, WINDOW_LAYERS, "mlp_sizes", "rope_theta", "rope_scaling", "rope_local_base_freq",
-    )  # fmt: skip
+        *Declared.derived,
+        WINDOW_LAYERS,
+        "mlp_sizes",
+        "rope_theta",
+        "rope_scaling",
+        "rope_local_base_freq",
+    )
     rope_by_kind = True
     tied_by_default = True
     windowless = ()
@@ -243,11 +258,16 @@ class Gemma4(Declared):
             settings[INEXPRESSIBLE] = self._inexpressible("kv_heads", "one number, in layers with values of their own")
         embeddings = model.tensors.get("per_layer_token_embd.weight")
         return {
-            **DEFAULTS, **dict.fromkeys(ROUTING), **settings,
-            "intermediate_size": size, "use_double_wide_mlp": wide, "attention_k_eq_v": same,
-            GLOBAL_GROUPS: groups if same else None, "enable_moe_block": bool(settings.get("num_experts")),
+            **DEFAULTS,
+            **dict.fromkeys(ROUTING),
+            **settings,
+            "intermediate_size": size,
+            "use_double_wide_mlp": wide,
+            "attention_k_eq_v": same,
+            GLOBAL_GROUPS: groups if same else None,
+            "enable_moe_block": bool(settings.get("num_experts")),
             TOKENS: embeddings.shape[0] if embeddings is not None and embeddings.shape else settings["vocab_size"],
-        }  # fmt: skip
+        }
 
     def _inexpressible(self, name: str, expected: str) -> FormatError:
         return FormatError(
