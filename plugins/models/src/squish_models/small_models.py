@@ -30,7 +30,7 @@ OTHERS: dict[str, Any] = {
     "kv_lora_rank": 32, "q_lora_rank": 48, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 48,
     "routed_scaling_factor": 1.5, "logit_scale": 0.25, "embedding_multiplier": 12.0, "attention_multiplier": 0.125,
     "residual_multiplier": 0.25, "logits_scaling": 8.0, "conv_L_cache": 3, "rotary_dim": 8,
-    "layer_types": ["full_attention"] * LAYERS,
+    "layer_types": ["full_attention"] * LAYERS, "vocab_size_per_layer_input": SETTINGS["vocab_size"],
 }  # fmt: skip
 """Settings that some families have."""
 LATENT = ("q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "first_k_dense_replace")
