@@ -200,6 +200,12 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "gemma3n": {
         **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 5,
         "rope.freq_base_swa": 10000.0,
+        **dict.fromkeys(  # which llama.cpp has in its source
+            (
+                "attention.shared_kv_layers", "embedding_length_per_layer_input", "altup.active_idx",
+                "altup.num_inputs", "activation_sparsity_scale", "final_logit_softcapping",
+            )
+        ),
     },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
