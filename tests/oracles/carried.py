@@ -37,8 +37,6 @@ DROP = "drop"
 MLA = {"num_key_value_heads": 4, "head_dim": DROP, "rms_norm_eps": 1e-6}
 """mlx-lm computes with 1e-6 in the norms of latent attention."""
 OWN_HEAD = {"head_dim": 16}
-GEMMA4 = {"layer_types": ["sliding_attention", "full_attention"] * 2, "global_head_dim": 64}
-PER_LAYER = {**GEMMA4, "vocab_size_per_layer_input": 640, "hidden_size_per_layer_input": 16}
 MISTRAL4 = {
     **families.YARN, "factor": 8.0, "original_max_position_embeddings": 64, "mscale_all_dim": 1.0, "mscale": 1.0,
     "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 1 / 3,
@@ -53,8 +51,6 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "deepseek_v32": MLA,
     "falcon_h1": {"head_dim": DROP}, "falcon_mamba": {"layer_norm_epsilon": 1e-5},
-    "gemma4": {"text_config": PER_LAYER, "audio_config": None},
-    "gemma4_text": {**PER_LAYER, "num_global_key_value_heads": 1}, "gemma4_unified": {"text_config": GEMMA4},
     "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
     "glm_moe_dsa": MLA,
     "gptj": {"rotary_dim": 8},
@@ -97,7 +93,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Model type -> its settings beside SMALL; those of a part replace SMALL's in it."""
-NOT_MADE = {"gemma3n": "its vision tower needs timm", "muse_spark": "its towers cannot be made small"}
+NOT_MADE = {"muse_spark": "its towers cannot be made small"}
 """Other types that both have, which are not compared."""
 
 

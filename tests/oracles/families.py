@@ -368,6 +368,8 @@ def make(family: str, folder: Path, **config: Any) -> Path:
     peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
     if "respelling" in entry:
         entry["respelling"].apply(folder)
+    if "finish" in entry:
+        entry["finish"](folder)
     return folder
 
 
@@ -435,7 +437,7 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
         for name, parameter in sorted([*model.named_parameters(), *biases]):
             around_one = ("norm" in name or ".ln_" in name) and family not in ("gemma", "gemma2", "gemma3_text")
             center = 1.0 if around_one or name.endswith(scales) else 0.0
-            if family.startswith("gemma4") and "self_attn.q_norm" in name:
+            if family.startswith(("gemma4", "gemma3n")) and "self_attn.q_norm" in name:
                 center = parameter.shape[-1] ** -0.5  # which scales the scores: nothing else does
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import squish_core as squish
 
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
 WINDOW, FULL = "sliding_attention", "full_attention"
@@ -29,6 +32,14 @@ EXPERTS = {
 """Experts beside a dense MLP, as in 26B-A4B."""
 TOKENIZER = {"tokenizer": "gemma4", "special": SPECIAL}
 
+GEMMA3N = {
+    "num_hidden_layers": 25, "head_dim": 16, "layer_types": [*[WINDOW] * 4, FULL] * 5, "sliding_window": 32,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 632, "num_kv_shared_layers": 5,
+    "laurel_rank": 64, "altup_num_inputs": 4, "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
+    "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+}  # fmt: skip
+"""Numbers that llama.cpp assumes, and layers beyond the 20 that have keys of their own."""
+TOKENIZER3 = {"tokenizer": "gemma", "special": SPECIAL}
 TOWER = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16, "patch_size": 4, "position_embedding_size": 16,
@@ -38,10 +49,25 @@ SIZES = {
     "vocab_size": 640,
 }  # fmt: skip
 
+
+def add_shared_keys(folder: Path) -> None:
+    """Add what published models have and Transformers does not save: keys and values of layers that share them."""
+    path = folder / "model.safetensors"
+    with squish.open(path) as file:
+        weights = {name: file[name].numpy() for name in file}
+    names = [f"self_attn.{name}.weight" for name in ("k_proj", "v_proj", "k_norm")]
+    more = {
+        f"model.layers.{layer}.{name}": weights[f"model.layers.0.{name}"] for layer in range(20, 25) for name in names
+    }
+    path.unlink()
+    squish.save(path, {**weights, **more}, metadata={"format": "pt"})
+
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma4_text": {"config": SMALL, **TOKENIZER},
     "gemma4_text-31b": {"model_type": "gemma4_text", "config": WIDE, **TOKENIZER},
     "gemma4_text-26b": {"model_type": "gemma4_text", "config": EXPERTS, **TOKENIZER},
     "gemma4_unified_text": {"config": WIDE, **TOKENIZER},
     "gemma4": {"config": {"vision_config": TOWER, "audio_config": None}, "text": {**SIZES, **SMALL}, **TOKENIZER},
+    "gemma3n_text": {"config": GEMMA3N, **TOKENIZER3, "finish": add_shared_keys},
 }  # fmt: skip

@@ -376,6 +376,22 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "AI21-Jamba-Reasoning-3B": ("jamba", {
         **JAMBA, "num_experts": 1, "num_experts_per_tok": 1, "tie_word_embeddings": True,
     }),
+    "gemma-3n-E2B-it": ("gemma3n", {
+        "architectures": ["Gemma3nForConditionalGeneration"], "audio_soft_tokens_per_image": 188,
+        "audio_token_id": 262273, "boi_token_id": 255999, "eos_token_id": [1, 6], "image_token_id": 262145,
+        "initializer_range": 0.02, "model_type": "gemma3n", "torch_dtype": "bfloat16",
+        "text_config": {
+            **SIZES, "activation_sparsity_pattern": [0.95] * 4, "altup_active_idx": 0, "altup_coef_clip": 120.0,
+            "altup_correct_scale": True, "altup_lr_multiplier": 1.0, "altup_num_inputs": 4, "attention_bias": False,
+            "attention_dropout": 0.0, "final_logit_softcapping": 30.0, "head_dim": 8,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 256, "initializer_range": 0.02,
+            "intermediate_size": [48] * 4, "laurel_rank": 64, "layer_types": WINDOWS["layer_types"],
+            "model_type": "gemma3n_text", "num_kv_shared_layers": 0, "query_pre_attn_scalar": 256,
+            "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None, "rope_theta": 1000000.0,
+            "sliding_window": 64, "vocab_size_per_layer_input": 60,
+        },
+        "vision_config": {"model_type": "gemma3n_vision"},
+    }),
 }  # fmt: skip
 """Model -> its family, and its config."""
 WITHOUT_MLX, LAGUNA = published_mixtures.WITHOUT_MLX, published_mixtures.LAGUNA

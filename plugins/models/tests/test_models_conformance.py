@@ -381,3 +381,22 @@ class TestGemma4(FamilySuite):
                 },
             },
         }
+
+
+class TestGemma3n(FamilySuite):
+    family = "gemma3n"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            **SMALL, "model_type": "gemma3n_text", "head_dim": 8, "sliding_window": 32, "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"], "vocab_size_per_layer_input": 60,
+            "tie_word_embeddings": True,
+        }  # fmt: skip
+        rope = {
+            "full_attention": {"rope_type": "default", "rope_theta": 50000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
+        }
+        return {
+            "small": own,
+            "as transformers 5 writes it": {**own, "intermediate_size": [48, 48], "rope_parameters": rope},
+        }

@@ -9,8 +9,8 @@ _NAMES = {
     "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.families": (
         "ANY", "TEXT", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Int32", "Interleave", "Join",
-        "Model", "NegExp", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose", "family_conflicts",
-        "source_names",
+        "Model", "NegExp", "Pad", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose",
+        "family_conflicts", "source_names",
     ),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),

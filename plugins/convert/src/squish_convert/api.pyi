@@ -22,6 +22,7 @@ from squish_convert.families import Interleave as Interleave
 from squish_convert.families import Join as Join
 from squish_convert.families import Model as Model
 from squish_convert.families import NegExp as NegExp
+from squish_convert.families import Pad as Pad
 from squish_convert.families import Permute as Permute
 from squish_convert.families import Reshape as Reshape
 from squish_convert.families import Rule as Rule

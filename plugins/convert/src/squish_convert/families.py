@@ -153,6 +153,17 @@ class Reshape:
 
 
 @frozen
+class Pad:
+    """Repeat the first row behind the last one until there are as many rows as `rows` names, if there are fewer.
+
+    Engines read it for tokens that have no row of their own.
+    """
+
+    of: Expression
+    rows: str
+
+
+@frozen
 class Transpose:
     """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
 
@@ -193,7 +204,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 

@@ -61,6 +61,7 @@ FAMILIES = {
         "Gemma 4, its text part", "gemma4:Gemma4",
         ("gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"), "gemma4",
     ),
+    "gemma3n": ("Gemma 3n, its text part", "gemma3n:Gemma3n", ("gemma3n_text", "gemma3n"), "gemma3n"),
     "gemma": ("Gemma 1", "declared:gemma", ("gemma",), "gemma"),
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),

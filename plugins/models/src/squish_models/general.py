@@ -57,13 +57,15 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     """
     ignored = (*family.constants, *family.leftovers, *family.other_modalities, *family.left_out(settings))
     experts = family.expert_count(settings)
+    padded = {row.module(row.suffix): settings[row.pad] for row in family.rows if row.pad}
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
     for name, spec in model.tensors.items():
         if any(fnmatchcase(name, pattern) for pattern in ignored):
             continue
         if settings["tie_word_embeddings"] and (name.endswith(family.head) or name == "output.weight"):
             continue
-        size = math.prod(spec.shape)
+        rows = padded.get(family.own_name(name), 0)  # as many as GGUF has
+        size = math.prod((max(rows, spec.shape[0]), *spec.shape[1:]) if rows and spec.shape else spec.shape)
         if experts and any(part in name for part in OF_EXPERTS) and not name.endswith("bias"):
             of_experts += size
         else:

@@ -19,6 +19,7 @@ from squish_convert.api import (
     Interleave,
     Join,
     NegExp,
+    Pad,
     Permute,
     Reshape,
     Stack,
@@ -34,6 +35,7 @@ RUNS = Path(__file__).with_name("runs.json")
 """Family -> small model -> formats that it was converted to, one after the other -> what the last one's engine did."""
 ENGINES = {"GGUF": "llama.cpp", "HF": "transformers", "MLX": "mlx", "UQFF": "mistralrs"}
 """Format -> the engine for which it is written."""
+EXPERTS = "experts.{e}."
 OK, MAPPED, LEFT_OUT = "ok", "mapped", "left out"
 OTHERS = ("mlx", "uqff")
 """Layouts in which a tensor keeps its Hugging Face name unless a rule renames it."""
@@ -157,8 +159,10 @@ def operations(expression: Expression) -> Iterator[str]:
             yield f"heads {'grouped' if expression.inverse else 'tiled'}{' in columns' if expression.columns else ''}"
         elif isinstance(expression, Reshape):
             yield "axes of 1 left out"
+        elif isinstance(expression, Pad):
+            yield "first row repeated"
         elif isinstance(expression, Stack):
-            yield "experts stacked"
+            yield "experts stacked" if any(EXPERTS in name for name in source_names(expression)) else "matrices stacked"
         elif isinstance(expression, Transpose):
             yield "matrices transposed"
         expression = expression.of
@@ -167,7 +171,7 @@ def operations(expression: Expression) -> Iterator[str]:
 def components(info: FamilyInfo, family: Family) -> dict[str, str]:
     """Parts of a model: those that are mapped, and those that are left out."""
     found = {TEXT: MAPPED} if family.tensors else {}
-    if any("{e}" in tensor.name for tensor in family.tensors):
+    if any(EXPERTS in tensor.name for tensor in family.tensors):
         found["experts"] = MAPPED
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED

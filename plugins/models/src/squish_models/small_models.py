@@ -31,6 +31,7 @@ OTHERS: dict[str, Any] = {
     "routed_scaling_factor": 1.5, "logit_scale": 0.25, "embedding_multiplier": 12.0, "attention_multiplier": 0.125,
     "residual_multiplier": 0.25, "logits_scaling": 8.0, "conv_L_cache": 3, "rotary_dim": 8,
     "layer_types": ["full_attention"] * LAYERS, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16,
+    "vocab_size_per_layer_input": SETTINGS["vocab_size"],
 }  # fmt: skip
 """Settings that some families have."""
 LATENT = ("q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "first_k_dense_replace")

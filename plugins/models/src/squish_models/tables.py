@@ -14,6 +14,7 @@ from squish_convert.api import (
     FamilyTensor,
     Int32,
     NegExp,
+    Pad,
     Permute,
     Reshape,
     Rule,
@@ -39,7 +40,8 @@ class Row:
     has its heads in another order.
     `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
     `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
-    Hugging Face stores it as [in, out]. `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
+    Hugging Face stores it as [in, out]. `pad` names the rows that it has in GGUF, where its first row is repeated.
+    `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
     end the names of its weight.
     """
 
@@ -61,6 +63,7 @@ class Row:
     scale: str = ""
     gguf_shape: tuple[str, ...] = ()
     either_shape: bool = False
+    pad: str = ""
     transpose: bool = False
     layer: str = LAYER
     block: str = BLOCK
@@ -78,7 +81,7 @@ class Row:
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
-        yield from (*self.shape, *self.gguf_shape)
+        yield from (*self.shape, *self.gguf_shape, *([self.pad] if self.pad else []))
         if self.tile is not None:
             parts = self.tile.parts
             yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
@@ -120,6 +123,8 @@ class Row:
             expression = Int32(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
+        if self.pad:
+            expression = Pad(expression, self.pad)
         if self.gguf_shape and suffix == self.suffix:
             expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:

@@ -207,7 +207,7 @@ class FamilySuite(Suite):
     def test_every_tensor_goes_to_one_place(self, config: str, layout: str) -> None:
         """The target uses every source tensor exactly once."""
         mapped = self._mapped(self._file(config), layout)
-        experts = mapped.mapped.setting.sizes["experts"]
+        experts = mapped.mapped.setting.experts
         targets = [target for name, target in mapped.mapped.targets.items() if name not in mapped.carried.constants]
         uses = Counter(name for target in targets for name, _ in members(target.rule.of, target.numbers, experts))
         duplicates = [name for name, count in uses.items() if count > 1]

@@ -18,7 +18,7 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import ANY, Expression, Family, Interleave, Join, Reshape, Rule, Stack, Transpose, source_names
+from ..families import ANY, Expression, Family, Interleave, Join, Pad, Reshape, Rule, Stack, Transpose, source_names
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, replaced, source_rules
@@ -233,12 +233,10 @@ class Matching:
 
 def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
     """Return the sizes in the layer of a tensor with these numbers; without a layer, only those of the whole model."""
-    layer = numbers.get("n")
-    return {
-        name: size if isinstance(size, int) else size[layer or 0]
-        for name, size in sizes.items()
-        if isinstance(size, int) or layer is not None
-    }
+    whole = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    if "n" not in numbers or len(whole) == len(sizes):
+        return whole
+    return whole | {name: size[numbers["n"]] for name, size in sizes.items() if not isinstance(size, int)}
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
@@ -280,6 +278,9 @@ def shape_of(
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes, dense))
     if isinstance(expression, Reshape):
         return _shape(expression.shape, sizes)
+    if isinstance(expression, Pad):
+        rows, *others = shape_of(expression.of, shapes, sizes, dense)
+        return (max(rows, sizes[expression.rows]), *others)
     if isinstance(expression, Transpose):
         shape = shape_of(expression.of, shapes, sizes, dense)
         return swapped(shape) if dense or not expression.dense_only else shape

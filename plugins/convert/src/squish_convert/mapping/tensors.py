@@ -25,6 +25,7 @@ from ..families import (
     Interleave,
     Join,
     NegExp,
+    Pad,
     Permute,
     Reshape,
     Rule,
@@ -249,6 +250,8 @@ class _Builder:
             return self._reshape(spec, expression)
         if isinstance(expression, Int32):
             return self._integers(spec, "i32")
+        if isinstance(expression, Pad):
+            return self._padded(spec, self.sizes[expression.rows] - spec.shape[0])
         return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -285,6 +288,8 @@ class _Builder:
             spec = self._reshape(spec, expression.of)
         elif isinstance(expression, Int32):
             spec = self._integers(spec, "i64")
+        elif isinstance(expression, Pad):
+            spec = self._unpadded(spec, self._shape(expression.of)[0])
         else:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
@@ -345,8 +350,23 @@ class _Builder:
 
     def _reshape(self, spec: TensorSpec, target: Expression) -> TensorSpec:
         """Give a tensor the shape of an expression."""
+        return self.rows.reshape(spec, self._shape(target))
+
+    def _shape(self, expression: Expression) -> tuple[int, ...]:
         shapes = {tensor.name: tensor.shape for tensor in self.tensors.family.tensors}
-        return self.rows.reshape(spec, shape_of(target, shapes, self.sizes))
+        return shape_of(expression, shapes, self.sizes)
+
+    def _padded(self, spec: TensorSpec, count: int) -> TensorSpec:
+        if count <= 0:
+            return spec
+        self.words["first row repeated"] = None
+        return self.rows.concatenate([spec, *[self.rows.rows(spec, 0, 1)] * count])
+
+    def _unpadded(self, spec: TensorSpec, rows: int) -> TensorSpec:
+        if rows >= spec.shape[0]:
+            return spec
+        self.words["repeated rows cut"] = None
+        return self.rows.rows(spec, 0, rows)
 
     def _transpose(self, spec: TensorSpec) -> TensorSpec:
         self.words["transposed"] = None

@@ -324,6 +324,16 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.dimension_count_swa": _same("rope.dimension_count"), "rope.freq_base_swa": 10000.0,
         "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
     },
+    "gemma3n": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 5,
+        "rope.freq_base_swa": 10000.0,
+        **dict.fromkeys(  # which llama.cpp has in its source
+            (
+                "attention.shared_kv_layers", "embedding_length_per_layer_input", "altup.active_idx",
+                "altup.num_inputs", "activation_sparsity_scale", "final_logit_softcapping",
+            )
+        ),
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {

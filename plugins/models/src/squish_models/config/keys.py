@@ -195,7 +195,7 @@ def _are_switches(value: Any) -> bool:
 
 def _are_numbers(value: Any) -> bool:
     numbers = _sizes(value)
-    return numbers is not None and all(type(each) in (int, float) and abs(each) <= MAX_F32 for each in numbers)
+    return numbers is not None and all(type(each) in (int, float) and each == each for each in numbers)
 
 
 def _is_u32(value: Any) -> bool:
@@ -208,7 +208,7 @@ def _is_positive_f32(value: Any) -> bool:
 
 _ARRAYS = {SIZES_LIST: np.int32, SWITCHES_LIST: np.bool_, NUMBERS_LIST: np.float32}
 _TYPES = {
-    NUMBERS_LIST: (_are_numbers, "are not numbers", "finite numbers"),
+    NUMBERS_LIST: (_are_numbers, "are not numbers", "numbers"),
     LAYER_SIZES: (lambda value: _is_u32(value) or _are_sizes(value), "is not a size", "an integer, or one a layer"),
     SIZES_LIST: (_are_sizes, "are not sizes", "integers"),
     SWITCHES_LIST: (_are_switches, "are not switches", "true or false for each layer"),

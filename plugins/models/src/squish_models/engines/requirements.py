@@ -189,7 +189,7 @@ MLX = Engine(
     },
     fields={
         ANY: MLX_ALL,
-        **dict.fromkeys(("mixtral", "gemma3_text", "gemma4_text"), ("model_type",)),
+        **dict.fromkeys(("mixtral", "gemma3_text", "gemma4_text", "gemma3n"), ("model_type",)),
         "qwen2": (*MLX_ALL, *HEADS),
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
@@ -416,7 +416,15 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
-    unsupported=("phi4mm", "phi4_multimodal", "deepseek_v4", "arcee", "hunyuan_v1_moe"),
+    unsupported=(
+        "phi4mm",
+        "phi4_multimodal",
+        "deepseek_v4",
+        "arcee",
+        "hunyuan_v1_moe",
+        "gemma3n_text",
+        "gemma4_unified_text",
+    ),
     differences=differences.MLX,
     ignores="mlx",
 )
@@ -444,6 +452,7 @@ TRANSFORMERS = Engine(
                 "ernie4_5",
                 "lfm2_moe",
                 "gemma4_text",
+                "gemma3n_text",
                 "mamba",
                 "falcon_mamba",
             )
@@ -538,7 +547,7 @@ MISTRAL_RS = Engine(
         ),
         "gpt_oss": ("yarn",),
     },
-    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text"),
+    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text", "gemma3n_text"),
     differences=differences.MISTRAL_RS,
     unigram=True,
     tokenizers=("tokenizer.json",),

@@ -30,14 +30,24 @@ PER_LAYER, EXPERTS, VALUES = "per_layer", "experts", "values"
 SHARED, WIDTH, TOKENS = "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input"
 GLOBAL_GROUPS, OVERRIDES = "num_global_key_value_heads", "per_layer_config"
 DEFAULTS = {
-    "hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "attention_k_eq_v": False, SHARED: 0,
-    "enable_moe_block": False, "use_double_wide_mlp": False, "final_logit_softcapping": None, "sliding_window": 512,
-    GLOBAL_HEAD: 512, GLOBAL_GROUPS: None, WIDTH: 256, TOKENS: 262144, "tie_word_embeddings": True,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "attention_k_eq_v": False,
+    SHARED: 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "final_logit_softcapping": None,
+    "sliding_window": 512,
+    GLOBAL_HEAD: 512,
+    GLOBAL_GROUPS: None,
+    WIDTH: 256,
+    TOKENS: 262144,
+    "tie_word_embeddings": True,
     "rope_parameters": {
         FULL: {"rope_type": PROPORTIONAL, SHARE: 0.25, "rope_theta": 1000000.0},
         SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
     },
-}  # fmt: skip
+}
 """Defaults of Transformers for keys missing in config.json; those of mlx-lm are the settings of E2B."""
 UNIFIED = {WIDTH: 0, "sliding_window": 1024}
 """Defaults of the 12B model, which has a type of its own."""
@@ -135,8 +145,13 @@ class Gemma4(Declared):
     by_kind: ClassVar = {"kv_heads": {FULL: GLOBAL_GROUPS, OTHERS: "num_key_value_heads"}}
     kinds: ClassVar = {EXPERTS: Layers(when="enable_moe_block"), PER_LAYER: Layers(when=WIDTH)}
     derived = (
-        *Declared.derived, WINDOW_LAYERS, "mlp_sizes", "rope_theta", "rope_scaling", "rope_local_base_freq",
-    )  # fmt: skip
+        *Declared.derived,
+        WINDOW_LAYERS,
+        "mlp_sizes",
+        "rope_theta",
+        "rope_scaling",
+        "rope_local_base_freq",
+    )
     rope_by_kind = True
     tied_by_default = True
     windowless = ()
@@ -197,9 +212,7 @@ class Gemma4(Declared):
         return [layer for layer, each in enumerate(kinds) if not settings["attention_k_eq_v"] or each == SLIDING]
 
     def optional(self, settings: Mapping[str, Any]) -> Collection[str]:
-        layers = range(settings["num_hidden_layers"] - settings[SHARED], settings["num_hidden_layers"])
-        names = ("k_proj", "v_proj", "k_norm")
-        return {f"model.layers.{layer}.self_attn.{name}.weight" for layer in layers for name in names}
+        return shared_keys(settings)
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         kinds, width = settings["layer_types"], settings[WIDTH]
@@ -245,11 +258,16 @@ class Gemma4(Declared):
             settings[INEXPRESSIBLE] = self._inexpressible("kv_heads", "one number, in layers with values of their own")
         embeddings = model.tensors.get("per_layer_token_embd.weight")
         return {
-            **DEFAULTS, **dict.fromkeys(ROUTING), **settings,
-            "intermediate_size": size, "use_double_wide_mlp": wide, "attention_k_eq_v": same,
-            GLOBAL_GROUPS: groups if same else None, "enable_moe_block": bool(settings.get("num_experts")),
+            **DEFAULTS,
+            **dict.fromkeys(ROUTING),
+            **settings,
+            "intermediate_size": size,
+            "use_double_wide_mlp": wide,
+            "attention_k_eq_v": same,
+            GLOBAL_GROUPS: groups if same else None,
+            "enable_moe_block": bool(settings.get("num_experts")),
             TOKENS: embeddings.shape[0] if embeddings is not None and embeddings.shape else settings["vocab_size"],
-        }  # fmt: skip
+        }
 
     def _inexpressible(self, name: str, expected: str) -> FormatError:
         return FormatError(
@@ -260,6 +278,13 @@ class Gemma4(Declared):
         )
 
 
+def shared_keys(settings: Mapping[str, Any]) -> Collection[str]:
+    """Return the projections of keys and values in layers that take those of earlier ones; no engine uses them."""
+    count = settings["num_hidden_layers"]
+    layers, names = range(max(count - settings[SHARED], 0), count), ("k_proj", "v_proj", "k_norm")
+    return {f"model.layers.{layer}.self_attn.{name}.weight" for layer in layers for name in names}
+
+
 def _overridden(settings: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
     """Return the sizes of layers without a window from `per_layer_config`, as Transformers 5 writes them."""
     overrides = settings.get(OVERRIDES)
@@ -268,7 +293,7 @@ def _overridden(settings: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, 
     names = {"head_dim": GLOBAL_HEAD, "num_key_value_heads": GLOBAL_GROUPS}
     stated = overrides if isinstance(overrides, Mapping) else {"": overrides}
     full = {str(layer): kind == FULL for layer, kind in enumerate(kinds)}
-    own = next((each for layer, each in stated.items() if full.get(layer)), {})
+    own: Mapping[str, Any] = next((each for layer, each in stated.items() if full.get(layer)), {})
     for layer, each in stated.items():
         legal = isinstance(each, Mapping) and not {*each} - {*names} and each == (own if full.get(layer) else {})
         _check(

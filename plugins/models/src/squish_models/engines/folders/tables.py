@@ -105,6 +105,7 @@ TRANSFORMERS = FolderEngine(
                 "qwen3_5_moe",
                 "gemma4",
                 "gemma4_unified",
+                "gemma3n",
             ),
             ("model.language_model.",),
         ),
@@ -137,7 +138,7 @@ MLX = FolderEngine(
     prefixes={
         "gemma3": ("language_model.",),
         **dict.fromkeys(
-            ("mistral3", "gemma4", "gemma4_unified"),
+            ("mistral3", "gemma4", "gemma4_unified", "gemma3n"),
             ("language_model.", "model.language_model."),
         ),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
@@ -147,6 +148,7 @@ MLX = FolderEngine(
     },
     required={
         **dict.fromkeys(("llama4", "gemma3", "kimi_k25"), ("language_model.",)),
+        "gemma3n": ("model.language_model.",),
         "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
     },
     drops_head=frozenset(

@@ -162,6 +162,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mpt": {**NORM, "attention.clamp_kqv": "f32", "attention.max_alibi_bias": "f32"},
     "olmo": {**NORM, "attention.clamp_kqv": "f32"},
     "minicpm": {**RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32"},
+    "gemma3n": {**RMS, **WINDOW},
     "gemma4": {
         **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.shared_kv_layers": "u32",
         "embedding_length_per_layer_input": "u32", "final_logit_softcapping": "f32",
@@ -173,7 +174,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
     "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
-    "mellum": 4, "gemma4": 0,
+    "mellum": 4, "gemma3n": 5, "gemma4": 0,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}

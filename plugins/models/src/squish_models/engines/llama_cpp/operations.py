@@ -10,7 +10,8 @@ from squish_core.api import Problem, TensorSpec
 LISTED = 3
 """Number of tensors that a problem names."""
 VECTORS = (
-    "*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale", "*output_scale.*", "*.ssm_a", "*.ssm_d",
+    "*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale", "*output_scale.*", "*correct_scale.*",
+    "*.ssm_a", "*.ssm_d",
     "*.ssm_conv1d.weight",
 )  # fmt: skip
 """Tensors that are multiplied or added element by element, which must be f32."""

@@ -389,6 +389,13 @@ GEMMA4_TOP = (
     Row("per_layer_model_proj.weight", "embd own_embd*layers", when=_has_own_embeddings),
     Row("per_layer_proj_norm.weight", "own_embd", when=_has_own_embeddings),
 )
+GEMMA3N = (
+    *GEMMA2, *HEAD_NORMS, Row("inp_gate.weight", "embd 256"), Row("proj.weight", "256 embd"),
+    Row("post_norm.weight", "embd"), Row("altup_correct_coef.weight", "4 4"), Row("altup_correct_scale.weight", "embd"),
+    Row("altup_predict_coef.weight", "4 16"), Row("altup_router.weight", "embd 4"),
+    Row("altup_router_norm.weight", "embd"), Row("laurel_l.weight", "embd 64"), Row("laurel_r.weight", "64 embd"),
+    Row("laurel_post_norm.weight", "embd"),
+)  # fmt: skip
 SHARED_EXPERT = (
     Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
     Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
@@ -633,6 +640,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         *PRE_NORM, *HEAD_NORMS, optional("attn_output.bias", "embd"), optional("attn_q_norm.bias", "head"),
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
     ),
+    "gemma3n": GEMMA3N,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -682,6 +690,11 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
     "apertus": (*EMBEDDINGS, Row("output.weight", "embd vocab"), *ROPE_FACTORS),
+    "gemma3n": (
+        *TOP, Row("altup_proj.weight", "embd embd 3"), Row("altup_unembd_proj.weight", "embd embd 3"),
+        Row("per_layer_token_embd.weight", "256*layers vocab"), Row("per_layer_model_proj.weight", "embd 256*layers"),
+        Row("per_layer_proj_norm.weight", "256"),
+    ),
 }  # fmt: skip
 """Tensors outside the layers."""
 ROUTED = ("jamba",)
