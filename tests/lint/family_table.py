@@ -35,7 +35,7 @@ def table() -> str:
     rows = []
     registry = squish.registry()
     for info in squish_families():
-        if info.layouts:  # no family: models that only an engine knows
+        if info.layouts or info.part != "text":  # models that only an engine knows, or towers
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
         apart = "".join(f" with `{name}`" for name in info.present) + "".join(

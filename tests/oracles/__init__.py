@@ -106,6 +106,7 @@ ENVIRONMENTS = {
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
     "onnxruntime-genai": Environment("onnxruntime-genai==0.18.0 onnxruntime==1.32.0 numpy"),
+    "tiktoken": Environment("tiktoken==0.14.0 numpy"),
     "tokenizers": Environment("tokenizers==0.23.3 numpy"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),

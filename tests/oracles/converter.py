@@ -16,14 +16,15 @@ INSIDE = ("conversion", "gguf-py")
 """Folders of llama.cpp that the converter needs."""
 
 
-def convert(folders: dict[str, Path], target: Path, pre: dict[str, str]) -> dict[str, Path]:
+def convert(folders: dict[str, Path], target: Path, pre: dict[str, str], *, tensors: bool = True) -> dict[str, Path]:
     """Convert folders to GGUFs of f32, by name.
 
-    `pre`: by name, what the converter would take from its table of hashes of known vocabularies.
+    `pre`: by name, what the converter would take from its table of hashes of known vocabularies. `tensors`: whether the
+    folders have any; otherwise the GGUFs hold a vocabulary alone.
     """
     paths = {name: str(target / f"{name}.gguf") for name in folders}
     sources = {name: str(folder) for name, folder in folders.items()}
-    peer("torch").run(run, root=str(fetch()), sources=sources, targets=paths, pre=pre, timeout=900)
+    peer("torch").run(run, root=str(fetch()), sources=sources, targets=paths, pre=pre, tensors=tensors, timeout=900)
     return {name: Path(path) for name, path in paths.items()}
 
 
@@ -57,7 +58,7 @@ def extract(package: Path, folder: Path) -> None:
                     shutil.copyfileobj(content, out)
 
 
-def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[str, str]) -> None:
+def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[str, str], tensors: bool) -> None:
     """Runs in the peer."""
     import contextlib
     import io
@@ -83,4 +84,5 @@ def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[s
         with torch.inference_mode(), contextlib.redirect_stderr(io.StringIO()):
             settings = ModelBase.load_hparams(Path(source), False)
             made = get_model_class(get_model_architecture(settings, ModelType.TEXT))
-            made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name])).write()
+            model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]))
+            model.write() if tensors else model.write_vocab()

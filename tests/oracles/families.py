@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from . import ROOT, families_old, peer
+from . import ROOT, families_ds, families_g4, families_moe, families_old, families_ssm, peer
 
 TEXT = ROOT / "LICENSE"
 SIZE = {
@@ -346,7 +346,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Name -> settings of the config beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
 if it is not the name, and sizes that replace SIZE."""
+FAMILIES |= families_ssm.FAMILIES
+FAMILIES |= families_moe.FAMILIES
 FAMILIES |= families_old.FAMILIES
+FAMILIES |= families_ds.FAMILIES
+FAMILIES |= families_g4.FAMILIES
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -355,7 +359,7 @@ def make(family: str, folder: Path, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     arguments = {"text": TEXT.read_text(), "kind": entry["tokenizer"], "size": SIZE["vocab_size"] - PADDING}
     special = peer("transformers").run(train_tokenizer, folder=str(folder), special=entry["special"], **arguments)
-    if entry["tokenizer"] in ("sentencepiece", "gemma"):
+    if entry["tokenizer"] in ("sentencepiece", "gemma"):  # Gemma 4 has no tokenizer.model
         (folder / "tokenizer.model").write_bytes(sentencepiece_model(folder, entry["tokenizer"] == "sentencepiece"))
     settings = {**entry.get("size", SIZE), **entry["config"], **special, **config}
     if "text" in entry:
@@ -418,14 +422,21 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+    states = ("e_score_correction_bias", "layer_scalar")
+    scales = ("layer_scalar", "router.scale", "per_expert_scale")
     torch.manual_seed(0)
-    kind = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
-    model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    config = AutoConfig.for_model(family, **settings)
+    is_text = "vision_config" not in settings and type(config) in AutoModelForCausalLM._model_mapping
+    kind = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    model = kind.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(states)]
         for name, parameter in sorted([*model.named_parameters(), *biases]):
-            center = 1.0 if ("norm" in name or ".ln_" in name) and not family.startswith("gemma") else 0.0
+            around_one = ("norm" in name or ".ln_" in name) and family not in ("gemma", "gemma2", "gemma3_text")
+            center = 1.0 if around_one or name.endswith(scales) else 0.0
+            if family.startswith("gemma4") and "self_attn.q_norm" in name:
+                center = parameter.shape[-1] ** -0.5  # which scales the scores: nothing else does
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
     model.generation_config.do_sample = False
@@ -480,17 +491,19 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
     else:
         tokens = ["<unk>", *(token for token in tokens if token != "<unk>")]
-        if kind == "gemma":
+        if kind in ("gemma", "gemma4"):
             tokens = ["<pad>", "<eos>", "<bos>", "<unk>"]
         tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first" if kind != "gemma" else "never")
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+            prepend_scheme="first" if kind == "sentencepiece" else "never"
+        )
         fallback = [f"<0x{byte:02X}>" for byte in range(256)]
         tokenizer.train_from_iterator(
             text.split("\n"), BpeTrainer(vocab_size=size, special_tokens=[*tokens, *fallback], show_progress=False)
         )
         space = normalizers.Replace(" ", "\u2581")
         back = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-        if kind == "gemma":
+        if kind in ("gemma", "gemma4"):
             tokenizer.normalizer, tokenizer.pre_tokenizer = space, pre_tokenizers.Split(" ", "merged_with_previous")
         else:
             tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), space])
@@ -511,7 +524,12 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         state["model"]["ignore_merges"] = True
     state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
     Path(folder, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, indent=1))
-    classes = {"gemma": "GemmaTokenizer", "sentencepiece": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer"}
+    classes = {
+        "gemma": "GemmaTokenizer",
+        "gemma4": "GemmaTokenizer",
+        "sentencepiece": "LlamaTokenizer",
+        "qwen2": "Qwen2Tokenizer",
+    }
     template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     config = {
         **special, "tokenizer_class": classes.get(kind, "PreTrainedTokenizerFast"), "add_bos_token": bos is not None,

@@ -128,7 +128,9 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
     torch.set_num_threads(1)  # more than idle cores make it several times slower
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     own = [tokenizer.encode(text) for text in texts]
-    images = hasattr(AutoConfig.from_pretrained(path, local_files_only=True), "vision_config")
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    # its tables have Mistral 4, a text model, only among those of images
+    images = hasattr(config, "vision_config") or type(config) not in AutoModelForCausalLM._model_mapping
     model, loading = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_pretrained(
         path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
     )
@@ -145,7 +147,8 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
             start = time.perf_counter()
             for _ in range(tokens):
                 generated.append(int(scores.argmax()))
-                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+                kind = "past_key_values" if "past_key_values" in outputs else "cache_params"  # of Mamba
+                outputs = model(torch.tensor([generated[-1:]]), use_cache=True, **{kind: outputs[kind]})
                 scores = outputs.logits[0, -1]
             seconds += time.perf_counter() - start
             greedy.append(generated)
@@ -287,7 +290,8 @@ def squish_torch(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
             start = time.perf_counter()
             for _ in range(tokens):
                 generated.append(int(outputs.logits[0, -1].argmax()))
-                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+                kind = "past_key_values" if "past_key_values" in outputs else "cache_params"  # of Mamba
+                outputs = model(torch.tensor([generated[-1:]]), use_cache=True, **{kind: outputs[kind]})
             seconds += time.perf_counter() - start
             greedy.append(generated)
     seconds /= max(len(greedy) * tokens, 1)

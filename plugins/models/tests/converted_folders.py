@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oracles import families
+from squish_models.tokenizer.gguf import VISIBLE
 
 CHAT = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 MODULES = [
@@ -133,6 +134,11 @@ def gpt_oss(folder: Path) -> None:
     change(folder / "generation_config.json", eos_token_id=ends)
 
 
+def gemma4(folder: Path) -> None:
+    """A token for every row, since the converter cuts the others; its chat parser reads these."""
+    add_tokens(folder, *VISIBLE, "<mask>")
+
+
 def gpt2(folder: Path) -> None:
     """The setting that the converter reads."""
     change(folder / "config.json", n_ctx=families.SIZE["max_position_embeddings"])
@@ -153,6 +159,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None] | None, str]] = {
     "deepseek_v3": (None, "deepseek-v3"),
     "lfm2": (None, "llama-bpe"),
     "gpt2": (gpt2, "gpt-2"),
+    "gemma4_text": (gemma4, "gemma4"),
 }
 """Family of `oracles.families` -> what is changed, and the name of its pre-tokenizer."""
 

@@ -51,6 +51,61 @@ LATENT = {
     "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
     "v_head_dim": 24,
 }  # fmt: skip
+ROUTED = {
+    "attention_bias": False, "attention_dropout": 0.0, "first_k_dense_replace": 1, "hidden_act": "silu",
+    "moe_intermediate_size": 16, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 4, "n_shared_experts": 1,
+    "norm_topk_prob": True, "num_experts_per_tok": 2, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc",
+}  # fmt: skip
+LATENT_YARN = {
+    "beta_fast": 32.0, "beta_slow": 1.0, "factor": 64.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 32, "type": "yarn",
+}  # fmt: skip
+KIMI = {
+    **SIZES, **LATENT, **ROUTED, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2",
+    "aux_loss_alpha": 0.001, "ep_size": 1, "num_nextn_predict_layers": 0, "rms_norm_eps": 1e-05,
+    "rope_scaling": LATENT_YARN, "rope_theta": 50000.0, "seq_aux": True, "use_cache": True,
+}  # fmt: skip
+INDEXER = {"index_head_dim": 16, "index_n_heads": 4, "index_topk": 8}
+GLM5 = {
+    **SIZES, **LATENT, **ROUTED, **INDEXER, "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa",
+    "head_dim": 8, "indexer_rope_interleave": True, "num_nextn_predict_layers": 1, "pretraining_tp": 1,
+    "qk_head_dim": 24, "rms_norm_eps": 1e-05, "rope_interleave": True,
+    "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+}  # fmt: skip
+MISTRAL4 = {
+    **SIZES, **LATENT, **{key: value for key, value in ROUTED.items() if key not in ("scoring_func", "topk_method")},
+    "first_k_dense_replace": 0, "model_type": "mistral4", "head_dim": 24, "qk_head_dim": 24, "rms_norm_eps": 1e-06,
+    "rope_interleave": True, "rope_parameters": {**YARN, "partial_rotary_factor": 8 / 24},
+}  # fmt: skip
+
+
+def _gemma4(kind: str, **own: Any) -> dict[str, Any]:
+    """The config of a Gemma 4, in which the text part is one of three."""
+    window, full = "sliding_attention", "full_attention"
+    text = {
+        **SIZES, "attention_bias": False, "attention_dropout": 0.0, "attention_k_eq_v": True, "bos_token_id": 2,
+        "dtype": "bfloat16", "enable_moe_block": False, "eos_token_id": 1, "final_logit_softcapping": 30.0,
+        "global_head_dim": 16, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size_per_layer_input": 0, "initializer_range": 0.02, "layer_types": [window, full] * 2,
+        "model_type": f"{kind}_text", "moe_intermediate_size": None, "num_experts": None,
+        "num_global_key_value_heads": 1, "num_kv_shared_layers": 0, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            full: {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+            window: {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+        "sliding_window": 64, "tie_word_embeddings": True, "top_k_experts": None, "use_bidirectional_attention": None,
+        "use_cache": True, "use_double_wide_mlp": False, "vocab_size_per_layer_input": SIZES["vocab_size"],
+    }  # fmt: skip
+    name = "".join(part.title() for part in kind.split("_"))
+    return {
+        "architectures": [f"{name}ForConditionalGeneration"], "audio_config": None, "audio_token_id": 258881,
+        "boi_token_id": 255999, "dtype": "bfloat16", "eos_token_id": [1, 106], "image_token_id": 258880,
+        "initializer_range": 0.02, "model_type": kind, "text_config": {**text, **own}, "tie_word_embeddings": True,
+        "vision_config": {"model_type": f"{kind}_vision"}, "vision_soft_tokens_per_image": 280,
+    }  # fmt: skip
+
+
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3-VL-4B-Instruct": ("qwen3vl", {
         "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": QWEN3_VL,
@@ -211,6 +266,32 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "hidden_act": "gelu", "hidden_activation": None, "rms_norm_eps": 1e-06, "rope_scaling": None,
         "rope_theta": 10000.0, "num_key_value_heads": 1,
     }),
+    "Kimi-K2-Instruct": ("kimi", KIMI),
+    "Kimi-K2.5": ("kimi", {
+        "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": KIMI,
+        "tie_word_embeddings": False, "vision_config": {"patch_size": 14, "vt_hidden_size": 32},
+    }),
+    "DeepSeek-V3.2": ("deepseek32", {
+        **SIZES, **LATENT, **ROUTED, **INDEXER, "architectures": ["DeepseekV32ForCausalLM"],
+        "model_type": "deepseek_v32", "n_group": 2, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-06,
+        "rope_scaling": LATENT_YARN, "rope_theta": 10000,
+    }),
+    "GLM-5": ("glm-dsa", GLM5),
+    "GLM-5.2": ("glm-dsa", {**GLM5, "indexer_types": ["full", "full", "shared", "full"]}),
+    "Mistral-Small-4": ("mistral4", {
+        "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": MISTRAL4,
+        "vision_config": {"model_type": "pixtral", "hidden_size": 64},
+    }),
+    "gemma-4-E2B-it": ("gemma4", _gemma4(
+        "gemma4", attention_k_eq_v=False, num_key_value_heads=1, num_global_key_value_heads=None,
+        num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=12, sliding_window=32,
+    )),
+    "gemma-4-26B-A4B-it": ("gemma4", _gemma4(
+        "gemma4", enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=24,
+        use_bidirectional_attention="vision",
+    )),
+    "gemma-4-31B-it": ("gemma4", _gemma4("gemma4", use_bidirectional_attention="vision")),
+    "gemma-4-12B-it": ("gemma4", _gemma4("gemma4_unified", use_bidirectional_attention="vision")),
 }  # fmt: skip
 """Model -> its family, and its config."""
 PUBLISHED |= published_old.PUBLISHED

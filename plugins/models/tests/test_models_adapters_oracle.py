@@ -27,12 +27,13 @@ OWN_MODULES = {
     "nemotron": ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj"),
     "olmo": ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj"),
     "gpt_bigcode": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
+    "gemma4_text": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj", "per_layer_projection"),
 }
 LAYERS = {
     **dict.fromkeys(("gpt2", "falcon-new", "bloom", "gpt_bigcode"), "transformer.h"), "mpt": "transformer.blocks",
     "gpt_neox": "gpt_neox.layers",
 }  # fmt: skip
-GELU = {"falcon-new", "gpt_neox", "phi", "bloom", "mpt", "gpt_bigcode"}
+GELU = {"falcon-new", "gpt_neox", "phi", "bloom", "mpt", "gpt_bigcode", "gemma4_text"}
 """Families whose GELU llama.cpp reads from a table of f16."""
 FAMILIES = ("llama", "qwen3", *OWN_MODULES)
 

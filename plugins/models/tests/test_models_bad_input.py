@@ -12,7 +12,7 @@ import pytest
 import test_models_conformance as conformance
 from squish_convert.arrays import in_memory
 from squish_convert.families import Expression, Family, Permute, Rule, source_names
-from squish_convert.mapping.coverage import shape_of
+from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
 from squish_convert.mapping.names import fill, members
 from squish_testing import FamilySuite, model_arrays
@@ -77,7 +77,8 @@ def other_forms(name: str, layouts: tuple[str, ...], present: Mapping[str, Any])
     """Tensors of a layer in forms that a model does not have, such as fused ones; optional tensors are left out."""
     family, config = family_of(name), FIRST[name]
     settings = family.settings(model_of(opened({}, config), family, "hf"))
-    sizes, shapes = {"experts": 0, **family.sizes(settings)}, {each.name: each.shape for each in family.tensors}
+    sizes = sizes_at({"experts": 0, **family.sizes(settings)}, {"n": 1})
+    shapes = {each.name: each.shape for each in family.tensors}
     absent = {*family.absent(settings), *(each.name for each in family.tensors if not each.required)}
     forms = {}
     rules = [rule for layout in layouts for rule in family.names.get(layout, ()) if rule.reading or layout != "gguf"]
@@ -92,7 +93,7 @@ def other_forms(name: str, layouts: tuple[str, ...], present: Mapping[str, Any])
 
 def leaves(rule: Rule, numbers: Mapping[str, int], sizes: Mapping[str, int]) -> list[str]:
     """The names of the family's tensors in a tensor."""
-    return [leaf for leaf, _ in members(rule.of, numbers, sizes["experts"])]
+    return [leaf for leaf, _ in members(rule.of, numbers, max(sizes["experts"], 1))]
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -291,3 +291,93 @@ class TestDeepseek(FamilySuite):
             "3": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "norm_topk_prob": True},
             "without dense layers": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "first_k_dense_replace": 0},
         }
+
+
+LATENT = {
+    **SMALL, "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 12, "first_k_dense_replace": 1, "n_routed_experts": 4, "n_shared_experts": 1,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+    "rope_theta": 10000.0,
+}  # fmt: skip
+INDEXER = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 8}
+
+
+class TestKimi(FamilySuite):
+    family = "kimi"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"small": {**LATENT, "model_type": "kimi_k2"}}
+
+
+class TestDeepseekV32(FamilySuite):
+    family = "deepseek32"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"small": {**LATENT, **INDEXER, "model_type": "deepseek_v32"}}
+
+
+class TestGlmMoeDsa(FamilySuite):
+    family = "glm-dsa"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {**LATENT, **INDEXER, "model_type": "glm_moe_dsa"}
+        return {
+            "small": own,
+            "with shared indexers": {**own, "num_hidden_layers": 4, "index_topk_freq": 2},
+            "as transformers 5 writes it": {
+                **own, "indexer_types": ["full", "shared"], "mlp_layer_types": ["dense", "sparse"],
+            },
+        }  # fmt: skip
+
+
+class TestMistral4(FamilySuite):
+    family = "mistral4"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        yarn = {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1, "rope_theta": 10000.0, "partial_rotary_factor": 1 / 3,
+        }  # fmt: skip
+        return {"small": {**LATENT, "model_type": "mistral4", "rope_parameters": yarn}}
+
+
+class TestGemma4(FamilySuite):
+    family = "gemma4"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        window, full = "sliding_attention", "full_attention"
+        own = {
+            **SMALL, "model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 16,
+            "layer_types": [window, full] * 2, "sliding_window": 32, "hidden_size_per_layer_input": 0,
+            "tie_word_embeddings": True,
+        }  # fmt: skip
+        wide = {**own, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_key_value_heads": 2}
+        return {
+            "with embeddings of each layer": {
+                **own,
+                "hidden_size_per_layer_input": 12,
+                "vocab_size_per_layer_input": 64,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True,
+            },
+            "with keys that are values, and windows without a period": {
+                **wide,
+                "layer_types": [window, full, full, full],
+            },
+            "with experts": {
+                **wide,
+                "enable_moe_block": True,
+                "num_experts": 4,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 24,
+            },
+            "as transformers 5 writes it": {
+                **{name: value for name, value in own.items() if name != "global_head_dim"},
+                "per_layer_config": {"1": {"head_dim": 24}, "3": {"head_dim": 24}},
+                "final_logit_softcapping": 30.0,
+                "rope_parameters": {
+                    full: {"rope_type": "proportional", "rope_theta": 50000.0, "partial_rotary_factor": 0.5},
+                    window: {"rope_type": "default", "rope_theta": 20000.0},
+                },
+            },
+        }

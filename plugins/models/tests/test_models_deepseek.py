@@ -136,14 +136,47 @@ def test_the_refusal_of_coded_keys_and_values_names_rules_that_convert_them(enco
             assert gguf["blk.1.ffn_down_exps.weight"].codec.startswith("ggml.")
 
 
-def test_modules_that_predict_more_tokens_are_left_out_and_reported() -> None:
-    arrays, config = weights(), {**CONFIG, "num_nextn_predict_layers": 1}
+PREDICTING = {**CONFIG, "num_nextn_predict_layers": 1}
+
+
+def predicting() -> dict[str, np.ndarray]:
+    arrays = weights()
     arrays |= {name.replace(".1.", ".2.", 1): values for name, values in arrays.items() if ".layers.1." in name}
-    arrays["model.layers.2.eh_proj.weight"] = np.zeros((64, 128), np.float32)
-    file = opened(arrays, config)
+    sizes = {"eh_proj": (64, 128), "enorm": (64,), "hnorm": (64,), "shared_head.norm": (64,), "embed_tokens": (64, 64)}
+    more = {name: np.random.default_rng(0).random(size, np.float32) for name, size in sizes.items()}
+    return arrays | {f"model.layers.2.{name}.weight": values for name, values in more.items()}
+
+
+def test_a_layer_that_predicts_more_tokens_goes_to_gguf_and_back() -> None:
+    file = opened(predicting(), PREDICTING)
+    mapped = map_file(file, "gguf", {"keep": "no"}, naming_of(file))
+    keys = {name: value.value for name, value in mapped.index.meta.items()}
+    assert (keys["deepseek2.block_count"], keys["deepseek2.nextn_predict_layers"]) == (3, 1)
+    assert not [item.name for item in mapped.dropped if item.kind == "tensor"]
+    np.testing.assert_array_equal(mapped["blk.2.nextn.eh_proj.weight"].numpy(), file["model.layers.2.eh_proj.weight"])
+    gguf = in_memory({name: mapped[name].numpy() for name in mapped}, mapped.index.meta)
+    back = map_file(gguf, "hf", {}, naming_of(gguf))
+    assert set(back) == set(file)
+    assert all(np.array_equal(back[name].numpy(), file[name].numpy()) for name in file)
+    config = json.loads(bytes(back.assets["config.json"].raw))
+    assert (config["num_hidden_layers"], config["num_nextn_predict_layers"]) == (2, 1)
+
+
+def test_a_config_may_state_a_layer_that_the_file_lacks() -> None:
+    file = opened(weights(), PREDICTING)
     mapped = map_file(file, "gguf", {}, naming_of(file))
-    assert not any(name.startswith("blk.2.") for name in mapped)
-    assert "model.layers.2.eh_proj.weight" in {item.name for item in mapped.dropped}
+    assert mapped.index.meta["deepseek2.block_count"].value == 2
+    assert "deepseek2.nextn_predict_layers" not in mapped.index.meta
+
+
+@pytest.mark.parametrize("name", ["eh_proj.weight", "enorm.weight", "self_attn.q_b_proj.weight"])
+def test_a_missing_tensor_of_a_layer_that_predicts_more_tokens_is_named(name: str) -> None:
+    arrays = predicting()
+    del arrays[f"model.layers.2.{name}"]
+    file = opened(arrays, PREDICTING)
+    with pytest.raises(SquishError) as caught:
+        map_file(file, "gguf", {}, naming_of(file))
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", f"model.layers.2.{name}")
 
 
 def drop(name: str) -> Callable[[dict[str, np.ndarray]], Any]:

@@ -260,7 +260,7 @@ def key(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], A
         (
             lambda meta: meta.update({"tokenizer.ggml.eos_token_id": Typed("f32", float("inf"))}), "tokenizer", None,
         ),
-        (key("tokenizer.ggml.model", lambda each: "t5"), "tokenizer", "tokenizer.ggml.model"),
+        (key("tokenizer.ggml.model", lambda each: "rwkv"), "tokenizer", "tokenizer.ggml.model"),
         (key("tokenizer.ggml.pre", lambda each: "own"), "tokenizer", "tokenizer.ggml.pre"),
         (lambda meta: meta.pop("tokenizer.ggml.merges"), "tokenizer", "tokenizer.ggml.merges"),
         (

@@ -75,7 +75,7 @@ def test_a_model_of_which_no_files_were_kept_gives_the_same_gguf_again(model: st
         keys = {name: value for name, value in before.metadata.items() if not name.startswith("general.")}
         if not has_other_parts(config):  # without its tower, the text part is a Qwen 3 or a Mistral
             assert {name: after.metadata.get(name) for name in keys} == keys
-        assert list(before) == list(after)
+        assert sorted(before) == sorted(after)  # a folder stores numbers of 4 bytes behind all others
         assert all(np.array_equal(before[name].numpy(), after[name].numpy()) for name in before)
     for layout in {"mlx", "uqff"}.intersection(layouts_of(family)):
         squish.convert(source, tmp_path / layout, layout)

@@ -226,7 +226,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a negative id": (byte_level(added_tokens=[{"id": -1, "content": "z"}]), {}, "count"),
     "ten million tokens": (byte_level(added_tokens=[{"id": 10**7, "content": "z"}]), {}, "count"),
     "a pre-tokenizer without a name": (byte_level(pre_tokenizer={"type": "Whitespace"}), {}, "tokenizer"),
-    "another model": (byte_level(model={"type": "WordPiece", "vocab": {}}), {}, "tokenizer"),
+    "another model": (byte_level(model={"type": "WordLevel", "vocab": {}}), {}, "tokenizer"),
     "a vocabulary of text": (byte_level(model={"type": "BPE", "vocab": {"a": "b"}}), {}, "tokenizer"),
     "a merge of no token": (byte_level(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}), {}, "tokenizer"),
     "a merge of three": (byte_level(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]}), {}, "tokenizer"),
@@ -263,7 +263,7 @@ def test_the_file_beside_the_vocabulary_that_is_wrong_is_named(name: str, data: 
 
 
 GGUF_WRONG: dict[str, dict[str, Any]] = {
-    "another model": {"model": "bert"}, "no tokens": {"tokens": None}, "no merges": {"merges": None},
+    "another model": {"model": "rwkv"}, "no tokens": {"tokens": None}, "no merges": {"merges": None},
     "a token twice": {"tokens": ["a", "a", "ab"]}, "a kind too few": {"token_type": [1, 1]},
     "an unknown kind": {"token_type": [1, 1, 9]}, "a merge of no token": {"merges": ["a c"]},
     "a merge without a space": {"merges": ["ab"]}, "an id below zero": {"bos_token_id": -1},

@@ -14,7 +14,22 @@ from squish_core.io.paths import missing
 
 from . import spellings
 from .families import Family, declared
-from .options import Assets, Encode, Format, Json, Names, Only, Quiet, Requantize, Resume, Scheduler, TaskBytes, To, job
+from .options import (
+    Assets,
+    Encode,
+    Format,
+    Json,
+    Names,
+    Only,
+    Part,
+    Quiet,
+    Requantize,
+    Resume,
+    Scheduler,
+    TaskBytes,
+    To,
+    job,
+)
 from .output import Answer, Progress, error_data
 
 Destination = Annotated[
@@ -169,6 +184,7 @@ def convert(
     assets: Assets = None,
     names: Names = None,
     family: Family = None,
+    part: Part = None,
     imatrix: Imatrix = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
@@ -208,6 +224,7 @@ def convert(
             only=only,
             assets=assets,
             rename=names,
+            part=part,
             activations=imatrix,
             requantize=requantize,
             delete_source=delete_source,

@@ -67,6 +67,10 @@ Names = Annotated[
         help="Keep the names, or write Hugging Face's or GGUF's. By default, the names that the target's engine loads.",
     ),
 ]
+Part = Annotated[
+    str | None,
+    typer.Option("--part", metavar="NAME", help="Write this component of a model instead of its text layers: vision."),
+]
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
 ]

@@ -23,7 +23,7 @@ from squish_core.text import escape
 _OPTIONS = {
     "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
     "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
-    "only": "--only", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
+    "only": "--only", "part": "--part", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
     "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
 """Argument of a Python function -> the option, for placeholders in texts."""

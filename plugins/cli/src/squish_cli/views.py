@@ -130,10 +130,14 @@ def info(
 ) -> Answer:
     """Summarize a file, or the values of some of its tensors.
 
-    Shows the format, sizes, encodings, metadata, assets and problems, from the header alone. With PATTERN, decodes the
-    matching tensors and shows their extremes and zeros; for a single tensor, also how its magnitudes are distributed.
+    Shows the format, sizes, encodings, metadata, assets, problems and components (text, vision, audio, mtp), from the
+    header alone. With PATTERN, decodes the matching tensors and shows their extremes and zeros; for a single tensor,
+    also how its magnitudes are distributed.
     """
+    from squish_convert.components import components
+
     from squish_core.opening import open as open_file
+    from squish_core.text import counted
 
     if patterns and meta is not None:
         raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
@@ -142,8 +146,11 @@ def info(
             return statistics_of(opened.name, matching_tensors(opened, patterns))
         if meta is not None:
             return metadata_value(opened, meta)
-        summary = opened.summary()
-        return Answer(summary.to_dict(), list(summary.lines()))
+        summary, parts = opened.summary(), components(opened)
+        sizes = {part: len(names) for part, names in parts.items()}
+        listed = ", ".join(f"{part} ({counted(size, 'tensor')})" for part, size in sizes.items())
+        lines = [*summary.lines(), *(["", f"components: {listed}"] if sizes else [])]
+        return Answer({**summary.to_dict(), "components": sizes}, lines)
 
 
 def metadata_value(file: File, key: str) -> Answer:

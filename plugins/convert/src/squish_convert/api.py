@@ -6,9 +6,11 @@ from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
+    "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.families": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Model", "NegExp",
-        "Permute", "Reshape", "Rule", "Stack", "Tile", "Transpose", "family_conflicts", "source_names",
+        "ANY", "TEXT", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Int32", "Interleave", "Join",
+        "Model", "NegExp", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose", "family_conflicts",
+        "source_names",
     ),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),

@@ -3,6 +3,8 @@ from squish_convert.append import LockedFile as LockedFile
 from squish_convert.append import appended_file as appended_file
 from squish_convert.append import locked_file as locked_file
 from squish_convert.compare.metrics import Distance as Distance
+from squish_convert.components import LeftOut as LeftOut
+from squish_convert.components import components as components
 from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
@@ -15,6 +17,7 @@ from squish_convert.families import Carried as Carried
 from squish_convert.families import Expression as Expression
 from squish_convert.families import Family as Family
 from squish_convert.families import FamilyTensor as FamilyTensor
+from squish_convert.families import Int32 as Int32
 from squish_convert.families import Interleave as Interleave
 from squish_convert.families import Join as Join
 from squish_convert.families import Model as Model
@@ -22,7 +25,9 @@ from squish_convert.families import NegExp as NegExp
 from squish_convert.families import Permute as Permute
 from squish_convert.families import Reshape as Reshape
 from squish_convert.families import Rule as Rule
+from squish_convert.families import Scale as Scale
 from squish_convert.families import Stack as Stack
+from squish_convert.families import TEXT as TEXT
 from squish_convert.families import Tile as Tile
 from squish_convert.families import Transpose as Transpose
 from squish_convert.families import family_conflicts as family_conflicts

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.schedulers import Workers
 
 
-RULES = ("to", "encode", "only", "rename")
+RULES = ("to", "encode", "only", "rename", "part")
 """Arguments that planning takes unchanged."""
 
 
@@ -100,6 +100,7 @@ def convert(
     only: str | Iterable[str] | None = None,
     assets: Any = None,
     rename: str | None = None,
+    part: str | None = None,
     activations: Any = None,
     requantize: bool = False,
     delete_source: bool = False,
@@ -135,6 +136,8 @@ def convert(
         By default, a model of a known family gets the names, rows and settings that the target's engine expects.
         "keep" changes none of them; "hf" or "gguf" selects a layout if the target prescribes none ("hf:FAMILY" if the
         file does not declare its family). Patterns match names of the source and of the target.
+    part
+        Write this component of the model ("vision") instead of its text layers.
     activations
         A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them; of several
         in a list, sums and counts are added.
@@ -175,7 +178,7 @@ def convert(
     started = time.perf_counter()
     job = job if job is None or isinstance(job, Job) else Job(job)
     workers = None if job is None else _workers(job, registry or installed())
-    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
+    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, part, activations, requantize)))
     plan_file = None if plan is None else JobFile(Path(plan), arguments)
     arguments = arguments if plan_file is None else plan_file.arguments
     with ExitStack() as stack:

@@ -3,7 +3,7 @@ several families a file belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,10 @@ MAX_JSON_ENTRY = 4 << 20
 
 @frozen(kw_only=True)
 class Model:
-    """A model before mapping. `layout` is that of its names; `vectors` has values of vectors as f32."""
+    """A model before mapping. `layout` is that of its names; `vectors` has values of vectors as f32.
+
+    `rows` reads rows of a matrix, where the model is an open file.
+    """
 
     name: str
     layout: str
@@ -39,6 +42,7 @@ class Model:
     tensors: Mapping[str, TensorSpec]
     vectors: Mapping[str, Any]
     limits: Limits | None = None
+    rows: Callable[[str, Sequence[int]], np.ndarray] | None = None
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return a metadata value without its stored type."""
@@ -56,6 +60,9 @@ HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 """Model layouts: names, rows and settings as Hugging Face, llama.cpp, mlx-lm and mistral.rs have them."""
 ENGINES = {HF: "transformers", GGUF: "llama.cpp", MLX: "mlx-lm", UQFF: "mistral.rs"}
 """Layout -> the engine that loads it."""
+
+TEXT, VISION, AUDIO, MTP = COMPONENTS = ("text", "vision", "audio", "mtp")
+"""Components of a model: its text layers, towers of other modalities, and layers that predict more tokens."""
 
 ANY = "*"
 """In the shape of a tensor, stands for any size."""
@@ -104,6 +111,21 @@ class NegExp:
 
 
 @frozen
+class Scale:
+    """Multiply rows, in f32, by the numbers that `factor` names (`Family.factors`); the inverse divides."""
+
+    of: Expression
+    factor: str
+
+
+@frozen
+class Int32:
+    """Whole numbers in 32 bits, which Hugging Face has in 64."""
+
+    of: Expression
+
+
+@frozen
 class Tile:
     """Take the first part of every group of rows, then the second part of every group, and so on.
 
@@ -122,10 +144,14 @@ class Tile:
 
 @frozen
 class Reshape:
-    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes."""
+    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes.
+
+    `by_shape`: files may have the shape of `of`, too.
+    """
 
     of: Expression
     shape: tuple[str, ...]
+    by_shape: bool = False
 
 
 @frozen
@@ -133,11 +159,13 @@ class Transpose:
     """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
 
     `dense_only`: the layout transposes the tensor only if it is dense; codes have the rows of `of`
-    (`Carried.coded` says which of the two a target stores).
+    (`Carried.coded` says which of the two a target stores). `by_shape`: files have the tensor either way, and its shape
+    says which; only for reading.
     """
 
     of: Expression
     dense_only: bool = False
+    by_shape: bool = False
 
 
 @frozen
@@ -167,7 +195,7 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Reshape | Transpose | Stack | Join | Interleave
+Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -236,7 +264,7 @@ class Carried:
 
 
 class Family:
-    """A model family: the names of its tensors and settings in each engine.
+    """A model family, or one component of its models: the names of its tensors and settings in each engine.
 
     Attributes
     ----------
@@ -272,6 +300,23 @@ class Family:
     prefixes: ClassVar[Mapping[str, str]] = {}
     remainder: ClassVar[str] = "not part of the text model"
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json is of this family, and not of another one of the same model type.
+
+        Asked only if the family's `FamilyInfo.by_config` is true.
+
+        Parameters
+        ----------
+        config
+            The content of config.json; its model type is one of the family's.
+
+        Returns
+        -------
+        bool
+            True by default.
+        """
+        return True
+
     def settings(self, model: Model) -> Mapping[str, Any]:
         """Read the model's settings from either layout.
 
@@ -292,7 +337,7 @@ class Family:
         """
         raise NotImplementedError
 
-    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int | Sequence[int]]:
         """Return the sizes of a model by name.
 
         Parameters
@@ -303,9 +348,26 @@ class Family:
         Returns
         -------
         Mapping
-            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
+            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`. A size that differs
+            between layers is a sequence with a number for each layer.
         """
         raise NotImplementedError
+
+    def factors(self, settings: Mapping[str, Any]) -> Mapping[str, Sequence[tuple[int, float]]]:
+        """Return the numbers by which rows are multiplied, by name.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            Name in a `Scale` -> pairs of a number of rows and their factor, from the first row to the last; empty by
+            default.
+        """
+        return {}
 
     def own_name(self, name: str) -> str:
         """Translate a tensor's name in a larger model to the name in this family.
@@ -354,6 +416,21 @@ class Family:
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
         """Name the required tensors that some layers lack, because layers are of several kinds.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Collection
+            Full names; empty by default.
+        """
+        return ()
+
+    def optional(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the required tensors that some layers may lack, because no engine reads them there.
 
         Parameters
         ----------
@@ -464,7 +541,10 @@ def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
     """
     errors = []
     for one, other in combinations([info for info in infos if not info.layouts], 2):
-        shared = [name for name in one.model_types if name in other.model_types]
+        if one.part != other.part:
+            continue
+        apart_by_config = one.by_config and other.by_config
+        shared = [name for name in one.model_types if name in other.model_types and not apart_by_config]
         apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
         if one.architecture == other.architecture != "" and not apart:
             shared.append(one.architecture)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from attrs import evolve
 
-from squish_core.codes import BUGS
+from squish_core.codes import BUGS, ErrorCode
 from squish_core.errors import FormatError, SquishError, TensorError, TruncatedError, UsageError
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
@@ -19,7 +19,8 @@ from squish_core.plugins.registry import Registry
 from squish_core.text import words
 
 from .arrays import MEMORY
-from .families import ENGINES, GGUF, HF, UQFF
+from .components import parts_of
+from .families import ENGINES, GGUF, HF, TEXT, UQFF
 from .mapping.inventory import check_settings, settings_place
 from .mapping.mapped import (
     MappedFile,
@@ -47,12 +48,12 @@ _STACKED = re.compile(r"\.switch_mlp\.")
 
 
 def choose_map(
-    file: File, container: WritableContainer, options: Options, rename: str | None
+    file: File, container: WritableContainer, options: Options, rename: str | None, part: str = TEXT
 ) -> tuple[ModelMap | None, tuple[str, ...]]:
     """Return the map to the layout that the target's engine expects, or notes on why names stay the same.
 
     `rename`: "keep" changes nothing, "hf" and "gguf" select a layout, and `:FAMILY` after it names the family of a file
-    that does not declare one.
+    that does not declare one. `part`: the component to write.
     """
     request, _, family = (rename or "").partition(":")
     if request not in ("", KEEP, HF, GGUF) or (family and request not in (HF, GGUF)):
@@ -63,6 +64,8 @@ def choose_map(
             code="names",
         )
     layout = container.naming(options) if request in ("", KEEP) else request
+    if part != TEXT:
+        return _component(file, part, layout, request), ()
     if layout is None:
         return None, ()
     naming = _with_family(naming_of(file), family, file)
@@ -88,6 +91,32 @@ def choose_map(
         _check_part(file, naming, layout, absent[0])
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
+
+
+def _component(file: File, part: str, layout: str | None, request: str) -> ModelMap:
+    """Return the map of one component of a model; UsageError if it is not mapped, or has no file of its own."""
+    naming = naming_of(file, part)
+    if naming.error is not None:
+        raise naming.error.within(file=file.name)
+    if naming.family is None:
+        parts = ", ".join(each for each in parts_of(file, evolve(naming, part=TEXT)) if each != TEXT)
+        raise UsageError(
+            f"its {part} component cannot be converted: {naming.reason}",
+            file=file.name,
+            code=ErrorCode.UNMAPPED,
+            expected=parts or None,
+            found=part,
+            hint="Without {option:part}, its text layers are written, and the report lists what they leave out.",
+        )
+    if layout != GGUF or request == KEEP:
+        raise UsageError(
+            f"the {part} component of a model has a file of its own only in GGUF",
+            file=file.name,
+            code=ErrorCode.USAGE,
+            expected="a target *.gguf",
+            hint=f"For example {{option:part={part}}} with the target mmproj.gguf.",
+        )
+    return ModelMap(naming, layout)
 
 
 def _passed_through(file: File, naming: Naming, layout: str) -> ModelMap:
@@ -221,10 +250,12 @@ def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bo
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
+    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts), or a convolution as in MLX."""
     if naming.family is None:
         return True
-    return not has_engine_names(family_of(file, naming), file)
+    shapes = [spec.shape for spec in file.index.tensors.values()]
+    is_turned = any(len(shape) == 3 and shape[-1] == 1 != shape[1] for shape in shapes)
+    return not is_turned and not has_engine_names(family_of(file, naming), file)
 
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:

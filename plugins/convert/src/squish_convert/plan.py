@@ -28,6 +28,7 @@ from squish_core.text import counted, did_you_mean
 from .activations import ActivationStatistics, recorded_metadata
 from .companions import asset_bytes, inner_losses, split_companions, target_assets, written_companions
 from .compatible import check_requantize, needs_activations
+from .components import LeftOut, check_part, left_out
 from .decision import Decision
 from .image import HINT, OutputImage, UnreadAsset, lay_out
 from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
@@ -81,6 +82,8 @@ class ConversionPlan:
         Keys, names and codecs to carry over; `execute` reads their values from the source.
     dropped
         What the format cannot store.
+    left_out
+        Components of the model that are not written.
     image
         Layout of the target's bytes; None if it depends on tensor data, as with compression.
     notes, unused, ineffective
@@ -104,6 +107,7 @@ class ConversionPlan:
     children: tuple[str, ...]
     whole: tuple[str, ...]
     dropped: tuple[Dropped, ...]
+    left_out: tuple[LeftOut, ...] = ()
     image: OutputImage | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
@@ -131,6 +135,7 @@ class ConversionPlan:
             source_size=self.source_size,
             size=self.size,
             dropped=self.dropped,
+            left_out=self.left_out,
             notes=self.notes,
             unused=self.unused,
             ineffective=self.ineffective,
@@ -146,6 +151,7 @@ def plan_conversion(
     *,
     only: str | Iterable[str] | None = None,
     rename: str | None = None,
+    part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
 ) -> ConversionPlan:
@@ -160,7 +166,7 @@ def plan_conversion(
         An open file.
     target
         Path to write; its suffix gives the format unless `to` does.
-    to, encode, only, rename, requantize
+    to, encode, only, rename, part, requantize
         As in `convert`.
     activations
         An open file of activation statistics.
@@ -186,10 +192,9 @@ def plan_conversion(
     >>> [(step.name, step.action, step.target) for step in plan.steps]
     [('w', 'encode', 'ggml.q8_0')]
     """
-    plan, _ = plan_mapped(
-        source, target, to, encode, only=only, rename=rename, activations=activations, requantize=requantize
-    )
-    return plan
+    return plan_mapped(
+        source, target, to, encode, only=only, rename=rename, part=part, activations=activations, requantize=requantize
+    )[0]
 
 
 def plan_mapped(
@@ -200,6 +205,7 @@ def plan_mapped(
     *,
     only: str | Iterable[str] | None = None,
     rename: str | None = None,
+    part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
     first_panels: bool = False,
@@ -212,7 +218,7 @@ def plan_mapped(
         planner = _Planner(source, target, to, activations, first_panels)
         rules = parse_rules(encode, source.without_caches().index.tensors)
         patterns = (only,) if isinstance(only, str) else tuple(only or ())
-        return planner.plan(rules, patterns, rename, requantize), planner.file
+        return planner.plan(rules, patterns, rename, check_part(part), requantize), planner.file
 
 
 @gc_paused()
@@ -320,10 +326,10 @@ class _Planner:
                 )
 
     def plan(
-        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
+        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, part: str, requantize: bool
     ) -> ConversionPlan:
         """Return the plan under these rules."""
-        notes = self._map(rename)
+        notes = self._map(rename, part)
         rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
         self.assets, undeclared = target_assets(self.file, self.format)
@@ -350,6 +356,7 @@ class _Planner:
             children=tuple(contents.companions.children),
             whole=tuple(str(encoding.codec) for encoding in contents.companions.whole),
             dropped=contents.dropped,
+            left_out=left_out(self.file),
             image=self._image(contents),
             notes=(*notes, *size_notes(rules, steps), *self._statistics_notes(steps)),
             unused=tuple(unused),
@@ -363,9 +370,9 @@ class _Planner:
         """The file, if it is mapped."""
         return self.file if isinstance(self.file, MappedFile) else None
 
-    def _map(self, rename: str | None) -> tuple[str, ...]:
+    def _map(self, rename: str | None, part: str) -> tuple[str, ...]:
         """Map the file to the names, rows and settings that the target's engine expects; returns notes."""
-        self._model_map, notes = choose_map(self.file, self.container, self.options, rename)
+        self._model_map, notes = choose_map(self.file, self.container, self.options, rename, part)
         self.file = apply_map(self.file, self._model_map, self.options)
         if rename is None and self._mapped is not None:
             check_complete(self._mapped)

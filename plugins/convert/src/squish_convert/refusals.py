@@ -28,7 +28,7 @@ SHOWN_PATTERNS = 3
 """Maximum number of kinds of names in a hint; with more, it shows `*`, and the matrices to keep."""
 ACRONYM = 4
 """Letters of a method's name that is written in capitals, such as GPTQ."""
-MAPPING = ("deinterleave", "heads", "interleave", "slice", "stack", "transpose")
+MAPPING = ("deinterleave", "heads", "interleave", "scale", "slice", "stack", "transpose")
 """Codecs that read a mapped tensor from the source's."""
 
 

@@ -17,6 +17,7 @@ from squish_core.formats.dropped import Dropped
 from squish_core.text import counted, format_bytes
 
 from .compare.metrics import Distance
+from .components import LeftOut
 from .step import RuleEffect, Step
 
 WORST = 12
@@ -33,6 +34,7 @@ class Conversion:
 
     `notes`: remarks about the target. `unused`: patterns of `keep` rules that match no tensor
     (for other rules that is an error). `ineffective`: rules that left most of their bytes unchanged.
+    `left_out`: components of the model that are not written, such as a vision tower.
     `deleted`: files of the source, on request.
     """
 
@@ -43,6 +45,7 @@ class Conversion:
     source_size: int
     size: int | None
     dropped: tuple[Dropped, ...]
+    left_out: tuple[LeftOut, ...] = ()
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     ineffective: tuple[RuleEffect, ...] = ()
@@ -92,6 +95,7 @@ class Conversion:
         return {
             **{key: getattr(self, key) for key in keys},
             "dropped": [asdict(item) for item in self.dropped],
+            "left_out": [asdict(item) for item in self.left_out],
             "notes": list(self.notes),
             "unused": list(self.unused),
             "ineffective": [asdict(effect) for effect in self.ineffective],
@@ -118,8 +122,11 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
     yield from _notes(report)
     if report.deleted:
         yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
-    if report.dropped:
-        yield from ("not carried over:", *_dropped_lines(report.dropped))
+    if report.left_out:
+        yield from ("left out:", *(f"  {item}" for item in report.left_out))
+    others = {name for item in report.left_out for name in item.tensors}
+    if dropped := [item for item in report.dropped if item.kind != "tensor" or item.name not in others]:
+        yield from ("not carried over:", *_dropped_lines(dropped))
 
 
 def _step_table(steps: Iterable[Step]) -> list[str]:

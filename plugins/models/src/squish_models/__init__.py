@@ -57,10 +57,41 @@ FAMILIES = {
     "smollm3": ("SmolLM3", "declared:smollm3", ("smollm3",), "smollm3"),
     "cohere": ("Command R", "declared:cohere", ("cohere",), "command-r"),
     "cohere2": ("Command A", "declared:cohere2", ("cohere2",), "cohere2"),
+    "gemma4": (
+        "Gemma 4, its text part", "gemma4:Gemma4",
+        ("gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"), "gemma4",
+    ),
     "gemma": ("Gemma 1", "declared:gemma", ("gemma",), "gemma"),
     "seed_oss": ("Seed-OSS", "declared:seed_oss", ("seed_oss",), "seed_oss"),
     "ernie4_5": ("ERNIE 4.5", "declared:ernie4_5", ("ernie4_5",), "ernie4_5"),
     "olmoe": ("OLMoE", "declared:olmoe", ("olmoe",), "olmoe"),
+    "granitehybrid": ("Granite 4", "hybrid:GraniteHybrid", ("granitemoehybrid",), "granitehybrid"),
+    "granitehybrid_moe": (
+        "Granite 4 with experts", "hybrid:GraniteHybridMoe", ("granitemoehybrid",), "granitehybrid",
+    ),
+    "granite4": ("Granite 4 with attention alone", "hybrid:GraniteAttention", ("granitemoehybrid",), "granite"),
+    "nemotron_h": ("Nemotron-H, Nemotron Nano 2", "nemotron:NemotronH", ("nemotron_h",), "nemotron_h"),
+    "nemotron_h_moe": ("Nemotron 3", "nemotron:NemotronHMoe", ("nemotron_h",), "nemotron_h_moe"),
+    "falcon_h1": ("Falcon-H1", "falcon_h1:FalconH1", ("falcon_h1",), "falcon-h1"),
+    "mamba2": ("Mamba 2", "mamba:Mamba2", ("mamba2",), "mamba2"),
+    "mamba": ("Mamba", "mamba:Mamba", ("mamba",), "mamba"),
+    "falcon_mamba": ("Falcon-Mamba", "mamba:FalconMamba", ("falcon_mamba",), "mamba"),
+    "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
+    "llama4": ("Llama 4, its text part", "llama4:Llama4", ("llama4", "llama4_text"), "llama4"),
+    "qwen3vlmoe": (
+        "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "qwen3vlmoe",
+    ),
+    "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
+    "apertus": ("Apertus", "apertus:Apertus", ("apertus",), "apertus"),
+    "dots1": ("dots.llm1", "declared:dots1", ("dots1",), "dots1"),
+    "solar_open": ("Solar Open", "declared:solar_open", ("solar_open",), "glm4moe"),
+    "ernie4_5_moe": ("ERNIE 4.5 with experts", "declared:ernie4_5_moe", ("ernie4_5_moe",), "ernie4_5-moe"),
+    "hunyuan-moe": ("HunYuan 1 with experts", "qwen:HunyuanMoe", ("hunyuan_v1_moe",), "hunyuan-moe"),
+    "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
+    "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
+    "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
     "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
     "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
     "gpt_neox": ("GPT-NeoX, Pythia", "declared:gpt_neox", ("gpt_neox",), "gptneox"),
@@ -80,9 +111,32 @@ FAMILIES = {
     "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
     "orion": ("Orion", "declared:orion", ("orion",), "orion"),
     "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
+    "kimi": ("Kimi K2 to K2.6, their text part", "declared:kimi", ("kimi_k2", "kimi_k25"), ""),
+    "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
+    "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
+    "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
 }  # fmt: skip
-PRESENT = {"mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",)}
+# id -> (title, module and class, model types of the text models, GGUF's type of the projector)
+TOWERS = {
+    "gemma3.vision": ("Gemma 3's vision tower", "siglip:Gemma3Vision", ("gemma3",), "gemma3"),
+    "smolvlm.vision": (
+        "The vision tower of SmolVLM and Idefics 3",
+        "siglip:Idefics3Vision",
+        ("smolvlm", "idefics3"),
+        "idefics3",
+    ),
+}
+PRESENT = {
+    "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
+    "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+}  # fmt: skip
+ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
+BY_CONFIG = (
+    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+)  # fmt: skip
+"""Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
 """The variable that names the TOML files of other families."""
 
@@ -107,6 +161,17 @@ def squish_families() -> list[FamilyInfo]:
         architecture="",
         layouts=("mlx",),
     )
+    towers = [
+        FamilyInfo(
+            id=name,
+            title=title,
+            factory=f"squish_models.towers.{implementation}",
+            model_types=types,
+            architecture=projector,
+            part="vision",
+        )
+        for name, (title, implementation, types, projector) in TOWERS.items()
+    ]
     return [
         FamilyInfo(
             id=name,
@@ -115,9 +180,11 @@ def squish_families() -> list[FamilyInfo]:
             model_types=types,
             architecture=architecture,
             present=PRESENT.get(name, ()),
+            by_config=name in BY_CONFIG,
+            absent=ABSENT.get(name, ()),
         )
         for name, (title, implementation, types, architecture) in FAMILIES.items()
-    ] + [carried, *of_variable()]
+    ] + [carried, *towers, *of_variable()]
 
 
 @hookimpl

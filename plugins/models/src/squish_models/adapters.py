@@ -18,6 +18,8 @@ from squish_convert.api import (
     Expression,
     Family,
     FamilyTensor,
+    Interleave,
+    Join,
     Model,
     Permute,
     Rule,
@@ -36,7 +38,7 @@ from .settings import TextSettings
 
 PEFT, BASE = "base_model.model.", "config.json"
 WEIGHT, HEAD = ".weight", "lm_head"
-EMBEDDINGS = ("token_embd", "position_embd")
+EMBEDDINGS = ("token_embd", "position_embd", "per_layer_token_embd")
 SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
 """GGUF's suffix -> PEFT's. B has the rows of the weight, A its columns."""
 ALPHA = "adapter.lora.alpha"
@@ -54,7 +56,7 @@ _OF_ADAPTER = re.compile(r"(?<=\.lora_[AB])\.[^.]+(?=\.weight$)")
 _MODULE = f"is a whole module (modules_to_save), {ONLY_MATRICES}"
 UNADAPTABLE = {
     r"\.modules_to_save\.": _MODULE,
-    r"lora_embedding_[AB]|\b(?:embed_tokens|wte|word_embeddings)\b": "belongs to the embeddings (embed_tokens), and "
+    r"lora_embedding_[AB]|\b(?:embed_token\w*|wte|word_embeddings)\b": "belongs to the embeddings (embed_tokens), and "
                                                                      "Squish maps adapters of other matrices only",
     r"\.lora_magnitude_vector": "is DoRA's scale of columns (use_dora), and llama.cpp only adds",
     r"\.lora_B\..*bias$": f"is a bias (lora_bias), {ONLY_MATRICES}",
@@ -108,9 +110,13 @@ class Adapter(Family):
 
     @cached_property
     def _linear(self) -> AbstractSet[str]:
-        """The matrices that GGUF stores alone or in a stack, without the embeddings."""
+        """The matrices that GGUF stores alone or in a stack of experts, without the embeddings."""
         matrices = {tensor.name for tensor in self.base.tensors if len(tensor.shape) == 2}
-        rules = [rule for rule in self.base.names["gguf"] if not rule.reading and not rule.name.startswith(EMBEDDINGS)]
+        rules = [
+            rule
+            for rule in self.base.names["gguf"]
+            if not rule.reading and not rule.name.startswith(EMBEDDINGS) and not _is_fused(rule.of)
+        ]
         return {name for rule in rules for name in source_names(rule.of) if name in matrices and name.endswith(WEIGHT)}
 
     @cached_property
@@ -204,6 +210,13 @@ class Adapter(Family):
 
 def _peft(name: str, suffix: str) -> str:
     return f"{PEFT}{name.removesuffix(WEIGHT)}{SUFFIXES[suffix]}"
+
+
+def _is_fused(expression: Expression) -> bool:
+    """Return whether GGUF has several matrices as one, whose low-rank changes no pair of matrices expresses."""
+    while not isinstance(expression, str | Join | Interleave):
+        expression = expression.of
+    return not isinstance(expression, str)
 
 
 def _half(expression: Expression, suffix: str) -> Expression:

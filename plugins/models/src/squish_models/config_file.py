@@ -15,7 +15,7 @@ from .config.keys import gguf_keys
 from .config.rope import gguf_rope
 from .config.spelling import QUANTIZATION, has_other_parts
 from .keep import same_value
-from .settings import CONFIG, INEXPRESSIBLE, TextSettings
+from .settings import BEHIND, CONFIG, INEXPRESSIBLE, TextSettings, all_layers
 from .tokenizer import SpecialTokens
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
@@ -35,9 +35,12 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
             expected=f"none that needs {lost[0]}",
             found=str(settings["rope_scaling"])[:60],
         )
+    whole = {**settings, "num_hidden_layers": all_layers(settings)}
+    behind = {"nextn_predict_layers": settings[BEHIND]} if settings.get(BEHIND) else {}
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
-        **gguf_keys(family.keys, family.architecture, settings), **scaling,
+        **gguf_keys(family.keys, family.architecture, whole), **scaling,
+        **{f"{family.architecture}.{key}": Typed("u32", value) for key, value in behind.items()},
         **{key: Typed("u32", value) for key, value in STORAGE.items()},
     }  # fmt: skip
     return keys, constants
@@ -97,12 +100,12 @@ def undeclared(config: bytes) -> bytes:
 
 def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
     """Return whether a config agrees with the keys."""
-    tensors = {family.head: model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
+    head = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
     try:
-        before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
+        before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors={**model.tensors, **head}))
         keys, _ = config_keys(family, before)
     except SquishError:
         return False
     stated = [key for key in keys if key.startswith(f"{family.architecture}.") and key in model.meta]
     agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
-    return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)
+    return agrees and family.agrees(before) and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)

@@ -20,41 +20,44 @@ from squish_convert.api import Interleave, Rule, Stack, Tile
 from squish_core.api import ErrorCode, FamilyInfo, FormatError, Registry, hookimpl
 from squish_core.api import registry as default_registry
 
-from .config.keys import SIZES_LIST, SWITCHES_LIST, Key
-from .declared import BEHIND, Declared, Layers, Pattern
+from .config.keys import LAYER_SIZES, LISTS, Key
+from .declared import OTHERS, WINDOW_LAYERS, Declared, Layers, Leading, Pattern, Switches
 from .engines.needs import EngineNeeds
 from .engines.requirements import ENGINES
 from .family import TextModel
 from .rules import fused_experts, fused_gguf_experts, stacked_experts
-from .tables import LAYER, SWITCH, Row
+from .settings import BEHIND
+from .tables import LAYER, PREDICTING, SWITCH, Row, prediction
 from .tokenizer.pretokenizers import BY_NAME, Pretokenizer, pretokenizer_of
 
 LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
 GUIDE = 'See "Add a family" in docs/models.md.'
 ROW_FIELDS = tuple(name for name in fields_dict(Row) if name not in ("hf", "layer"))
-KEY_TYPES = ("u32", "f32", "bool", SIZES_LIST, SWITCHES_LIST)
 ROW_SIZES = ("head_dim", "q_rows", "kv_rows", "qkv_rows", "gate_up_rows", "group_rows")
 """Sizes that every family has beside its settings."""
 FUSED, FOLDERS = ("hf", "mlx", "uqff"), ("hf", "mlx")
 """Layouts with the matrices of [fused], and those with the names of [read]."""
+KEY_TYPES = ("u32", "f32", "bool", LAYER_SIZES, *LISTS)
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
     "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
-    "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool,
+    "left_out": list, "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool, "merging": str,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
-RENAMED = {"tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting"}
+RENAMED = {
+    "tied": "tied_by_default", "rotated": "rotated_by_default", "rotary": "rotary_setting",
+    "left_out": "more_left_out",
+}  # fmt: skip
 TOP = {
     **ATTRIBUTES, "base": str, "layer": str, "own_rows": bool, "model_type": str, "model_types": list, "id": str,
-    "title": str, "architecture": str,
-    "present": list, "absent": list,
+    "title": str, "architecture": str, "present": list, "absent": list,
 }  # fmt: skip
 TABLES = (
     "rows", "fused", "read", "keys", "computed", "nested", "fixed", "unstated", "names", "sizes", "layers", "patterns",
-    "presence", "prefixes", "values", "equivalents",
-    "mlx", "pretokenizers", "engines",
+    "switches", "presence", "prefixes", "values", "equivalents", "notes", "mlx", "pretokenizers", "engines",
+    "per_layer",
 )  # fmt: skip
 PRETOKENIZER = {
     "like": str, "steps": list, "ignore_merges": bool, "add_bos": bool, "add_sep": bool, "normalizer": str,
@@ -293,7 +296,16 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     removed = {stated.get("rotary", "")}
     inner_names = [name for each in nested.values() for name in each]
     renamed = [name for name, spellings in aliases.items() if name != spellings[0]]
-    derived = (*base.derived, BEHIND, *renamed, *inner_names, *stated.get("derived", ()))
+    attributes["by_kind"] = {**getattr(base, "by_kind", {}), **_each(place, stated, "per_layer", _per_layer)}
+    derived = (
+        *base.derived,
+        BEHIND,
+        WINDOW_LAYERS,
+        *attributes["by_kind"],
+        *renamed,
+        *inner_names,
+        *stated.get("derived", ()),
+    )
     attributes["derived"] = tuple(dict.fromkeys(name for name in derived if name not in removed))
     left_out = {name for name, value in stated.get("keys", {}).items() if value is False}
     for key, attribute in (
@@ -301,6 +313,7 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
         ("unstated", "unstated"),
         ("prefixes",) * 2,
         ("values",) * 2,
+        ("notes",) * 2,
         ("equivalents",) * 2,
     ):
         inherited = {name: value for name, value in getattr(base, attribute, {}).items() if name not in left_out}
@@ -313,15 +326,24 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     attributes["products"] = {**getattr(base, "products", {}), **_products(place, stated.get("sizes", {}), "sizes")}
     attributes["kinds"] = {**getattr(base, "kinds", {}), **_each(place, stated, "layers", _layers)}
     attributes["patterns"] = {**getattr(base, "patterns", {}), **_each(place, stated, "patterns", _pattern)}
+    attributes["switches"] = {**getattr(base, "switches", {}), **_each(place, stated, "switches", _switches)}
+    attributes["own_lists"] = (*base.own_lists, *(each.setting for each in attributes["switches"].values()))
+    computed = [key.hf for key in keys if key.hf in {**attributes["products"], **attributes["switches"]}]
+    attributes["derived"] = (*attributes["derived"], *computed)
     attributes["presence"] = {**getattr(base, "presence", {}), **stated.get("presence", {})}
     for key, name in stated.get("presence", {}).items():
         place.name(name[1:] if isinstance(name, str) and name.startswith("!") else name, key, "presence")
-    for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict)):
+    for table, kind in (("prefixes", str), ("values", dict), ("equivalents", dict), ("notes", str)):
         for key, value in stated.get(table, {}).items():
             place.check_type(value, kind, key, table)
     sizes = {"experts", "layers", *ROW_SIZES, "*", *attributes["products"]}
-    sizes |= {key.hf for key in keys} | {*aliases} | {size for row in base.rows for size in row.sizes()}
-    kinds = {*attributes["kinds"], *(row.kind for row in base.rows)}
+    sizes |= (
+        {key.hf for key in keys}
+        | {*aliases}
+        | {*attributes["by_kind"]}
+        | {size for row in base.rows for size in row.sizes()}
+    )
+    kinds = {*attributes["kinds"], *(kind for row in base.rows for kind in row.kinds)}
     rows = _rows(place, stated.get("rows", {}), base.rows, sizes, kinds, own=stated.get("own_rows", False))
     if "layer" in stated:
         rows = tuple(evolve(row, layer=stated["layer"]) for row in rows)
@@ -329,6 +351,8 @@ def _attributes(place: Place, stated: Mapping[str, Any], base: type[TextModel]) 
     own = _pretokenizers(place, stated.get("pretokenizers", {}))
     attributes["pretokenizers"] = (*own, *base.pretokenizers)
     attributes["engines"] = _engines(place, stated.get("engines", {}))
+    if "predicting" in stated and not any(row.kind == PREDICTING for row in rows):
+        attributes["rows"] = (*rows, *prediction())
     more = _stacks(place, stated["mlx"], rows, base) if "mlx" in stated else base.more
     fused = _fused(place, stated.get("fused", {}), rows, sizes)
     read = _read(place, stated.get("read", {}), rows)
@@ -369,8 +393,10 @@ def _rows(
             change["gguf_shape"] = _sizes(place, name, change["gguf_shape"])
         if "tile" in change:
             change["tile"] = _tile(place, name, change["tile"])
-        if change.get("kind"):
-            place.check_name(change["kind"], kinds, "kind of layers", name, "rows")
+        if isinstance(change.get("kind"), list):
+            change["kind"] = tuple(place.check_type(change["kind"], list, name, "rows"))
+        for kind in Row("", "", (), kind=place.check_type(change.get("kind", ""), (str, tuple), name, "rows")).kinds:
+            place.check_name(kind, kinds, "kind of layers", name, "rows")
         for field, item in change.items():
             kind = _TYPES.get(field, type(getattr(_EXAMPLE, field)))
             place.check_type(item, kind, name, "rows")
@@ -403,7 +429,7 @@ def _tile(place: Place, name: str, stated: Any) -> Tile:
     return Tile("", parts=tuple(parts) if isinstance(parts, list) else parts, **fields)
 
 
-_TYPES = {"add": float, "permute": str, "tied_to": str, "tile": Tile}
+_TYPES = {"add": float, "permute": str, "tied_to": str, "tile": Tile, "kind": (str, tuple)}
 """Types of the fields of a row that are None by default."""
 _EXAMPLE = Row("", "", ())
 
@@ -489,12 +515,29 @@ def _layers(value: Mapping[str, Any]) -> Layers:
     return layers
 
 
-def _pattern(value: Mapping[str, Any]) -> Pattern:
-    """{ every = NUMBER, last = VALUE, others = VALUE }"""
+def _per_layer(value: Mapping[str, str]) -> Mapping[str, str]:
+    """{ KIND = SETTING, others = SETTING }"""
+    if OTHERS not in value or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError
+    return value
+
+
+def _pattern(value: Mapping[str, Any]) -> Pattern | Leading:
+    """{ every = NUMBER, last = VALUE, others = VALUE } or { first = SETTING, are = VALUE, others = VALUE }"""
+    if isinstance(value.get("first"), str):
+        return Leading(**value)
     pattern = Pattern(**value)
     if type(pattern.every) is not int or pattern.every < 1:
         raise ValueError
     return pattern
+
+
+def _switches(value: Mapping[str, Any]) -> Switches:
+    """{ setting = SETTING, on = VALUE, off = VALUE }"""
+    switches = Switches(**value)
+    if not isinstance(switches.setting, str):
+        raise ValueError
+    return switches
 
 
 def _fields(place: Place, value: Any, fields: Mapping[str, Any], key: str, table: str) -> dict[str, Any]:

@@ -21,6 +21,10 @@ MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
 MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
          3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
+SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"
+"""The module of a causal model whose score of two texts is the logit of a token, against that of another one."""
+RANK = 4
+"""llama.cpp's number for it."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
 OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.", ".block_sparse_moe.input_", ".block_sparse_moe.output_")
@@ -52,7 +56,7 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     The second number of the latter counts one expert and the weights that all tokens share.
     """
     ignored = (*family.constants, *family.leftovers, *family.other_modalities, *family.left_out(settings))
-    experts = settings[family.experts] if family.experts else 0
+    experts = family.expert_count(settings)
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
     for name, spec in model.tensors.items():
         if any(fnmatchcase(name, pattern) for pattern in ignored):
@@ -77,29 +81,45 @@ def _rounded(count: int) -> str:
 
 def pooling_type(files: Mapping[str, bytes]) -> int | None:
     """Return llama.cpp's number for the pooling in the files of sentence-transformers; None if it lacks the pooling."""
-    if MODULES not in files:
-        return None
-    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
-    listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
-    paths = [each.get("path") for each in listed if str(each.get("type")).endswith("Pooling")]
-    place = f"{paths[0]}/config.json" if paths else ""
-    if place not in files:
-        return None
-    pooling = parse_object(files[place], place)
+    if module_settings(files, SCORE):
+        return RANK
+    pooling = module_settings(files, "Pooling")
     chosen = [number for number, (name, mode) in MODES.items() if pooling.get(name) is True]
     named = [number for number, (name, mode) in MODES.items() if pooling.get("pooling_mode") == mode]
     return next(iter((*chosen, *named)), None)
+
+
+def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
+    """Return the settings of a module of sentence-transformers, such as "Pooling"; none if the model lacks it."""
+    if MODULES not in files:
+        return {}
+    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
+    listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
+    paths = [each.get("path") for each in listed if str(each.get("type")).endswith(kind)]
+    place = f"{paths[0]}/config.json" if paths else ""
+    return parse_object(files[place], place) if place in files else {}
+
+
+def score_files(settings: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a causal model that scores two texts."""
+    kinds = (("", "base.modules.transformer.Transformer"), (SCORE_FOLDER, f"cross_encoder.modules.logit_score.{SCORE}"))
+    values = {MODULES: _modules(kinds), f"{SCORE_FOLDER}/config.json": settings}
+    return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
+
+
+def _modules(kinds: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the list in modules.json for folders and their classes."""
+    return [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.{kind}"}
+        for place, (path, kind) in enumerate(kinds)
+    ]
 
 
 def pooling_files(number: Any, width: int) -> dict[str, bytes]:
     """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling."""
     if number not in MODES:
         return {}
-    kinds = (("", "Transformer"), (POOLING_FOLDER, "Pooling"))
-    modules = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for place, (path, kind) in enumerate(kinds)
-    ]
+    modules = _modules((("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")))
     modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
     values = {MODULES: modules, f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes}}
     return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from attrs import evolve
 from squish_convert.api import Model
 
 from squish_core.api import ErrorCode, FormatError, SquishError, check_assets
@@ -22,13 +23,15 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
-from .general import POOLING, general_keys, pooling_files
+from .general import POOLING, general_keys, pooling_files, score_files
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .mlx_folder import for_mlx
+from .reranking import score_settings, without_prompt
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
     HUGGINGFACE,
+    VOCABULARY_FILES,
     Content,
     EncodedFiles,
     Tokenizer,
@@ -48,7 +51,7 @@ from .tokenizer import gguf_keys as tokenizer_keys
 GENERATION = "generation_config.json"
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
-VOCABULARIES = frozenset(("tokenizer.json", "tokenizer.model"))
+VOCABULARIES = frozenset(VOCABULARY_FILES)
 
 
 class GgufFiles(Mapping[str, bytes]):
@@ -70,6 +73,7 @@ class GgufFiles(Mapping[str, bytes]):
     def __init__(
         self, family: TextSettings, model: Model, settings: Mapping[str, Any], vocabulary: Vocabulary | None = None
     ) -> None:
+        model = evolve(model, meta=without_prompt(family.architecture, model.meta))
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
         kept = {**inner_tokenizer(model.meta), **kept}
@@ -83,6 +87,8 @@ class GgufFiles(Mapping[str, bytes]):
                 hint="Leave out {option:assets}; the GGUF contains the settings.",
             )
         pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
+        score = score_settings(family.architecture, model.meta)
+        pooling |= score_files(score) if score is not None else {}
         own = {name: data for name, data in pooling.items() if not self._names or name in self._names}
         self._files, self.vectors = {**own, **kept, **assets}, None
         self._special = read_special(model.meta, settings["vocab_size"])
@@ -128,7 +134,8 @@ class GgufFiles(Mapping[str, bytes]):
         return tokenizer_keys(tokenizer) if tokenizer is not None else {}
 
     def _read(self, content: Content) -> Tokenizer | None:
-        return read_content(content, json.loads(self._files[CONFIG]), self._family.pretokenizers)
+        config = json.loads(self._files[CONFIG])
+        return read_content(content, config, self._family.pretokenizers, self._family.merging)
 
     @cached_property
     def _is_unchanged(self) -> bool:
@@ -213,7 +220,7 @@ class FolderFiles(Mapping[str, bytes]):
         config = self.files[CONFIG]
         if layout != "hf":
             config = respelled(family, config, settings)
-            config = for_mlx(config, {}, model.name, family.mlx_type) if layout == "mlx" else config
+            config = for_mlx(config, {}, model.name, family.mlx_type, family.mlx_part) if layout == "mlx" else config
         elif not self.files.has_config:
             config = with_null_dtype(config)  # the writer fills it in
         self._config = config

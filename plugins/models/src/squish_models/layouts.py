@@ -18,7 +18,7 @@ from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .mlx_folder import for_mlx
-from .settings import CONFIG, TextSettings
+from .settings import BEHIND, CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,
     Vocabulary,
@@ -45,7 +45,7 @@ def carry_to_gguf(
     """Return GGUF's keys and tensors for the settings, and the source's files that cannot be rebuilt from them."""
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
-    tokenizer = read_huggingface(model.assets, settings, family.pretokenizers)
+    tokenizer = read_huggingface(model.assets, settings, family.pretokenizers, family.merging)
     described = tokenizer_keys(tokenizer) if tokenizer is not None else {}
     tokens = tokenizer.tokens if tokenizer is not None else ()
     general = general_keys(family, model, settings, constants.values(), model.assets, lambda: tokens)
@@ -110,7 +110,7 @@ def carry_to_folder(
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     if layout == "mlx":
-        assets[CONFIG] = for_mlx(assets[CONFIG], model.tensors, model.name, family.mlx_type)
+        assets[CONFIG] = for_mlx(assets[CONFIG], model.tensors, model.name, family.mlx_type, family.mlx_part)
     check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
@@ -158,6 +158,9 @@ def _rebuilt(
     tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
     if not settings["tie_word_embeddings"]:
         tensors[OUTPUT] = evolve(tensors[EMBEDDINGS], name=OUTPUT)
+    if settings.get(BEHIND):
+        name = f"blk.{settings['num_hidden_layers']}.attn_norm.weight"
+        tensors[name] = evolve(tensors[EMBEDDINGS], name=name)
     model = Model(
         name="",
         layout="gguf",

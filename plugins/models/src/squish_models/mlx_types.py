@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 MLX_TYPES = (
-    "Klear", "afm7", "afmoe", "apertus", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear",
-    "bailing_moe_v3", "bitnet", "dbrx", "deepseek", "deepseek_v32", "deepseek_v41", "deepseek_v41_text", "dots1",
-    "ernie4_5_moe", "exaone_moe", "falcon_h1", "falcon_mamba", "gear", "gemma3n", "gemma4", "gemma4_text",
-    "gemma4_unified", "glm", "glm_moe_dsa", "gptj", "granitemoehybrid", "helium", "hunyuan",
-    "iquestcoder", "iquestloopcoder", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25",
-    "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl", "lille-130m", "llama4", "llama4_text", "llava",
-    "longcat_flash", "longcat_flash_ngram", "mamba", "mamba2", "mellum", "mimo", "mimo_v2_flash", "minicpm3",
-    "minimax", "minimax_m3_vl", "mistral4", "muse_glimmer", "muse_spark", "nanbeige", "nanochat",
-    "nemotron-nas", "nemotron_h", "olmo_hybrid", "openelm", "phi-msft", "phi3small", "phimoe", "phixtral",
-    "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen", "qwen3_vl_moe",
-    "recurrent_gemma", "rwkv7", "solar_open", "spark2_5", "step3p5", "talkie", "telechat3",
-    "youtu_llm",
+    "Klear", "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "bitnet", "dbrx",
+    "deepseek", "deepseek_v41", "deepseek_v41_text", "gear", "gemma3n", "glm", "gptj", "helium", "hunyuan",
+    "iquestcoder", "iquestloopcoder", "joyai_llm_flash", "kimi_k3", "kimi_linear", "kimi_vl", "laguna", "lfm2-vl",
+    "lille-130m", "llava", "longcat_flash", "longcat_flash_ngram", "mimo", "mimo_v2_flash", "minicpm3", "minimax",
+    "minimax_m3_vl", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron-nas", "olmo_hybrid", "openelm",
+    "phi-msft", "phi3small", "phimoe", "phixtral", "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35",
+    "qwen", "recurrent_gemma", "rwkv7", "spark2_5", "step3p5", "talkie", "telechat3", "youtu_llm",
 )  # fmt: skip
 
 STACKING_CODES = frozenset((
-    "afmoe", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "deepseek", "deepseek_v32", "dots1", "exaone_moe",
-    "glm_moe_dsa", "hunyuan", "jamba", "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl", "laguna",
-    "longcat_flash", "mimo_v2_flash", "minimax_m3_vl", "mistral4", "muse_spark", "phi-msft", "phimoe", "phixtral",
-    "solar_open",
+    "bailing_hybrid", "bailing_moe_linear", "deepseek", "hunyuan", "joyai_llm_flash", "kimi_k3", "kimi_vl", "laguna",
+    "longcat_flash", "mimo_v2_flash", "minimax_m3_vl", "muse_spark", "phi-msft", "phimoe", "phixtral",
 ))  # fmt: skip
 """Those whose experts it also stacks where they are codes with scales; of the others, only floats."""
 
 UNCOMPARED = frozenset((
-    "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "bailing_moe_v3", "bitnet",
+    "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "bitnet",
     "deepseek", "deepseek_v41", "deepseek_v41_text", "gear", "gemma3n", "hunyuan", "iquestloopcoder",
-    "joyai_llm_flash", "kimi_k2", "kimi_k25", "kimi_k3", "kimi_vl", "Klear", "lfm2-vl", "lille-130m", "llama4_text",
+    "joyai_llm_flash", "kimi_k3", "kimi_vl", "Klear", "lfm2-vl", "lille-130m",
     "longcat_flash_ngram", "mimo", "minimax", "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron-nas",
     "olmo_hybrid", "openelm", "phi-msft", "phi3small", "phixtral", "pixtral", "plamo", "plamo2", "plamo3",
-    "prism_hadamard_qwen35", "qwen", "qwen3_vl_moe", "rwkv7", "spark2_5", "step3p5", "talkie", "telechat3",
+    "prism_hadamard_qwen35", "qwen", "rwkv7", "spark2_5", "step3p5", "talkie", "telechat3",
     "youtu_llm",
 ))  # fmt: skip
 """Those of which no small model was compared: Transformers does not have them, or saves what mlx-lm does not read."""

@@ -12,6 +12,7 @@ import typer
 from attrs import asdict
 from squish_cli.api import Answer
 from squish_convert.api import (
+    TEXT,
     Add,
     Expression,
     Family,
@@ -48,7 +49,7 @@ def families(
     For each engine: "ok" if it computes the same with every small model of the family that was converted, "part" if
     with some of them, "no" if with none, "-" if none was run. NAME shows tensors, settings, GGUF's keys, and each run.
     """
-    infos = [entry.info for entry in registry().families.values()]
+    infos = [entry.info for entry in registry().families.values() if entry.info.part == TEXT]
     if name is None:
         return _list(infos)
     lower = name.lower()
@@ -90,7 +91,7 @@ def summary(info: FamilyInfo) -> dict[str, Any]:
         "architecture": info.architecture or getattr(family, "architecture", ""),
         "layouts": list(info.layouts),
         "engines": engines(info.id),
-        "components": components(family),
+        "components": components(info, family),
     }
 
 
@@ -163,17 +164,20 @@ def operations(expression: Expression) -> Iterator[str]:
         expression = expression.of
 
 
-def components(family: Family) -> dict[str, str]:
+def components(info: FamilyInfo, family: Family) -> dict[str, str]:
     """Parts of a model: those that are mapped, and those that are left out."""
-    found = {"text": MAPPED} if family.tensors else {}
+    found = {TEXT: MAPPED} if family.tensors else {}
     if any("{e}" in tensor.name for tensor in family.tensors):
         found["experts"] = MAPPED
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED
     if getattr(family, "predicting", ""):
         found["prediction layers"] = LEFT_OUT
+    towers = [each.info for each in registry().families.values() if each.info.part != TEXT]
+    mapped = {tower.part for tower in towers if set(tower.model_types) & set(info.model_types)}
+    found |= dict.fromkeys(sorted(mapped), MAPPED)
     if family.other_modalities:
-        found["images and audio"] = LEFT_OUT
+        found["other modalities" if mapped else "images and audio"] = LEFT_OUT
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from squish_convert.api import Join, Permute, Rule, Stack
+from squish_convert.api import Expression, Join, Permute, Rule, Stack, Transpose
 
 from .tables import BLOCK, LAYER
 
@@ -76,7 +76,9 @@ def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *
     )
 
 
-def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:
+def fused_experts(
+    module: str, gate: str, up: str, down: str, size: str, *, either_way: bool = False
+) -> tuple[Rule, ...]:
     """Stacks without a suffix, as written by early versions of transformers 5: gate and up are fused.
 
     Source: llama.cpp, `modify_tensors` of `Qwen2MoeModel`.
@@ -89,6 +91,8 @@ def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tupl
         Projections of an expert.
     size : str
         Setting with the number of rows of gate and up.
+    either_way : bool
+        Whether files may have the matrices as [in, out], too, which their shape says.
 
     Returns
     -------
@@ -100,9 +104,13 @@ def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tupl
     ['model.layers.{n}.mlp.experts.gate_up_proj', 'model.layers.{n}.mlp.experts.down_proj']
     """
     stack = f"{LAYER}{module}.experts."
-    return (
-        Rule(f"{stack}gate_up_proj", _gate_up(module, gate, up, size), reading=True),
-        Rule(f"{stack}down_proj", Stack(f"{stack}{{e}}.{down}.weight"), reading=True),
+    parts: dict[str, Expression] = {
+        "gate_up_proj": _gate_up(module, gate, up, size),
+        "down_proj": f"{stack}{{e}}.{down}.weight",
+    }
+    return tuple(
+        Rule(f"{stack}{name}", Stack(Transpose(part, by_shape=True) if either_way else part), reading=True)
+        for name, part in parts.items()
     )
 
 
@@ -127,10 +135,10 @@ def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule
     >>> [rule.name for rule in fused_gguf_experts("mlp", "gate_proj", "up_proj", "moe_intermediate_size")]
     ['blk.{n}.ffn_gate_up_exps.weight']
     """
-    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", _gate_up(module, gate, up, size), reading=True),)
+    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(_gate_up(module, gate, up, size)), reading=True),)
 
 
-def _gate_up(module: str, gate: str, up: str, size: str) -> Stack:
-    """For each expert, the rows of the gate, then those of up."""
+def _gate_up(module: str, gate: str, up: str, size: str) -> Join:
+    """The rows of an expert's gate, then those of up."""
     expert = f"{LAYER}{module}.experts.{{e}}."
-    return Stack(Join(((f"{expert}{gate}.weight", size), (f"{expert}{up}.weight", size))))
+    return Join(((f"{expert}{gate}.weight", size), (f"{expert}{up}.weight", size)))

@@ -21,10 +21,14 @@ from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
+BEHIND = "layers_behind"
+"""Setting that states how many layers behind the last one a file has, which predict more tokens."""
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
 """Types of settings that every family reads, whether it has keys for them or not."""
+WINDOWS = "attention.sliding_window_pattern"
+"""GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18
 """Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
@@ -47,6 +51,8 @@ class TextSettings(Family):
         The names of the family in config.json and GGUF.
     mlx_type
         The name in config.json for mlx-lm, if it has another one.
+    mlx_part
+        What precedes the names for mlx-lm, if it has the text model only as a part, with settings in `text_config`.
     rows
         Its weights.
     more
@@ -63,6 +69,8 @@ class TextSettings(Family):
         Settings that follow from others or belong to other modalities, which are not keys of config.json.
     layer_counts
         Settings that default to the number of layers.
+    own_lists
+        Lists with a value for each layer, which engines read as they are.
     tied_by_default
         Whether embeddings are tied if config.json does not state it.
     rotated_by_default
@@ -71,8 +79,12 @@ class TextSettings(Family):
         Layouts whose engines attend beyond the sliding window.
     unadapted
         Projections to which llama.cpp applies no adapter.
+    headless
+        Whether no layer has attention; the sizes of heads are then 1.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
     pretokenizers
         Pre-tokenizers of its models that squish-models does not have.
     engines
@@ -83,6 +95,7 @@ class TextSettings(Family):
     architecture: ClassVar[str]
     class_name: ClassVar[str]
     mlx_type: ClassVar[str] = ""
+    mlx_part: ClassVar[str] = ""
     rows: ClassVar[Sequence[Row]]
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]]
@@ -91,12 +104,15 @@ class TextSettings(Family):
     own_names: ClassVar[Mapping[str, str]] = {}
     derived: ClassVar[Sequence[str]] = ("rotary_dim", "mrope_section", "kv_heads")
     layer_counts: ClassVar[Sequence[str]] = ()
+    own_lists: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
     unadapted: ClassVar[Sequence[str]] = ()
+    headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
+    merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
     engines: ClassVar[Mapping[str, EngineNeeds]] = {}
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
@@ -117,6 +133,8 @@ class TextSettings(Family):
             for layout, rules in self.more.items()
         }
         own = tuple(rule for row in self.rows for rule in row.rules())
+        if self.mlx_part:
+            more["mlx"] = tuple(Rule(f"{self.mlx_part}{name}", name) for name in sorted(templates))
         return {**more, "gguf": (*own, *more.get("gguf", ()))}
 
     def settings(self, model: Model) -> dict[str, Any]:
@@ -148,7 +166,7 @@ class TextSettings(Family):
             )
         return settings
 
-    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
         named = (
             "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
@@ -157,12 +175,13 @@ class TextSettings(Family):
         q_rows, kv_rows = heads * head_dim, groups * head_dim
         return {
             **{name: settings[name] for name in named if name in settings},
-            "layers": settings["num_hidden_layers"],
-            "experts": settings[self.experts] if self.experts else 0,
+            "layers": all_layers(settings),
+            "experts": self.expert_count(settings),
             "q_rows": q_rows,
             "kv_rows": kv_rows,
             "qkv_rows": q_rows + 2 * kv_rows,
             "group_rows": heads // groups * head_dim,
+            "two_hidden": 2 * settings["hidden_size"],
             "gate_up_rows": 2 * settings["intermediate_size"],
         }
 
@@ -170,19 +189,17 @@ class TextSettings(Family):
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
-        layers = range(settings["num_hidden_layers"])
+        layers = range(all_layers(settings))
         others = {
             kind: {*layers}.difference(self.layers_of(kind, settings))
-            for kind in {row.kind for row in self.rows}
-            if kind
+            for kind in {kind for row in self.rows for kind in row.kinds}
         }
-        count = settings[self.experts] if self.experts else 0
+        count = max(self.expert_count(settings), 1)
         return {
             tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
             for row in self.rows
-            if row.kind
             for tensor in row.tensors()
-            for layer in others[row.kind]
+            for layer in set().union(*(others[kind] for kind in row.kinds))
             for expert in range(count if "{e}" in tensor.name else 1)
         }
 
@@ -211,6 +228,10 @@ class TextSettings(Family):
                     found=repr(stated)[:60],
                     hint="The written file would describe a different model.",
                 )
+
+    def agrees(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
+        return True
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
@@ -246,9 +267,16 @@ class TextSettings(Family):
         """The setting with the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
+    def expert_count(self, settings: Mapping[str, Any]) -> int:
+        """The number of experts in a layer; 0 in a model without any."""
+        return settings.get(self.experts or "") or 0
+
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
-        settings = self.usual(old_spelling(text_config(config), self.experts))
+        stated = text_config(config)
+        own = {name: stated.pop(name) for name in self.own_lists if name in stated}
+        lists_windows = any(key.gguf == WINDOWS for key in self.keys)
+        settings = self.usual({**old_spelling(stated, self.experts, lists_windows=lists_windows), **own})
         _check_types(settings)
         return settings
 
@@ -288,8 +316,7 @@ class TextSettings(Family):
                 expected="at least 1",
                 found=settings["num_attention_heads"],
             )
-        experts = settings[self.experts] if self.experts else 0
-        blocks = settings["num_hidden_layers"] * max(experts, 1)
+        blocks = settings["num_hidden_layers"] * max(self.expert_count(settings), 1)
         if blocks > MOST_BLOCKS:
             raise LimitError(
                 "has too many layers or experts",
@@ -305,6 +332,7 @@ class TextSettings(Family):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = self.usual(settings_of(self.keys, self.architecture, model.meta))
+        read |= {"num_attention_heads": 1} if self.headless else {}
         self._check_counts(read, self.architecture)
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {
@@ -343,6 +371,17 @@ class TextSettings(Family):
                 hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
             )
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
+
+
+def all_layers(settings: Mapping[str, Any]) -> int:
+    """The number of layers, with those behind the last one that predict more tokens.
+
+    Examples
+    --------
+    >>> all_layers({"num_hidden_layers": 46, "layers_behind": 1})
+    47
+    """
+    return int(settings["num_hidden_layers"]) + int(settings.get(BEHIND) or 0)
 
 
 def _is_base_model(config: Mapping[str, Any]) -> bool:

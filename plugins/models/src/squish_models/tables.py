@@ -8,7 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import evolve, frozen
-from squish_convert.api import Add, Expression, FamilyTensor, NegExp, Permute, Reshape, Rule, Stack, Tile, Transpose
+from squish_convert.api import (
+    Add,
+    Expression,
+    FamilyTensor,
+    Int32,
+    NegExp,
+    Permute,
+    Reshape,
+    Rule,
+    Scale,
+    Stack,
+    Tile,
+    Transpose,
+)
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -20,11 +33,13 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
-    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
-    `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
-    `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
-    `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
+    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie beside
+    it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the
+    kind of the layers that have it, where there are several; with a tuple, they are of all these kinds. `tile`: GGUF has its heads in another order.
+    `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
+    `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
+    Hugging Face stores it as [in, out]. `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
+    end the names of its weight.
     """
 
     hf: str
@@ -36,20 +51,29 @@ class Row:
     permute: str | None = None
     add: float | None = None
     f32: bool = False
+    i32: bool = False
     top: bool = False
     tied_to: str | None = None
-    kind: str = ""
+    kind: str | tuple[str, ...] = ""
     tile: Tile | None = None
     neg_exp: bool = False
+    scale: str = ""
     gguf_shape: tuple[str, ...] = ()
+    either_shape: bool = False
     transpose: bool = False
     layer: str = LAYER
+    block: str = BLOCK
     suffix: str = ".weight"
     gguf_suffix: str = ".weight"
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
         return f"{'' if self.top else self.layer}{self.hf}{suffix}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that all layers with it have."""
+        return (self.kind,) if self.kind and isinstance(self.kind, str) else tuple(self.kind)
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
@@ -63,12 +87,18 @@ class Row:
         """The weight and its bias."""
         yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to, self.kind)
         if self.bias or self.biased:
-            outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
-            yield FamilyTensor(self.module(".bias"), outputs, self.biased, kind=self.kind)
+            yield FamilyTensor(self.module(".bias"), self._outputs(), self.biased, kind=self.kind)
+
+    def _outputs(self) -> tuple[str, ...]:
+        """The shape of the bias: the rows of a matrix or of a stack of them, the channels of a convolution."""
+        if self.transpose:
+            return self.shape[-1:]
+        convolves = bool(self.gguf_shape) or len(self.shape) > 3
+        return self.shape[:1] if convolves else self.shape[:-1] or self.shape
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""
-        name = f"{'' if self.top else BLOCK}{self.gguf}"
+        name = f"{'' if self.top else self.block}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
         yield Rule(f"{name}{self.gguf_suffix}", self.expression(self.suffix), vector)
         if self.bias or self.biased:
@@ -83,13 +113,21 @@ class Row:
             expression = Add(expression, self.add)
         if self.neg_exp:
             expression = NegExp(expression)
+        if self.scale and suffix == self.suffix:
+            expression = Scale(expression, self.scale)
+        if self.i32:
+            expression = Int32(expression)
         if self.tile is not None:
             expression = evolve(self.tile, of=expression)
-        if self.gguf_shape:
-            expression = Reshape(expression, self.gguf_shape)
+        if self.gguf_shape and suffix == self.suffix:
+            expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression
+
+
+PREDICTING = "predicting"
+"""The kind of the layers behind the last one, which predict more tokens."""
 
 
 def norm(
@@ -230,6 +268,35 @@ def attention(*, permute: bool = False, bias: bool = True, biased: bool = False)
         Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias, biased=biased),
         Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias, biased=biased),
     )
+
+
+def prediction(add: float | None = None) -> tuple[Row, ...]:
+    """What layers that predict more tokens have besides the tensors of any layer.
+
+    Parameters
+    ----------
+    add : float, optional
+        Constant that GGUF adds to the norms; none by default.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.gguf for row in prediction()][:2]
+    ['nextn.eh_proj', 'nextn.enorm']
+    """
+    vocabulary = ("vocab_size", "hidden_size")
+    rows = (
+        Row("eh_proj", "nextn.eh_proj", ("hidden_size", "two_hidden")),
+        norm("enorm", "nextn.enorm", add=add),
+        norm("hnorm", "nextn.hnorm", add=add),
+        norm("shared_head.norm", "nextn.shared_head_norm", add=add),
+        Row("embed_tokens", "nextn.embed_tokens", vocabulary, required=False),
+        Row("shared_head.head", "nextn.shared_head_head", vocabulary, required=False),
+    )
+    return tuple(evolve(row, kind=PREDICTING) for row in rows)
 
 
 def gated_mlp(bias: bool = False) -> tuple[Row, ...]:

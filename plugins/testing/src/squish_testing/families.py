@@ -12,7 +12,7 @@ import numpy as np
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
 from squish_convert.families import CONFIG_FILE, GGUF, HF, LAYOUTS, Family, Model
-from squish_convert.mapping.coverage import shape_of
+from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members
 
@@ -70,6 +70,7 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
     )
     settings = family.settings(model)
     sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
+    counts = sizes_at(sizes, {})
     shapes = {tensor.name: tensor.shape for tensor in family.tensors}
     absent = family.absent(settings)
     generator = np.random.default_rng(seed)
@@ -77,10 +78,11 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
     for tensor in family.tensors:
         if family.is_tied(settings, tensor) or not tensor.required:
             continue
-        shape = shape_of(tensor.name, shapes, sizes)
-        for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
-            for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
-                name = fill(tensor.name, {"n": layer, "e": expert})
+        layers = range(counts["layers"]) if "{n}" in tensor.name else [None]
+        for layer in layers:
+            shape = shape_of(tensor.name, shapes, counts if layer is None else sizes_at(sizes, {"n": layer}))
+            for expert in range(counts["experts"] if "{e}" in tensor.name else 1):
+                name = fill(tensor.name, {"n": layer or 0, "e": expert})
                 if name not in absent:
                     values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
                     arrays[name] = dtypes.cast(values, dtype)

@@ -5,10 +5,11 @@ A tensor that the settings tie to another one must equal it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
@@ -23,9 +24,9 @@ from .codecs.transpose import swapped
 from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
+ModelSizes = Mapping[str, int | Sequence[int]]
+"""Sizes of a model, of which some have a number for each layer (`Family.sizes`)."""
 HINT = "Keep the names with {option:rename=keep}; the target's engine will then not load the file."
-PROJECTORS = ("v.*", "mm.*", "a.*")
-"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
 
 
@@ -56,14 +57,14 @@ def cover(
     family: Family,
     tensors: Mapping[str, TensorSpec],
     gguf: bool,
-    sizes: Sizes,
+    sizes: ModelSizes,
     tied: Collection[str] = (),
     absent: Collection[str] = (),
     left_out: Collection[str] = (),
+    optional: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    left_out = (*left_out, *PROJECTORS) if gguf else left_out
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out, optional)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -86,6 +87,8 @@ class Matching:
         Tensors that only layers of another kind have (`Family.absent`).
     left_out
         Patterns of tensors that engines do not load (`Family.left_out`).
+    optional
+        Tensors that may be missing (`Family.optional`).
     """
 
     def __init__(
@@ -93,13 +96,14 @@ class Matching:
         family: Family,
         tensors: Mapping[str, TensorSpec],
         rules: Templates[Rule],
-        sizes: Sizes,
+        sizes: ModelSizes,
         tied: Collection[str],
         absent: Collection[str] = (),
         left_out: Collection[str] = (),
+        optional: Collection[str] = (),
     ) -> None:
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent, self.left_out = absent, left_out
+        self.absent, self.left_out, self.optional = absent, left_out, optional
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, SourceTensor] = {}
         self.sources: dict[str, SourceTensor] = {}
@@ -126,11 +130,47 @@ class Matching:
                 yield error
         rules = [*self.rules.values(), *(each for others in self.rules.others.values() for each in others)]
         places = {leaf: rule.name for _, rule in reversed(rules) for leaf in source_names(rule.of)}
-        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
+        unneeded = {*self.tied, *self.absent, *self.optional}
+        yield from _missing(self.family, self.origins, sizes_at(self.sizes, {}), unneeded, places)
+
+    def _fitting(self, origin: SourceTensor, spec: TensorSpec) -> list[int]:
+        """The numbers of the forms of a tensor that its shape fits."""
+        sizes = sizes_at(self.sizes, origin.numbers)
+        shapes = [shape_of(each, self.shapes, sizes, is_dense(spec)) for each in forms(origin.rule.of)]
+        return [number for number, shape in enumerate(shapes) if _wrong_shape(origin, spec.shape, shape) is None]
+
+    @cached_property
+    def _form(self) -> int | None:
+        """The form of the tensors that a file may have in several, as the shapes of some of them say."""
+        for name, spec in self.tensors.items():
+            match = self.rules.find(self.family.own_name(name))
+            if match is not None and len(forms(match[0].of)) > 1:
+                fitting = self._fitting(SourceTensor(name, *match), spec)
+                if len(fitting) == 1:
+                    return fitting[0]
+        return None
+
+    def _settled(self, origin: SourceTensor, spec: TensorSpec) -> tuple[SourceTensor, TensorError | None]:
+        """Choose the form of a tensor that files have in several by its shape; an error if no shape says which."""
+        expressions = forms(origin.rule.of)
+        if len(expressions) == 1:
+            return origin, None
+        fitting = self._fitting(origin, spec)
+        form = fitting[0] if len(fitting) == 1 else self._form if fitting else 0
+        if form is not None:
+            return evolve(origin, rule=evolve(origin.rule, of=expressions[form])), None
+        return origin, TensorError(
+            "may be transposed or not: its shape fits both",
+            tensor=origin.name,
+            code=ErrorCode.CONTRADICTION,
+            found=list(spec.shape),
+            hint=HINT,
+        )
 
     def _is_present(self, rule: Rule, numbers: Mapping[str, int]) -> bool:
         """Whether the layer has the tensors of a rule."""
-        return all(name not in self.absent for name, _ in members(rule.of, numbers, self.sizes["experts"]))
+        experts = sizes_at(self.sizes, {})["experts"]
+        return all(name not in self.absent for name, _ in members(rule.of, numbers, experts))
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
@@ -147,12 +187,15 @@ class Matching:
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
-        origin = SourceTensor(name, *match)
+        origin, spec = SourceTensor(name, *match), tensors[name]
         if error := _wrong_number(origin, self.sizes):
             return error
-        spec = tensors[name]
-        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
-        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        sizes = sizes_at(self.sizes, origin.numbers)
+        origin, several = self._settled(origin, spec)
+        if several is not None:
+            return several
+        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, sizes, is_dense(spec)))
+        pairs = members(origin.rule.of, origin.numbers, sizes["experts"])
         contents = {
             member: SourceTensor(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied
         }
@@ -180,9 +223,30 @@ class Matching:
         return error
 
 
+def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
+    """Return the sizes in the layer of a tensor with these numbers; without a layer, only those of the whole model."""
+    layer = numbers.get("n")
+    return {
+        name: size if isinstance(size, int) else size[layer or 0]
+        for name, size in sizes.items()
+        if isinstance(size, int) or layer is not None
+    }
+
+
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
     return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+
+
+def forms(expression: Expression) -> tuple[Expression, ...]:
+    """Return the expressions of a tensor that files have in several forms, told apart by its shape."""
+    if isinstance(expression, Stack):
+        return tuple(Stack(each) for each in forms(expression.of))
+    if isinstance(expression, Transpose) and expression.by_shape:
+        return expression.of, Transpose(expression.of)
+    if isinstance(expression, Reshape) and expression.by_shape:
+        return expression, expression.of
+    return (expression,)
 
 
 def turns_when_dense(expression: Expression) -> bool:
@@ -239,7 +303,8 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )
 
 
-def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
+def _wrong_number(origin: SourceTensor, model_sizes: ModelSizes) -> TensorError | None:
+    sizes = sizes_at(model_sizes, {})
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
@@ -256,6 +321,12 @@ def _wrong_number(origin: SourceTensor, sizes: Sizes) -> TensorError | None:
 def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
     if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
+    if (
+        isinstance(origin.rule.of, str)
+        and len(shape) == len(expected)
+        and _without_ones(shape) == _without_ones(expected)
+    ):
+        return None  # mlx-lm stores convolutions with the axis of 1 last
     return TensorError(
         "has a shape that contradicts the settings",
         tensor=origin.name,
@@ -264,6 +335,10 @@ def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[i
         found=list(shape),
         hint=CONTRADICTION,
     )
+
+
+def _without_ones(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
 
 
 def _missing(

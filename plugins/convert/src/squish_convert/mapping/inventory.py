@@ -100,9 +100,9 @@ def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outli
         settings = family.settings(model)
         sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
         tied = tuple(tensor.name for tensor in family.tensors if family.is_tied(settings, tensor))
-        absent, left_out = family.absent(settings), family.left_out(settings)
+        absent, left_out, optional = family.absent(settings), family.left_out(settings), family.optional(settings)
     rules = engine_rules(family, layout)
-    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out)
+    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out, optional)
     return Outline(model=model, settings=settings, tied=tied, matching=matching)
 
 

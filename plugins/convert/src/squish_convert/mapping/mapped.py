@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -28,6 +29,8 @@ from ..families import (
     ENGINES,
     GGUF,
     HF,
+    TEXT,
+    VISION,
     Family,
     Model,
     Rule,
@@ -35,7 +38,7 @@ from ..families import (
     fitting_families,
     source_names,
 )
-from .coverage import PROJECTORS, check_ties, cover, is_dense, turns_when_dense
+from .coverage import check_ties, cover, is_dense, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -89,11 +92,14 @@ class MappedAssets(Mapping[str, Part]):
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
 OTHERS = {
-    "mmproj": "a vision projector, which llama.cpp takes with --mmproj beside its model",
     "imatrix": "activation statistics, which `--activations` takes",
     "vocab": "a vocabulary without weights",
 }
 """`Index.kind` -> description, for files that no engine loads as a model."""
+PROJECTOR, PROJECTOR_TYPES = "mmproj", ("clip.vision.projector_type", "clip.projector_type")
+"""`Index.kind` of GGUFs with a tower of another modality, and the keys with the type of its projector."""
+PROJECTORS = ("v.*", "mm.*", "a.*")
+"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 """PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
@@ -103,10 +109,11 @@ class Naming:
     """The family and model type that a file declares, and the layout of its names.
 
     `reason` says why there is no family. An `adapter` has the family of its base model. `class_name` is the class in a
-    config.json without `model_type`. `error` is set if config.json cannot be read.
+    config.json without `model_type`. `error` is set if config.json cannot be read. `part`: the component of the family.
     """
 
     layout: str
+    part: str = TEXT
     adapter: bool = False
     family: str | None = None
     model_type: str | None = None
@@ -136,6 +143,8 @@ class MappedFile(File):
         The family's id, and the naming of the original.
     carried
         The mapped metadata and files, and what the target lacks.
+    predicting
+        Patterns of the tensors that predict more tokens, which are left out.
     """
 
     def __init__(
@@ -149,15 +158,17 @@ class MappedFile(File):
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            self.coverage = cover(
-                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
-            )
+            self.predicting = family.left_out(settings)
+            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
+            absent, optional = family.absent(settings), family.optional(settings)
+            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, absent, left_out, optional)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
                 layout=layout,
                 sizes=sizes,
+                factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
@@ -217,15 +228,13 @@ class PassThroughFile(File):
         super().__init__(original.source, evolve(original.index, assets=assets), original.registry, original.limits)
 
 
-def naming_of(file: File) -> Naming:
-    """Return the family of a file, from its metadata or config, and the layout of its names."""
-    names = file.index.tensors
-    gguf = any(_GGUF_NAME.fullmatch(name) for name in names if not name.startswith("output."))
-    if not gguf and not any(name.startswith("model.") for name in names):  # InternLM 2 calls its head so, too
-        gguf = any(_GGUF_NAME.fullmatch(name) for name in names)
-    layout = GGUF if gguf else HF
+def naming_of(file: File, part: str = TEXT) -> Naming:
+    """Return the family of a file, from its metadata or config, and the layout of its names; `part`: of a component."""
+    is_tower = file.index.kind == PROJECTOR
+    gguf = is_tower or _has_gguf_names(file.index.tensors)
+    layout, part = GGUF if gguf else HF, VISION if is_tower else part
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
-    if file.index.kind != "model" and not adapter:
+    if file.index.kind not in ("model", PROJECTOR) and not adapter:
         return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
     by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
     class_name = None
@@ -241,20 +250,38 @@ def naming_of(file: File) -> Naming:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
     model_type = facts
-    infos = [info for info in _infos(file.registry) if not info.layouts]
+    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == part]
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
-        fitting = [info for info in infos if model_type in info.model_types]
+        fitting = _of_config([info for info in infos if model_type in info.model_types], file)
     if not fitting:
         near = close_matches(model_type, sorted({name for info in infos for name in (info.id, *info.model_types)}))
         others = f"none of {len(infos)} has a similar name" if infos else "none is installed"
         reason = f"the family {model_type!r} is unknown ({', '.join(near) or others})"
-        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+        if part != TEXT:
+            reason = f"Squish maps no {part} component of {model_type!r}"
+        return Naming(layout=layout, adapter=adapter, part=part, model_type=model_type, reason=reason)
     if len(fitting) > 1:
         several = conflict(model_type, fitting)
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=several.message, error=several)
-    return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
+    return Naming(layout=layout, adapter=adapter, part=part, family=fitting[0].id, model_type=model_type)
+
+
+def _has_gguf_names(names: Collection[str]) -> bool:
+    """Return whether tensors have GGUF's names; InternLM 2 calls its head `output`, too."""
+    gguf = any(_GGUF_NAME.fullmatch(name) for name in names if not name.startswith("output."))
+    is_hf = any(name.startswith("model.") for name in names)
+    return gguf or (not is_hf and any(_GGUF_NAME.fullmatch(name) for name in names))
+
+
+def _of_config(infos: list[FamilyInfo], file: File) -> list[FamilyInfo]:
+    """Return the families of one model type that a config.json fits."""
+    if sum(info.by_config for info in infos) < 2:
+        return infos
+    config = _config_of(file)
+    own = file.registry.implementation
+    return [info for info in infos if not info.by_config or own("family", info.id).fits(config)]
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
@@ -292,14 +319,15 @@ def _absent_templates(file: File, family: Family, naming: Naming, templates: Seq
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             settings = family.settings(model_of(file, family, naming.layout))
-            layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
+            layers = range(sizes_at({"layers": 0, **family.sizes(settings)}, {})["layers"])
+            absent = {*family.absent(settings), *family.optional(settings)}
     except SquishError:
         return {tensor.name for tensor in family.tensors if tensor.kind}
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template
         for template in templates
-        if "{n}" in template and all(fill(template, number) in absent for number in numbers)
+        if (numbers or "{n}" not in template) and all(fill(template, number) in absent for number in numbers or [{}])
     }
 
 
@@ -375,24 +403,17 @@ def _infos(registry: Registry) -> list[FamilyInfo]:
 
 
 def _gguf_facts(file: File) -> str | None:
+    """Return the architecture of a GGUF, or a projector's type."""
+    names = PROJECTOR_TYPES if file.index.kind == PROJECTOR else (ARCHITECTURE,)
     meta = file.index.meta
-    return str(untyped(meta[ARCHITECTURE])) if ARCHITECTURE in meta else None
+    return next((str(untyped(meta[name])) for name in names if name in meta), None)
 
 
 def _config_facts(file: File) -> tuple[str | None, str | None]:
     """Return the model type in config.json; without one, the class that config.json names."""
     if CONFIG_FILE not in file.index.assets:
         return None, None
-    model = Model(
-        name=file.name,
-        layout=HF,
-        meta={},
-        assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)},
-        tensors={},
-        vectors={},
-        limits=file.limits,
-    )
-    config = model.config()
+    config = _config_of(file)
     model_type = config.get("model_type")
     if isinstance(model_type, str):
         return model_type, None
@@ -409,6 +430,12 @@ def _config_facts(file: File) -> tuple[str | None, str | None]:
     )
 
 
+def _config_of(file: File) -> dict[str, Any]:
+    assets = {CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}
+    model = Model(name=file.name, layout=HF, meta={}, assets=assets, tensors={}, vectors={}, limits=file.limits)
+    return model.config()
+
+
 def model_of(file: File, family: Family, layout: str) -> Model:
     """Return a family's view of a file."""
     assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
@@ -422,4 +449,5 @@ def model_of(file: File, family: Family, layout: str) -> Model:
         tensors=tensors,
         vectors={name: read_vector(file, tensors[name]) for name in constants},
         limits=file.limits,
+        rows=lambda name, numbers: file[name][[*numbers]],
     )

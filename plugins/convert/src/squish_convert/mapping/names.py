@@ -108,7 +108,7 @@ def has_engine_names(family: Family, names: Iterable[str]) -> bool:
     own = Templates.of((template, None) for template in templates)
     others = [rule.name for layout in (MLX, UQFF) for rule in family.names.get(layout, ())]
     engines = Templates.of((name, None) for name in (*others, *(tensor.name for tensor in family.tensors)))
-    return any(own.find(name) is None and engines.find(name) is not None for name in names)
+    return any(own.find(name) is None and engines.find(name) is not None for name in map(family.own_name, names))
 
 
 def _hf_names(family: Family) -> list[str]:

@@ -112,7 +112,7 @@ class Aliases:
         names: Mapping[str, Mapping[str, int]] = {self._family.own_name(name): {}}
         if self._mapped is not None:
             target = self._mapped.mapped.targets[name]
-            experts = self._mapped.mapped.setting.sizes["experts"]
+            experts = self._mapped.mapped.setting.experts
             names = dict(members(target.rule.of, target.numbers, experts))
         in_gguf = tuple(alias for name in names for alias in _in_gguf(self._family, name))
         return (tuple((name, None) for name in names), in_gguf) if len(in_gguf) == len(names) else ()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-TRANSPOSE, INTERLEAVE, DEINTERLEAVE = "transpose", "interleave", "deinterleave"
+TRANSPOSE, INTERLEAVE, DEINTERLEAVE, SCALE = "transpose", "interleave", "deinterleave", "scale"
 
 
 def transpose(spec: TensorSpec) -> TensorSpec:
@@ -43,6 +43,15 @@ def transpose(spec: TensorSpec) -> TensorSpec:
 
     encodings = tuple(map(view, spec.encodings))
     return evolve(spec, shape=swapped(spec.shape), encodings=encodings, extras={}, tied_to=None, row_names=None)
+
+
+def scale(spec: TensorSpec, runs: Sequence[tuple[int, float]]) -> TensorSpec:
+    """Multiply runs of rows; a factor of 1 for all leaves the tensor as it is stored."""
+    if all(factor == 1 for _, factor in runs):
+        return spec
+    params = {"runs": tuple(runs)}
+    encodings = tuple(evolve(encoding, codec=CodecSpec(SCALE, params, encoding.codec)) for encoding in spec.encodings)
+    return evolve(spec, dtype="f32", encodings=encodings, extras={}, tied_to=None, row_names=None)
 
 
 def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) -> TensorSpec:

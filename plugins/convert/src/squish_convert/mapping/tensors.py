@@ -21,21 +21,34 @@ from ..families import (
     Add,
     Expression,
     Family,
+    Int32,
     Interleave,
     Join,
     NegExp,
     Permute,
     Reshape,
     Rule,
+    Scale,
     Stack,
     Tile,
     Transpose,
     source_names,
 )
 from .codecs.heads import Order
-from .coverage import HINT, Coverage, SourceTensor, groups_of_sizes, is_dense, shape_of, turns_when_dense
+from .coverage import (
+    HINT,
+    Coverage,
+    ModelSizes,
+    Sizes,
+    SourceTensor,
+    groups_of_sizes,
+    is_dense,
+    shape_of,
+    sizes_at,
+    turns_when_dense,
+)
 from .names import Numbers, fill, members, target_rules
-from .row_views import RowViews, deinterleave, interleave, transpose
+from .row_views import RowViews, deinterleave, interleave, scale, transpose
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,15 +81,21 @@ class Change:
 class Setting:
     """What the rules of a layout depend on, apart from the file.
 
-    `sizes` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
+    `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for the source's.
     `constants`: tensors computed from the settings. `coded`: as in `Carried`.
     """
 
     layout: str
-    sizes: Mapping[str, int]
+    sizes: ModelSizes
+    factors: Mapping[str, Sequence[tuple[int, float]]] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+
+    @property
+    def experts(self) -> int:
+        """The number of experts."""
+        return sizes_at(self.sizes, {})["experts"]
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
@@ -133,12 +152,16 @@ class MappedTensors(Mapping[str, TensorSpec]):
 
     def _spec(self, name: str, target: TargetTensor) -> TensorSpec:
         if name in self.setting.constants:
-            return dense(name, self.setting.constants[name])
+            spec = dense(name, self.setting.constants[name])
+            if self.setting.vectors is not None and self.setting.layout != GGUF:
+                self.dtypes[name] = self.setting.vectors
+            return spec
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
             spec, change = self._oriented(self.file.index.tensors[origin.name], target.rule.of)
+            spec = self.in_shape(spec, target.rule.of, sizes_at(self.setting.sizes, target.numbers))
         else:
-            spec, change = _Builder(self).make(target.rule.of, target.numbers)
+            spec, change = _Builder(self, target.numbers).make(target.rule.of, target.numbers)
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
         if name not in self.changes:  # the first access: finding the dtype may read all values
             self._note_dtype(spec, target, origin)
@@ -150,6 +173,14 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
             return spec, Change()
         return transpose(spec), Change(words=("transposed",))
+
+    def in_shape(self, spec: TensorSpec, expression: Expression, sizes: Sizes) -> TensorSpec:
+        """Return a tensor of the family with its axes of 1 where the family has them."""
+        if not isinstance(expression, str) or 1 not in spec.shape:
+            return spec
+        shapes = {tensor.name: tensor.shape for tensor in self.family.tensors}
+        shape = shape_of(expression, shapes, sizes)
+        return spec if shape == spec.shape or -1 in shape else self.rows.reshape(spec, shape)
 
     def check_form(self, name: str, stored: TensorSpec) -> None:
         """Raise TensorError if a tensor has the rows of codes but is dense, or the reverse."""
@@ -181,9 +212,9 @@ def _size(spec: TensorSpec) -> int:
 class _Builder:
     """Builds one spec and records the changes."""
 
-    def __init__(self, tensors: MappedTensors) -> None:
+    def __init__(self, tensors: MappedTensors, numbers: Numbers) -> None:
         self.tensors, self.rows = tensors, tensors.rows
-        self.sizes = tensors.setting.sizes
+        self.sizes = sizes_at(tensors.setting.sizes, numbers)
         self.words: dict[str, None] = {}
         self.exactness: Exactness | None = None
 
@@ -211,6 +242,8 @@ class _Builder:
             return spec if expression.dense_only and self.tensors.setting.coded else self._transpose(spec)
         if isinstance(expression, Reshape):
             return self._reshape(spec, expression)
+        if isinstance(expression, Int32):
+            return self._integers(spec, "i32")
         return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -225,7 +258,7 @@ class _Builder:
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
         """Invert an expression: extract one of its tensors from the result."""
         if isinstance(expression, str):
-            return spec
+            return self.tensors.in_shape(spec, expression, self.sizes)
         if isinstance(expression, Stack):
             self.words["experts split"] = None
             return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
@@ -245,14 +278,21 @@ class _Builder:
             spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
         elif isinstance(expression, Reshape):
             spec = self._reshape(spec, expression.of)
+        elif isinstance(expression, Int32):
+            spec = self._integers(spec, "i64")
         else:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
 
-    def _changed(self, spec: TensorSpec, change: Permute | Tile | Add | NegExp, inverse: bool) -> TensorSpec:
+    def _changed(self, spec: TensorSpec, change: Permute | Tile | Add | NegExp | Scale, inverse: bool) -> TensorSpec:
         """Apply an operation that keeps the shape, or its inverse."""
         if isinstance(change, Permute | Tile):
             return self._reorder(spec, change, inverse)
+        if isinstance(change, Scale):
+            runs = self.tensors.setting.factors[change.factor]
+            scaled = scale(spec, [(rows, 1 / factor if inverse else factor) for rows, factor in runs])
+            self.words |= {} if scaled is spec else {"rows multiplied in f32": None}
+            return scaled
         if isinstance(change, Add):
             constant = -change.constant if inverse else change.constant
             self.words[f"{constant:+g} in f32"] = None
@@ -263,6 +303,15 @@ class _Builder:
         narrow = self.tensors.setting.vectors if inverse else None
         spec, self.exactness = change_values(self.tensors.file, spec, do, undo, narrow)
         return spec
+
+    def _integers(self, spec: TensorSpec, dtype: str) -> TensorSpec:
+        """Give whole numbers another width."""
+        if spec.dtype == dtype:
+            return spec
+        self.words[f"integers in {dtypes.bits(dtype)} bits"] = None
+        values = _read_integers(self.tensors.file, spec, dtype)
+        self.exactness = Exactness("values", dtype)
+        return evolve(dense(spec.name, values, dtype), attrs=spec.attrs)
 
     def _reorder(self, spec: TensorSpec, change: Permute | Tile, inverse: bool) -> TensorSpec:
         columns = isinstance(change, Tile) and change.columns
@@ -329,6 +378,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     """Return the target's tensors in source order."""
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
+    experts = setting.experts
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
@@ -338,7 +388,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
         target = fill(rule.name, own)
         if target not in targets:
             sources: dict[str, None] = {}
-            for member, _ in members(rule.of, own, setting.sizes["experts"]):
+            for member, _ in members(rule.of, own, experts):
                 if member not in coverage.origins:
                     raise TensorError(
                         f"is missing, but {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED
@@ -352,6 +402,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 MAX_SIZE = 1 << 20
 """Largest vector that is computed in memory."""
+MOST_INTEGERS = 1 << 24
+"""Largest table of whole numbers that is rewritten in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -364,12 +416,18 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
 
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
-    """Read a dense float vector as f32; TensorError for any other tensor."""
+    """Read a dense float vector, or a small matrix, as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+    if (
+        encoding is None
+        or encoding.codec != DENSE
+        or not floats
+        or not 1 <= len(spec.shape) <= 4
+        or spec.elements > MAX_SIZE
+    ):
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",
@@ -380,6 +438,35 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
         )
     with np.errstate(all="ignore"):
         return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
+
+
+def _read_integers(file: File, spec: TensorSpec, dtype: str) -> np.ndarray:
+    """Read a dense tensor of whole numbers that a dtype represents; TensorError for any other tensor."""
+    import numpy as np
+
+    encoding = spec.encodings[0] if spec.encodings else None
+    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_INTEGERS
+    if encoding is None or encoding.codec != DENSE or not is_whole:
+        raise TensorError(
+            "must be a table of whole numbers",
+            tensor=spec.name,
+            code="values",
+            expected=f"at most {MOST_INTEGERS} values of i64 or i32",
+            found=f"{spec.dtype} {list(spec.shape)}",
+        )
+    values = file.bind(spec, encoding).read(full(spec.shape))
+    limits = np.iinfo(dtypes.to_numpy(dtype))
+    outside = values[(values < limits.min) | (values > limits.max)]
+    if outside.size:
+        raise TensorError(
+            f"has a number that {dtype} cannot express",
+            tensor=spec.name,
+            code="values",
+            expected=f"at most {limits.max}",
+            found=int(outside[0]),
+            hint=HINT,
+        )
+    return values
 
 
 Values = Callable[["np.ndarray"], "np.ndarray"]

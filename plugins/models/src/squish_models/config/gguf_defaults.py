@@ -52,9 +52,15 @@ def _dense_size(keys: Keys) -> Any:
     return REQUIRED if keys("leading_dense_block_count") else keys("expert_feed_forward_length")
 
 
+def _trunk(keys: Keys) -> int | None:
+    """Return the number of layers without those that predict more tokens."""
+    count, behind = keys("block_count"), keys("nextn_predict_layers")
+    return count - behind if type(count) is int and type(behind) is int else None
+
+
 def _query_rank(keys: Keys) -> Any:
     """Return the rank of queries; llama.cpp recognizes models without one by their number of layers."""
-    layers, tokens = keys("block_count"), keys("vocab_size")
+    layers, tokens = _trunk(keys), keys("vocab_size")
     return 0 if layers in (26, 27) or (layers == 48 and tokens == 128256) else REQUIRED
 
 
@@ -64,7 +70,15 @@ def _window_of_exaone(keys: Keys) -> int:
 
 
 def _gating(keys: Keys) -> int:
-    return SIGMOID if keys("block_count") in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
+    return SIGMOID if _trunk(keys) in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
+
+
+def _indexer_types(keys: Keys) -> list[bool] | None:
+    """Return which layers of a GLM 5 have an indexer: all of them, but for those of GLM 5.2."""
+    length, count = keys("context_length"), _trunk(keys)
+    if type(length) is not int or count is None:
+        return None
+    return [length < 1 << 20 or layer < 2 or layer % 4 == 2 for layer in range(max(count, 0))]
 
 
 RMS = {"attention.layer_norm_rms_epsilon": REQUIRED}
@@ -110,6 +124,30 @@ DELTA_EXPERTS = {
     **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
     "expert_shared_feed_forward_length": _same("feed_forward_length"),
 }  # fmt: skip
+SSM = dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), REQUIRED)
+"""Keys of families with layers of Mamba."""
+SSM2 = {**SSM, "ssm.group_count": REQUIRED}
+HEADLESS = {"feed_forward_length": 0, "attention.head_count": 0}
+"""Keys of families without attention."""
+NEMOTRON_H = {
+    **SSM2, **NORM, "attention.layer_norm_rms_epsilon": _same("attention.layer_norm_epsilon"),
+    "expert_feed_forward_length": 0, "expert_shared_feed_forward_length": 0, "expert_shared_count": 0,
+    "expert_weights_norm": False, "expert_weights_scale": 1.0, "moe_latent_size": 0,
+}  # fmt: skip
+LATENT = {
+    **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
+    "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0,
+    "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
+    "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
+    "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0, "attention.temperature_length": 0,
+    "rope.dimension_count": REQUIRED,  # llama.cpp rotates the whole key, then finds no rows without rotation
+}  # fmt: skip
+"""Keys of families with latent attention."""
+INDEXED = {
+    **LATENT, "attention.q_lora_rank": REQUIRED, "expert_gating_func": REQUIRED, "rope.dimension_sections": None,
+    "attention.indexer.head_count": REQUIRED, "attention.indexer.key_length": REQUIRED,
+    "attention.indexer.top_k": REQUIRED,
+}  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
@@ -135,14 +173,21 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "glm4": {**RMS, "rope.dimension_sections": None},
     "starcoder2": NORM,
-    "deepseek2": {
-        **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
-        "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0,
-        "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
-        "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
-        "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,
-        "rope.dimension_count": REQUIRED,  # llama.cpp rotates the whole key, then finds no rows without rotation
+    "deepseek2": LATENT,
+    "mistral4": LATENT,
+    "deepseek32": INDEXED,
+    "deepseek4": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
+        **dict.fromkeys((
+            "attention.q_lora_rank", "attention.sliding_window", "expert_feed_forward_length", "expert_shared_count",
+            "expert_weights_scale", "expert_weights_norm", "swiglu_clamp_exp", "attention.indexer.head_count",
+            "attention.indexer.key_length", "attention.indexer.top_k", "attention.output_group_count",
+            "attention.output_lora_rank", "attention.compress_rope_freq_base", "hyper_connection.count",
+            "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon", "hash_layer_count",
+            "attention.compress_ratios", "expert_gating_func",
+        ), REQUIRED),
     },
+    "glm-dsa": {**INDEXED, "expert_gating_func": SIGMOID, "attention.indexer.types": _indexer_types},
     "gpt2": NORM,
     "gpt-oss": {
         **RMS, **EXPERTS, "feed_forward_length": _same("expert_feed_forward_length"),
@@ -190,6 +235,58 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "qwen35moe": {**RMS, **DELTA, **DELTA_EXPERTS, "rope.dimension_sections": REQUIRED},
     "qwen3next": {**RMS, **DELTA, **DELTA_EXPERTS},
     "gemma": RMS,
+    "granitehybrid": {
+        **RMS, **SSM2, "logit_scale": 0.0, "residual_scale": 1.0, "embedding_scale": 1.0,
+        "attention.scale": _attention_scale, "rope.scaling.finetuned": True, "expert_shared_feed_forward_length": 0,
+    },
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "falcon-h1": {**RMS, **SSM2},
+    "mamba2": {**RMS, **SSM2, **HEADLESS},
+    "mamba": {**RMS, **SSM, **HEADLESS, "ssm.dt_b_c_rms": False},
+    "jamba": {**RMS, **SSM},
+    "llama4": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "interleave_moe_layer_step": REQUIRED,
+        "attention.sliding_window": 8192, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "qwen3vlmoe": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+        "rope.dimension_sections": REQUIRED, "n_deepstack_layers": 0,
+    },
+    "arcee": RMS,
+    "dots1": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "expert_gating_func": None,
+    },
+    "ernie4_5-moe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": 0, "expert_shared_count": 0, "interleave_moe_layer_step": REQUIRED,
+        "rope.dimension_sections": None,
+    },
+    "hunyuan-moe": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_feed_forward_length": _same("feed_forward_length"), "rope.scaling.alpha": 0.0,
+    },
+    "exaone-moe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": 0, "expert_shared_feed_forward_length": _same("expert_feed_forward_length"),
+        "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
+        "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "afmoe": {
+        **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
+        "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "expert_gating_func": SIGMOID, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "mellum": {
+        **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
+        "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
     **dict.fromkeys(
         ("falcon", "phi2", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
@@ -202,6 +299,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         **RMS, "embedding_scale": 12.0, "residual_scale": lambda keys: 1.4 / max(keys("block_count") or 1, 1) ** 0.5,
         "logit_scale": lambda keys: 256.0 / (keys("embedding_length") or 256), "rope.scaling.finetuned": True,
     },
+    "gemma4": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": REQUIRED,
+        "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": REQUIRED,
+        "attention.key_length_swa": REQUIRED, "attention.value_length_swa": REQUIRED,
+        "rope.dimension_count_swa": _same("rope.dimension_count"), "rope.freq_base_swa": 10000.0,
+        "expert_feed_forward_length": 0, "final_logit_softcapping": 0.0,
+    },
 }  # fmt: skip
 """Keys of each architecture, which override those of `COMMON`."""
 TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
@@ -211,6 +315,15 @@ TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
         "add_eos_token": False, "add_space_prefix": True,
     },
     "gemma4": {"tokens": REQUIRED, "merges": REQUIRED},
+    "bert": {
+        "tokens": REQUIRED, "bos_token_id": 101, "unknown_token_id": 100, "seperator_token_id": 102,
+        "padding_token_id": 0, "mask_token_id": 103, "add_bos_token": True, "add_sep_token": True,
+        "normalizer.lowercase": True,
+    },
+    "t5": {
+        "tokens": REQUIRED, "eos_token_id": 1, "unknown_token_id": 2, "padding_token_id": 0, "add_bos_token": False,
+        "add_eos_token": True, "add_space_prefix": False, "remove_extra_whitespaces": False,
+    },
 }  # fmt: skip
 """`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id outside the vocabulary counts as absent."""
 

@@ -16,6 +16,12 @@ SIZES_LIST = "array:i32"
 """Type of a setting with several sizes."""
 SWITCHES_LIST = "array:bool"
 """Type of a setting that is on or off in each layer."""
+MOST_LAYERS = 1 << 18
+NUMBERS_LIST = "array:f32"
+"""Type of a setting with several numbers."""
+LAYER_SIZES = "u32 or array:i32"
+"""Type of a setting with a size for each layer, or one for all."""
+LISTS = (SIZES_LIST, SWITCHES_LIST, NUMBERS_LIST)
 MAX_F32 = float(np.finfo(np.float32).max)
 
 
@@ -69,8 +75,12 @@ def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any
         value = settings.get(key.hf)
         if value is not None:
             name = f"{architecture}.{key.gguf}"
-            entries[name] = Typed(key.type, _stored(key, name, value))
+            entries[name] = Typed(_stored_type(key, value), _stored(key, name, value))
     return entries
+
+
+def _stored_type(key: Key, value: Any) -> str:
+    return (SIZES_LIST if isinstance(value, list) else "u32") if key.type == LAYER_SIZES else key.type
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,11 +96,12 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
         if value is None or (not key.required and (loaded.is_disabled(key.gguf) or _is_unstated(loaded, key))):
             continue
-        value = (
-            ([value] if isinstance(value, int) else value)
-            if key.type in (SIZES_LIST, SWITCHES_LIST)
-            else _single(value)
-        )
+        if key.type == SWITCHES_LIST:
+            value = _switches(value, loaded["block_count"])
+        elif key.type in LISTS:
+            value = [value] if isinstance(value, int) else value
+        else:
+            value = _single(value)
         _check(key, name, value)
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
@@ -102,6 +113,14 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
                 code=ErrorCode.CONTRADICTION,
             )
     return settings
+
+
+def _switches(value: Any, layers: Any) -> Any:
+    """Return what a pattern says of each layer: with a number n, every n-th one is off."""
+    if type(value) is int and type(layers) is int and layers <= MOST_LAYERS:
+        return [value == 0 or layer % value < value - 1 for layer in range(layers)]
+    stored = _sizes(value)
+    return value if stored is None else [bool(each) if each in (0, 1) else each for each in stored]
 
 
 def _is_unstated(loaded: LoadedKeys, key: Key) -> bool:
@@ -137,7 +156,11 @@ def _check(key: Key, place: str, value: Any) -> None:
 
 
 def _read(key: Key, value: Any) -> Any:
-    if key.type in (SIZES_LIST, SWITCHES_LIST):
+    if key.type == NUMBERS_LIST:
+        return [shortest(number) for number in _sizes(value) or ()]
+    if key.type == SWITCHES_LIST:
+        return [*map(bool, _sizes(value) or ())]
+    if key.type in LISTS or (key.type == LAYER_SIZES and not isinstance(value, int)):
         return _sizes(value)
     if key.type == "bool":
         return bool(value)
@@ -146,10 +169,8 @@ def _read(key: Key, value: Any) -> Any:
 
 def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
-    if key.type == SIZES_LIST:
-        return np.array(value, np.int32)
-    if key.type == SWITCHES_LIST:
-        return np.array(value, np.bool_)
+    if stored := _ARRAYS.get(_stored_type(key, value)):
+        return np.array(value, stored)
     if key.type == "bool":
         return bool(value)
     return float(np.float32(value)) if key.type == "f32" else int(value)
@@ -169,7 +190,12 @@ def _are_sizes(value: Any) -> bool:
 
 def _are_switches(value: Any) -> bool:
     switches = _sizes(value)
-    return switches is not None and all(type(each) is bool for each in switches)
+    return switches is not None and all(type(each) in (bool, int) and each in (0, 1) for each in switches)
+
+
+def _are_numbers(value: Any) -> bool:
+    numbers = _sizes(value)
+    return numbers is not None and all(type(each) in (int, float) and abs(each) <= MAX_F32 for each in numbers)
 
 
 def _is_u32(value: Any) -> bool:
@@ -180,7 +206,10 @@ def _is_positive_f32(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_F32
 
 
+_ARRAYS = {SIZES_LIST: np.int32, SWITCHES_LIST: np.bool_, NUMBERS_LIST: np.float32}
 _TYPES = {
+    NUMBERS_LIST: (_are_numbers, "are not numbers", "finite numbers"),
+    LAYER_SIZES: (lambda value: _is_u32(value) or _are_sizes(value), "is not a size", "an integer, or one a layer"),
     SIZES_LIST: (_are_sizes, "are not sizes", "integers"),
     SWITCHES_LIST: (_are_switches, "are not switches", "true or false for each layer"),
     "bool": (lambda value: isinstance(value, (bool, np.bool_)), "is neither true nor false", "a bool"),

@@ -3,7 +3,7 @@ computes differently. The oracle `test_models_carried_oracle.py` compares each l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -75,40 +75,19 @@ def _unit_longrope(part: Config, config: Config) -> dict[str, Any]:
     return {"type": "longrope", "original_max_position_embeddings": part["max_position_embeddings"]}
 
 
-def _global(name: str) -> Setting:
-    """Return a getter for a setting of Gemma 4's layers with full attention."""
-
-    def value(part: Config, config: Config) -> Any:
-        return next(each[name] for each in part["per_layer_config"].values() if name in each)
-
-    return value
-
-
-_GEMMA4: Mapping[str, Any] = {
-    "global_head_dim": _global("head_dim"), "num_global_key_value_heads": _global("num_key_value_heads"),
-}  # fmt: skip
 _NO_AUX = {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 SPELLED: Mapping[str, Mapping[str, Any]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "exaone4": {"head_dim": _head_size},
     "exaone_moe": {"head_dim": _head_size, "is_moe_layer": _are("mlp_layer_types", "sparse")},
-    "falcon_h1": {"head_dim": _head_size},
-    "gemma4": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
-               **{f"{PART}.{key}": value for key, value in _GEMMA4.items()}},
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified": {"vocab_size": lambda part, config: config[PART]["vocab_size"],
-                       **{f"{PART}.{key}": value for key, value in _GEMMA4.items()},
-                       f"{PART}.hidden_size_per_layer_input": 0, f"{PART}.num_kv_shared_layers": 0,
-                       f"{PART}.use_double_wide_mlp": False},
     "glm4_moe": {"head_dim": _head_size},
-    "glm_moe_dsa": {**_NO_AUX, "moe_layer_freq": 1, "first_k_dense_replace": _dense_layers},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
-    "granitemoehybrid": {"position_embedding_type": "nope"},
+    "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},
     "kimi_linear": {"linear_attn_config": _linear_attention, "first_k_dense_replace": _dense_layers,
                     "rope_theta": 10000.0, "mla_use_nope": True},
     "longcat_flash": {"attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True,
                       "mla_scale_kv_lora": True},
-    "mamba2": {"intermediate_size": lambda part, config: part["num_heads"] * part["head_dim"]},
+    "mamba2": {"time_step_limit": [0.0, float("inf")]},
     "mimo_v2_flash": {
         **_NO_AUX, "hybrid_layer_pattern": _are("layer_types", "sliding_attention", int),
         "moe_layer_freq": _are("mlp_layer_types", "sparse", int), "add_swa_attention_sink_bias": True,
@@ -121,7 +100,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     },
     "minicpm3": {"rope_scaling": _unit_longrope},
     "minimax_m2": {"shared_intermediate_size": 0, "rotary_dim": _rotary_size},
-    "qwen3_vl_moe": {f"{PART}.norm_topk_prob": True},
     "solar_open": {"intermediate_size": _key("moe_intermediate_size"), "first_k_dense_replace": 0,
                    "partial_rotary_factor": 1.0, "use_qk_norm": False},
 }  # fmt: skip
@@ -129,10 +107,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
 RESPELLED: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "minicpm": {"tie_word_embeddings": lambda tied: False},  # mlx-lm makes a head of the embeddings, and scales it
     "exaone4": {"sliding_window_pattern": lambda every: "L" * (every - 1) + "G" if isinstance(every, int) else every},
-    "granitemoehybrid": {
-        "layer_types": lambda kinds: [{"linear_attention": "mamba", "full_attention": "attention"}.get(each, each)
-                                      for each in kinds] if isinstance(kinds, list) else kinds,
-    },
 }  # fmt: skip
 """Model type -> settings whose values Transformers 5 spells differently."""
 USUAL = frozenset((
@@ -161,11 +135,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "exaone_moe": ("num_shared_experts", "is_moe_layer"),
     "falcon_mamba": ("state_size", "conv_kernel", "use_bias", "use_conv_bias", "time_step_rank"),
     "glm4_moe": ("n_group", "topk_group", "use_qk_norm", "partial_rotary_factor"),
-    "glm_moe_dsa": (
-        "index_head_dim", "index_n_heads", "index_topk", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim",
-        "v_head_dim", "qk_nope_head_dim", "topk_method", "scoring_func", "n_group", "topk_group", "moe_layer_freq",
-        "rope_parameters"
-    ),
     "gpt_bigcode": ("n_embd", "n_layer", "n_inner", "n_head", "n_positions", "layer_norm_epsilon"),
     "gpt_neox": ("rotary_emb_base", "rotary_pct"),
     "granitemoe": (
@@ -182,7 +151,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "Klear": ("mlp_only_layers", "decoder_sparse_step"),
     "lfm2_moe": ("use_expert_bias", "num_dense_layers", "norm_eps", "conv_bias", "conv_L_cache"),
     "lille-130m": ("block_size", "n_embd", "n_head", "n_kv_heads", "n_layer"),
-    "llama4_text": ("intermediate_size_mlp", "no_rope_layers", "use_qk_norm"),
     "longcat_flash": (
         "attention_method", "zero_expert_type", "ffn_hidden_size", "moe_topk", "expert_ffn_hidden_size",
         "zero_expert_num", "num_layers", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
@@ -210,9 +178,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     ),
     "minimax": ("num_local_experts", "shared_intermediate_size", "rotary_dim"),
     "minimax_m2": ("num_local_experts", "shared_intermediate_size", "rotary_dim"),
-    "mistral4": (
-        "kv_lora_rank", "q_lora_rank", "topk_group", "n_group", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"
-    ),
     "nemotron": ("hidden_act", "norm_eps"),
     "nemotron_h": (
         "mamba_num_heads", "mamba_head_dim", "mamba_proj_bias", "ssm_state_size", "conv_kernel", "n_groups",
@@ -246,9 +211,11 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
     "glm": {"partial_rotary_factor": 1.0},
     "gpt_neox": {"intermediate_size": lambda part, config: 4 * part["hidden_size"]},
     "internlm3": {"head_dim": _head_size},
+    "falcon_h1": {"mamba_n_groups": lambda part, config: 1 if part["mamba_rms_norm"] else part["mamba_n_groups"]},
     "jamba": {"num_experts": 1},
     "kimi_linear": {"q_lora_rank": None},
     "llama4": {f"{PART}.num_experts_per_tok": 1},
+    "mamba2": {"n_groups": 1},
     "minicpm3": {"v_head_dim": _head_size, "tie_word_embeddings": False},
     "ministral3": {"sliding_window": _no_window},
     "mistral3": {f"{PART}.sliding_window": _no_window},
@@ -258,9 +225,7 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Model type -> settings that mlx-lm fixes to one value, regardless of config.json."""
 UNREAD: Mapping[str, str] = {
-    "kimi_k25": "language_model.model.blocks.*",
     "kimi_linear": "*.block_sparse_moe.down_proj.weight",
-    "llama4_text": "*.feed_forward.experts.*",
     "longcat_flash": "*.mlp.experts.{n_routed_experts}.*",
     "muse_glimmer": "model.vision_*",
     "nanochat": "model.embed_tokens.weight",
@@ -269,12 +234,8 @@ UNREAD: Mapping[str, str] = {
 """Model type -> Transformers 5's names of tensors that mlx-lm names differently or does not have."""
 NEEDED: Mapping[str, str] = {"bitnet": "*.weight_scale"}
 """Model type -> names of tensors that mlx-lm requires."""
-SHAPED: Mapping[str, tuple[str, str]] = {
-    "qwen3_vl_moe": ("*.mlp.experts.down_proj", "moe_intermediate_size"),
-}
-"""Model type -> names of stacks of matrices, and the number of their rows in mlx-lm; elsewhere they are transposed."""
-IGNORED: Mapping[str, str] = {"ernie4_5_moe": "*.moe_statics.e_score_correction_bias"}
-"""Model type -> names of tensors that mlx-lm does not compute with."""
+LACKING = ("arcee", "hunyuan_v1_moe")
+"""Types of known families that mlx-lm does not have; its `hunyuan` does not normalize the weights of several experts."""
 
 
 def mlx_config(config: Config) -> dict[str, Any]:
@@ -299,6 +260,8 @@ def mlx_config(config: Config) -> dict[str, Any]:
 def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
     """Return why mlx-lm does not load a model with these settings of `mlx_config`, or computes another; or ""."""
     kind = config["model_type"]
+    if kind in LACKING:
+        return "it has no such model"
     absent = [name for name in REQUIRED.get(kind, ()) if name not in config]
     if absent:
         return f"it needs {', '.join(absent)} in config.json"
@@ -314,19 +277,7 @@ def refusal(config: Config, tensors: Mapping[str, TensorSpec]) -> str:
     needed = NEEDED.get(kind)
     if needed is not None and not any(fnmatchcase(name, needed) for name in tensors):
         return f"it needs tensors like {needed}"
-    pattern, setting = SHAPED.get(kind, ("", ""))
-    rows = config.get(PART, config).get(setting)
-    for name, tensor in tensors.items():
-        if fnmatchcase(name, pattern) and len(tensor.shape) == 3 and tensor.shape[1] != rows:
-            return f"it has no {name} of {' x '.join(map(str, tensor.shape))}, as Transformers 5 stores it"
     return ""
-
-
-def ignored_tensors(config: Config, tensors: Iterable[str]) -> tuple[str, ...]:
-    """Return a note about tensors that mlx-lm does not compute with."""
-    pattern = IGNORED.get(config["model_type"], "")
-    found = [name for name in tensors if fnmatchcase(name, pattern)]
-    return (f"mlx-lm ignores {len(found)} tensors, such as {found[0]}",) if found else ()
 
 
 def _place(config: Config, place: str) -> tuple[Any, str]:

@@ -12,8 +12,11 @@ from squish_core.api import ErrorCode, FormatError, Typed
 
 from .gguf_defaults import LINEAR, OLD_FACTOR, REQUIRED, LoadedKeys
 from .keys import shortest
+from .spelling import PROPORTIONAL
 
 FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+UNROTATED = np.float32(1e30)
+"""The factor of a pair that is not rotated."""
 CLOSE = 1e-5
 """Allowed relative difference: the factors may have been computed in a different order."""
 USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},)
@@ -24,6 +27,8 @@ _YARN = {
 _ASSUMED = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 """llama.cpp's values for these settings of YaRN, regardless of the GGUF."""
 SCALING = "rope.scaling."
+GLOBAL_HEAD, SHARE = "global_head_dim", "partial_rotary_factor"
+"""The size of heads in layers without a window, if it differs; and the rotated share of a head."""
 DYNAMIC = "dynamic"
 """A scaling that starts at `max_position_embeddings` tokens, which llama.cpp lacks."""
 Scaling = Mapping[str, Any]
@@ -70,6 +75,8 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
                 found=high,
             )
         return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
+    if kind == PROPORTIONAL:
+        return {}, {FACTORS: proportional_factors(scaling, _head_size(settings))}
     key = f"{prefix}.rope.scaling."
     if kind in ("longrope", "su"):
         return _longrope(settings, scaling, key)
@@ -78,7 +85,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
             "has a rope_scaling that GGUF cannot store",
             part="config.json",
             code=ErrorCode.ROPE,
-            expected="linear, yarn, llama3, longrope or dynamic",
+            expected="linear, yarn, llama3, longrope, proportional or dynamic",
             found=kind,
         )
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
@@ -141,7 +148,10 @@ def _scaling_settings(
         return _longrope_settings(stored, vectors, settings)
     if FACTORS in vectors:
         _refuse_factor(factor, key, FACTORS)
-        return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
+        factors, head = vectors[FACTORS], _head_size(settings)
+        if GLOBAL_HEAD in settings or (factors >= UNROTATED).any():
+            return {"rope_scaling": proportional_scaling(factors, head)}
+        return {"rope_scaling": llama3_scaling(factors, settings["rope_theta"], head)}
     if kind not in ("none", LINEAR, "yarn"):
         raise FormatError(
             "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code=ErrorCode.ROPE
@@ -183,6 +193,43 @@ def _longrope_settings(
 def attention_factor(length: int, original: int) -> float:
     """Return the attention factor with which longrope extends a model of `original` tokens to `length`."""
     return math.sqrt(1 + math.log(length / original) / math.log(original)) if length > original > 1 else 1.0
+
+
+def _head_size(settings: Mapping[str, Any]) -> int:
+    """Return the size of the heads that a scaling applies to."""
+    return settings.get(GLOBAL_HEAD) or settings["head_dim"]
+
+
+def proportional_factors(scaling: Scaling, head_dim: int) -> np.ndarray:
+    """Return the factor of each pair of a head: 1 for the share of pairs that is rotated."""
+    share, factor = scaling.get(SHARE, 1.0), scaling.get("factor", 1.0)
+    is_share = type(share) in (int, float) and 0 <= share <= 1
+    if not is_share or factor != 1:
+        raise FormatError(
+            f"has a rope_scaling of the kind {PROPORTIONAL} that GGUF cannot store",
+            part="config.json",
+            code=ErrorCode.ROPE,
+            expected="a factor of 1" if is_share else f"a {SHARE} from 0 to 1",
+            found=repr(factor if is_share else share)[:60],
+        )
+    pairs = head_dim // 2
+    return np.where(np.arange(pairs) < int(head_dim * share / 2), np.float32(1), UNROTATED).astype(np.float32)
+
+
+def proportional_scaling(factors: np.ndarray, head_dim: int) -> dict[str, Any]:
+    """Return the scaling with these factors; FormatError if there is none."""
+    rotated = int((factors < UNROTATED).sum())
+    scaling = {"rope_type": PROPORTIONAL, SHARE: 2 * rotated / head_dim if head_dim else 1.0}
+    if not np.array_equal(factors, proportional_factors(scaling, head_dim)):
+        raise FormatError(
+            f"contains factors that no {PROPORTIONAL} scaling produces",
+            tensor=FACTORS,
+            code=ErrorCode.ROPE,
+            expected=f"{head_dim // 2} factors: 1 for rotated pairs, then 1e30 for the others",
+            found=f"{len(factors)} factors, the largest {factors.max(initial=0.0)}",
+            hint="Keep the names with {option:rename=keep}; leaving them out would change the model's output.",
+        )
+    return scaling
 
 
 def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:

@@ -17,6 +17,8 @@ OTHERS = ("vision_config", "audio_config", "img_processor", "audio_processor", "
 TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
+PROPORTIONAL = "proportional"
+"""A kind of rotary positions that rotates the first pairs of a head, and leaves the others where they are."""
 MULTIMODAL = "mrope"
 """A kind of rotary positions that equals the default for text."""
 
@@ -38,8 +40,11 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**outer, **inner, **{key: outer[key] for key in (TIED,) if key in outer}}
 
 
-def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:
-    """Return the settings with the keys of older engines; `experts` is their key for the number of experts."""
+def old_spelling(config: Mapping[str, Any], experts: str | None, *, lists_windows: bool = False) -> dict[str, Any]:
+    """Return the settings with the keys of older engines; `experts` is their key for the number of experts.
+
+    `lists_windows`: the engines have a list of the layers with a window, so that these need no pattern.
+    """
     spelled = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
     for new, old in RENAMED.items():
         if config.get(new) is not None:
@@ -54,7 +59,8 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
     scaling = spelled.get("rope_scaling")
     if isinstance(scaling, dict) and scaling.get("rope_type") == LONGROPE:  # mlx-lm and mistral.rs need `type`
         spelled["rope_scaling"] = {"type": LONGROPE, **scaling}
-    _spell_layers(spelled, config.get("layer_types"))
+    if not lists_windows:
+        _spell_layers(spelled, config.get("layer_types"))
     return spelled
 
 
@@ -83,9 +89,11 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
         parameters = parameters[FULL]
     if "rope_theta" in parameters:  # Transformers 5 uses this one, and may leave an old default next to it
         spelled["rope_theta"] = parameters["rope_theta"]
-    if "partial_rotary_factor" in parameters:
+    kept = ("partial_rotary_factor",) if parameters.get("rope_type") == PROPORTIONAL else ()
+    if "partial_rotary_factor" in parameters and not kept:
         spelled.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
-    scaling = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    others = {"rope_theta", "partial_rotary_factor"}.difference(kept)
+    scaling = {key: value for key, value in parameters.items() if key not in others}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in (None, "default", MULTIMODAL):
         spelled.setdefault("rope_scaling", None)

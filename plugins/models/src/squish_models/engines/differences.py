@@ -44,7 +44,7 @@ def _has_other_value_heads(settings: Settings) -> bool:
 def _has_sigmoid_experts(settings: Settings) -> bool:
     """Return whether any layer has experts that are chosen as in DeepSeek 3."""
     return (
-        settings.get("model_type") == "deepseek_v3"
+        settings.get("model_type") in ("deepseek_v3", "kimi_k2")
         and settings["first_k_dense_replace"] < settings["num_hidden_layers"]
     )
 
@@ -90,20 +90,25 @@ MLX = (
         ("gemma3",), (FOLDER,), "note", "config.json hidden_size",
         "has a square root that mlx-lm rounds to bf16 when it scales the embeddings", _has_inexact_root,
     ),
+    Difference(
+        ("glm-dsa",), (FOLDER,), "error", "config.json indexer_types",
+        "has layers without an indexer of their own, which mlx-lm does not load",
+        lambda settings: not all(settings["full_indexers"]),
+    ),
 )  # fmt: skip
 MISTRAL_RS = (
     Difference(
-        ("deepseek2",), (FOLDER,), "error", "config.json v_head_dim",
+        ("deepseek2", "kimi"), (FOLDER,), "error", "config.json v_head_dim",
         "is not qk_nope_head_dim + qk_rope_head_dim, and mistral.rs runs no other heads of values",
         _has_other_value_heads,
     ),
     Difference(
-        ("deepseek2",), (FOLDER,), "error", "config.json rope_scaling",
+        ("deepseek2", "kimi"), (FOLDER,), "error", "config.json rope_scaling",
         "has no mscale, without which mistral.rs does not run YaRN in DeepSeek", _has_yarn_without("mscale"),
     ),
     Difference(
-        ("deepseek2",), (FOLDER,), "warning", "config.json model_type",
-        "is deepseek_v3, whose experts mistral.rs computes otherwise", _has_sigmoid_experts,
+        ("deepseek2", "kimi"), (FOLDER,), "warning", "config.json model_type",
+        "is that of DeepSeek 3, whose experts mistral.rs computes otherwise", _has_sigmoid_experts,
     ),
     Difference(
         ("llama", "mixtral"), (FOLDER,), "error", "config.json head_dim", _HEADS,

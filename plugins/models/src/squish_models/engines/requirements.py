@@ -143,7 +143,7 @@ LLAMA_CPP = Engine(
     id="llama.cpp",
     title="llama.cpp",
     formats={"gguf": Reading(layout="gguf", codecs=GGML, vectors=True)},
-    tokenizer_keys={"gpt2": ("tokenizer.ggml.merges",), "llama": ()},
+    tokenizer_keys={"gpt2": ("tokenizer.ggml.merges",), "llama": (), "gemma4": ("tokenizer.ggml.merges",)},
     pretokenizers=PRETOKENIZERS,
     differences=differences.LLAMA_CPP,
     ignores="gguf",
@@ -162,8 +162,7 @@ MLX = Engine(
     },
     fields={
         ANY: MLX_ALL,
-        "mixtral": ("model_type",),
-        "gemma3_text": ("model_type",),
+        **dict.fromkeys(("mixtral", "gemma3_text", "gemma4_text"), ("model_type",)),
         "qwen2": (*MLX_ALL, *HEADS),
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
@@ -334,7 +333,7 @@ MLX = Engine(
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
         "phi3": ("linear", "longrope", "su"),
     },
-    unsupported=("phi4mm", "phi4_multimodal"),
+    unsupported=("phi4mm", "phi4_multimodal", "deepseek_v4"),
     differences=differences.MLX,
     ignores="mlx",
 )
@@ -354,7 +353,7 @@ TRANSFORMERS = Engine(
         "starcoder2": {"tie_word_embeddings": True},
         **{
             kind: {"tie_word_embeddings": True}
-            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe")
+            for kind in ("gemma", "cohere", "cohere2", "smollm3", "ernie4_5", "lfm2_moe", "gemma4_text")
         },
     },
     scalings={
@@ -446,7 +445,7 @@ MISTRAL_RS = Engine(
         ),
         "gpt_oss": ("yarn",),
     },
-    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text"),
+    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text"),
     differences=differences.MISTRAL_RS,
     unigram=True,
     tokenizers=("tokenizer.json",),

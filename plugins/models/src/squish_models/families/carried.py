@@ -10,7 +10,7 @@ from squish_convert.api import Carried, Family, Model
 
 from squish_core.api import Options, UsageError, check_assets
 
-from ..config.mlx_models import ignored_tensors, mlx_config, refusal
+from ..config.mlx_models import mlx_config, refusal
 from ..config.spelling import QUANTIZATION
 from ..gguf_files import REPORTS, VOCABULARIES
 from ..mlx_types import STACKING_CODES, UNCOMPARED
@@ -45,7 +45,7 @@ class MlxCarried(Family):
             meta=model.meta,
             assets=assets,
             dense_only=() if config["model_type"] in STACKING_CODES else (EXPERTS_APART,),
-            notes=(*_compared(config["model_type"]), *ignored_tensors(config, model.tensors)),
+            notes=_compared(config["model_type"]),
             missing=("tokenizer",) if VOCABULARIES.isdisjoint(assets) else (),
         )
 

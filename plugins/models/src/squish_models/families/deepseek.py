@@ -12,10 +12,10 @@ from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, VOCABULARY, Key
 from ..config.rope import rope_kind
-from ..family import TextModel
+from ..declared import Declared
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import CONFIG, MOST_BLOCKS
-from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, router
+from ..settings import BEHIND, CONFIG, all_layers
+from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, prediction, router
 
 DENSE, EXPERTS = "dense", "experts"
 ATTENTION = f"{LAYER}self_attn."
@@ -24,7 +24,8 @@ FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=
 """Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""
-GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID, "glm4_moe_lite": SIGMOID}
+SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "kimi_k2", "deepseek_v32", "glm_moe_dsa")
+"""Model types that weigh each expert by itself."""
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
@@ -60,7 +61,7 @@ def _of_experts(rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(evolve(row, kind=EXPERTS) for row in rows)
 
 
-class Deepseek(TextModel):
+class Deepseek(Declared):
     """DeepSeek 2, 2-Lite and 3; GGUF tells them apart by the gating function."""
 
     model_type, architecture, class_name = "deepseek_v2", "deepseek2", "DeepseekV2ForCausalLM"
@@ -89,7 +90,9 @@ class Deepseek(TextModel):
             Row("mlp.shared_experts.up_proj", "ffn_up_shexp", ("shared_size", "hidden_size")),
             Row("mlp.shared_experts.down_proj", "ffn_down_shexp", ("hidden_size", "shared_size")),
         )),
+        *prediction(),
     )  # fmt: skip
+    predicting = "num_nextn_predict_layers"
     more: ClassVar = {
         "gguf": (
             Rule(f"{BLOCK}attn_kv_b.weight", FUSED, reading=True),
@@ -111,33 +114,31 @@ class Deepseek(TextModel):
     )  # fmt: skip
     fixed: ClassVar = {"hidden_act": "silu", "moe_layer_freq": 1, "rope_interleave": True, "attention_bias": False}
     derived = (
-        *TextModel.derived, "latent_heads", "latent_key_size", "latent_value_size", "whole_key_size", "query_rank",
-        "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim", "repeated",
+        *Declared.derived, BEHIND, "latent_heads", "latent_key_size", "latent_value_size", "whole_key_size",
+        "query_rank", "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim", "repeated",
     )  # fmt: skip
 
     unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         dense = settings["first_k_dense_replace"] or 0
-        return [DENSE if layer < dense else EXPERTS for layer in range(settings["num_hidden_layers"])]
+        return [DENSE if layer < dense else EXPERTS for layer in range(all_layers(settings))]
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
         attention = ("q_a_proj", "q_a_layernorm", "q_b_proj") if not settings.get("q_lora_rank") else ("q_proj",)
         names = [f"self_attn.{name}.weight" for name in attention]
         if settings["gating_function"] == SOFTMAX:
             names.append("mlp.gate.e_score_correction_bias")
-        layers = range(settings["num_hidden_layers"])
+        layers = range(all_layers(settings))
         return {*super().absent(settings), *(f"model.layers.{layer}.{name}" for layer in layers for name in names)}
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
-        first, count = settings["num_hidden_layers"], settings.get("num_nextn_predict_layers") or 0
-        return [*settings.get("repeated", ()), *(f"model.layers.{layer}.*" for layer in range(first, first + count))]
+        return [*super().left_out(settings), *settings.get("repeated", ())]
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
         rotated, unrotated, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
-        return {
-            **super().sizes(settings),
+        own = {
             "q_lora_rank": settings.get("q_lora_rank") or 0,
             "kv_lora_rank": latent,
             "q_rows": heads * (unrotated + rotated),
@@ -147,6 +148,7 @@ class Deepseek(TextModel):
             "v_head_dim": values,
             "shared_size": settings["moe_intermediate_size"] * settings["n_shared_experts"],
         }
+        return super().sizes({**settings, **own}) | own
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -159,24 +161,17 @@ class Deepseek(TextModel):
                     expected="a size",
                     found=repr(settings.get(name))[:60],
                 )
-        extra = settings.get("num_nextn_predict_layers") or 0
-        if type(extra) is not int or not 0 <= extra <= MOST_BLOCKS:
-            raise FormatError(
-                "is not a number of layers",
-                part=f"{CONFIG} num_nextn_predict_layers",
-                code=ErrorCode.CONFIG,
-                expected=f"0 to {MOST_BLOCKS}",
-                found=repr(extra)[:60],
-            )
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
             "latent_heads": 1, "latent_key_size": latent + rotated, "latent_value_size": latent,
             "whole_key_size": settings["qk_nope_head_dim"] + rotated, "head_dim": rotated,
             "query_rank": settings.get("q_lora_rank") or (None if settings.get("num_hidden_layers") in LITE else 0),
-            "gating_function": GATING.get(str(settings.get("model_type")), SOFTMAX),
+            "gating_function": SIGMOID if settings.get("model_type") in SIGMOIDS else SOFTMAX,
         }  # fmt: skip
         settings["num_key_value_heads"] = settings.get("num_attention_heads")
-        settings.setdefault("first_k_dense_replace", 0)
+        kinds = settings.get("mlp_layer_types")
+        if settings.get("first_k_dense_replace") is None:
+            settings["first_k_dense_replace"] = [*kinds, "sparse"].index("sparse") if isinstance(kinds, list) else 0
         settings.setdefault("norm_topk_prob", settings["gating_function"] == SIGMOID)
         for name in ("n_group", "topk_group"):  # mistral.rs does not read null
             settings[name] = 1 if settings.get(name) is None else settings[name]
@@ -264,9 +259,12 @@ class Deepseek(TextModel):
             and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
         ]
         version = 3 if gating == SIGMOID else 2
+        own = self.architecture != Deepseek.architecture
+        name, class_name = f"deepseek_v{version}", f"DeepseekV{version}ForCausalLM"
         is_grouped = (settings.get("n_group") or 1) > 1
         settings |= {
-            "model_type": f"deepseek_v{version}", "architectures": [f"DeepseekV{version}ForCausalLM"],
+            "model_type": self.model_type if own else name,
+            "architectures": [self.class_name if own else class_name],
             "num_key_value_heads": heads, "head_dim": rotated, "qk_rope_head_dim": rotated,
             "qk_nope_head_dim": key_size - rotated, "attention_bias": False, "scoring_func": SCORES[gating],
             "v_head_dim": settings["v_head_dim"] if is_split else settings["latent_value_size"],

@@ -106,6 +106,9 @@ class Mistral3(Llama):
         "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
     }  # fmt: skip
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        return text_config(config).get("model_type") != "mistral4"
+
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
         kind = text_config(config).get("model_type")

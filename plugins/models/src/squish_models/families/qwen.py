@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Model, Rule
+from squish_convert.api import Carried, Model, Rule
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, shortest
 from ..config.rope import DYNAMIC, rope_kind
 from ..config.spelling import text_config
 from ..family import TextModel
+from ..reranking import SCORES, check_scores, with_scores
 from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import BARE, CONFIG
 from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, norm, pre_norm_model, router
@@ -59,6 +60,11 @@ class Qwen3(Qwen2):
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
     layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
+    leftovers = (*Qwen2.leftovers, SCORES)
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        check_scores(self.architecture, model, layout)
+        return with_scores(self.architecture, model, super().carry(model, settings, layout, options), layout)
 
 
 class Qwen3VL(Qwen2VL):
@@ -95,7 +101,7 @@ class HunyuanDense(Qwen3):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
-        scaling, size = settings.get("rope_scaling") or {}, settings.get("head_dim") or 0
+        scaling, size = settings.get("rope_scaling") or {}, settings.get("head_dim") or _quotient(settings)
         theta, alpha = settings.get("rope_theta", 10000.0), scaling.get("alpha")
         if rope_kind(scaling) == DYNAMIC and alpha:
             numbers = (theta, alpha, size)
@@ -127,6 +133,12 @@ class HunyuanDense(Qwen3):
         return {**settings, "rope_theta": 10000.0, "rope_scaling": scaling}
 
 
+def _quotient(settings: Mapping[str, Any]) -> int:
+    """Return the size of heads as wide together as the embeddings; 0 without the two numbers."""
+    width, heads = (settings.get(name) for name in ("hidden_size", "num_attention_heads"))
+    return width // heads if type(width) is type(heads) is int and heads > 0 else 0
+
+
 def _grown(theta: float, alpha: float, size: int) -> float:
     """Return the RoPE base for heads of a size, with an `alpha`."""
     return float(theta * alpha ** (size / (size - 2)))
@@ -154,3 +166,60 @@ class Qwen3Moe(Qwen3):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)  # no layer is dense, so files may leave out the size of dense ones
         return {**settings, "intermediate_size": settings["intermediate_size"] or settings["moe_intermediate_size"]}
+
+
+class Qwen3VLMoe(Qwen3VL, Qwen3Moe):
+    """The text part of Qwen 3 VL with experts: as [in, out] in the published models, as [out, in] where Transformers
+    has saved them."""
+
+    model_type, architecture, class_name = "qwen3_moe", "qwen3vlmoe", "Qwen3MoeForCausalLM"
+    rows = Qwen3Moe.rows
+    more: ClassVar = {
+        **Qwen3Moe.more,
+        "hf": fused_experts("mlp", *SWITCH, "moe_intermediate_size", either_way=True),
+    }
+    keys = (*Qwen3VL.keys, *Qwen3Moe.keys[len(COMMON) :])
+    fixed: ClassVar = Qwen3Moe.fixed
+    unstated: ClassVar = {"norm_topk_prob": True}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.unstated, **super().spelled(config)}
+
+
+class HunyuanMoe(HunyuanDense):
+    """HunYuan 1 with experts beside one that all tokens pass, all as large as a dense layer."""
+
+    model_type, architecture, class_name = "hunyuan_v1_moe", "hunyuan-moe", "HunYuanMoEV1ForCausalLM"
+    rows = (
+        *(row for row in HunyuanDense.rows if not row.hf.startswith("mlp.")),
+        router("mlp.gate.wg"),
+        *experts("mlp", *SWITCH, "intermediate_size"),
+        *(
+            evolve(row, hf=row.hf.replace("mlp.", "mlp.shared_mlp."), gguf=f"{row.gguf}_shexp", bias=False)
+            for row in gated_mlp()
+        ),
+    )
+    more: ClassVar = {
+        "gguf": (*fused_attention(permute=False), *fused_gguf_experts("mlp", *SWITCH[:2], "intermediate_size")),
+        "hf": fused_experts("mlp", *SWITCH, "intermediate_size"),
+        "uqff": stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False),
+    }
+    keys = (
+        *HunyuanDense.keys,
+        Key("num_experts", "expert_count"),
+        Key("moe_topk", "expert_used_count"),
+        Key("intermediate_size", "expert_feed_forward_length"),
+        Key("intermediate_size", "expert_shared_feed_forward_length", required=False),
+    )
+    fixed: ClassVar = {**HunyuanDense.fixed, "num_shared_expert": 1, "use_mixed_mlp_moe": True, "use_cla": False}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {**self.fixed, **super().spelled(config)}  # mistral.rs has other defaults
+        for name in ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"):
+            values = settings.get(name)  # one for each layer in the published models
+            if isinstance(values, list) and values and all(each == values[0] for each in values):
+                settings[name] = values[0]
+        return settings
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**super().implied(settings), "moe_intermediate_size": settings["intermediate_size"]}

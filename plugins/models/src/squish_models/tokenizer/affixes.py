@@ -8,6 +8,8 @@ from typing import Any
 from attrs import frozen
 
 Steps = Sequence[Any]
+SEPARATORS = {"BertProcessing": 1, "RobertaProcessing": 2}
+"""Post-processors with `cls` before and `sep` after a text -> number of `sep` between two texts."""
 
 
 @frozen
@@ -36,6 +38,10 @@ def affixes_of(stored: Mapping[str, Any]) -> Affixes:
     """Return the tokens that the post-processor of a tokenizer.json adds around a text."""
     processor = stored.get("post_processor") or {}
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
+    for step in steps:
+        if isinstance(step, dict) and step.get("type") in SEPARATORS:
+            first, last = str(step["cls"][0]), str(step["sep"][0])
+            return Affixes((first,), (last,), (last,) * SEPARATORS[step["type"]])
     template = next((step for step in steps if isinstance(step, dict) and step.get("type") == "TemplateProcessing"), {})
     single, pair = ([*_pieces(template.get(key) or ())] for key in ("single", "pair"))
     places = [place for place, (kind, _) in enumerate(single) if kind == "Sequence"]

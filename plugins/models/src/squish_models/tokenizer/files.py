@@ -11,10 +11,10 @@ import numpy as np
 
 from squish_core.api import LazyAssets
 
-from . import sentencepiece
+from . import ranks, sentencepiece, unigram, wordpiece
 from .content import DEFAULT_TEMPLATE, Content
 from .pretokenizers import Pretokenizer, named_pretokenizer
-from .sampling import SAMPLES
+from .sampling import SAMPLES, SUPPRESSED
 from .sentencepiece import Pieces
 from .vocabulary import (
     SPACE,
@@ -30,6 +30,23 @@ from .vocabulary import (
 VERSION = {"version": "1.0"}
 ONE_LINE = json.dumps(VERSION)[:-1].encode()
 """The start of a tokenizer.json that Squish writes, on one line."""
+FORMS: Mapping[str, Callable[[Tokenizer], bytes]] = {
+    "tokenizer.model": sentencepiece.write,
+    "vocab.txt": wordpiece.write_words,
+    "tiktoken.model": ranks.write,
+}
+"""Files with the same vocabulary as tokenizer.json."""
+FORMS_OF = {"spm": ("tokenizer.model",), "wordpiece": ("vocab.txt",)}
+"""Kind of a tokenizer -> those that it has."""
+ADDED = {"spm": ("bos",), "wordpiece": ("bos", "eos"), "unigram": ("eos",)}
+"""Kind of a tokenizer -> the tokens that llama.cpp adds to a text unless a key denies it."""
+CLASSES = {
+    "bpe": "PreTrainedTokenizerFast",
+    "spm": "LlamaTokenizer",
+    "wordpiece": "BertTokenizer",
+    "unigram": "PreTrainedTokenizerFast",
+}
+"""Kind of a tokenizer -> its class in Transformers; that of unigram models takes all steps from tokenizer.json."""
 SPELLED_DECODERS: list[dict[str, Any]] = [
     {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
 ]  # fmt: skip
@@ -60,19 +77,26 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
 
 def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content:
     """Return the content of `huggingface_files`; JSON files are built on access."""
-    bpe = tokenizer.model == "bpe"
+    documents: dict[str, Callable[[], Callable[[], dict[str, Any]]]] = {
+        "bpe": lambda: partial(_merged, tokenizer, _pretokenizer(tokenizer)),
+        "spm": lambda: partial(_sentencepiece, tokenizer, gemma),
+        "wordpiece": lambda: partial(_wordpiece, tokenizer),
+        "unigram": lambda: partial(_unigram, tokenizer),
+    }
     build: dict[str, Callable[[], dict[str, Any]]] = {
-        "tokenizer.json": partial(_merged, tokenizer, _pretokenizer(tokenizer)) if bpe
-                          else partial(_sentencepiece, tokenizer, gemma),
+        "tokenizer.json": documents[tokenizer.model](),
         "tokenizer_config.json": partial(_options, tokenizer, gemma),
         "generation_config.json": partial(_generation, tokenizer),
-    }  # fmt: skip
+    }
     values = LazyAssets(build, lambda name: build[name]())
-    pieces = None
-    if tokenizer.scores is not None:
+    vocabulary = None
+    if tokenizer.model == "spm":
+        assert tokenizer.scores is not None
         texts = tuple(piece_texts(tokenizer))
         pieces = Pieces(texts, tokenizer.scores, tokenizer.kinds, bool(tokenizer.space_prefix))
-    return Content(values=values, pieces=pieces)
+        vocabulary = "tokenizer.model", pieces
+    forms = ("tiktoken.model",) if tokenizer.pre in ranks.PRETOKENIZERS.values() else ()
+    return Content(values=values, vocabulary=vocabulary, forms=FORMS_OF.get(tokenizer.model, forms))
 
 
 class EncodedFiles(Mapping[str, bytes]):
@@ -89,8 +113,8 @@ class EncodedFiles(Mapping[str, bytes]):
         return self._files[name]
 
     def _encode(self, name: str) -> bytes:
-        if name == "tokenizer.model":
-            return sentencepiece.write(self._tokenizer)
+        if name in FORMS:
+            return FORMS[name](self._tokenizer)
         content = self._content.values[name]
         indent = None if name == "tokenizer.json" else 2  # only on one line is a vocabulary written by compiled code
         return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
@@ -187,6 +211,16 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     )
 
 
+def _wordpiece(tokenizer: Tokenizer) -> dict[str, Any]:
+    parts = wordpiece.parts(tokenizer)
+    parts["model"]["vocab"] = _vocabulary(tokenizer, tokenizer.tokens)
+    return _root(tokenizer, texts=tokenizer.tokens, processor=None, **parts)
+
+
+def _unigram(tokenizer: Tokenizer) -> dict[str, Any]:
+    return _root(tokenizer, texts=piece_texts(tokenizer), processor=None, **unigram.parts(tokenizer))
+
+
 def _vocabulary(tokenizer: Tokenizer, texts: Any) -> dict[str, int]:
     """Return token -> id; ids without a text are omitted."""
     padding = {
@@ -233,8 +267,8 @@ def _root(
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
     """Return the post-processor that adds the tokenizer's bos and eos to a text, and sep between two texts."""
     pretokenizer = named_pretokenizer(tokenizer.pre) if tokenizer.pre is not None else None
-    default = pretokenizer.add_bos if pretokenizer is not None else tokenizer.model == "spm"
-    add = {"bos": default, "eos": False} | dict(tokenizer.add)
+    defaults = ADDED.get(tokenizer.model, ("bos",) if pretokenizer is not None and pretokenizer.add_bos else ())
+    add = {**dict.fromkeys(defaults, True), **tokenizer.add}
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
     if not present:
         return None
@@ -247,7 +281,8 @@ def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
         return [*special(first, kind), {"Sequence": {"id": letter, "type_id": kind}}, *special("eos", kind)]
 
     tokens = {texts[role]: {"id": texts[role], "ids": [present[role]], "tokens": [texts[role]]} for role in present}
-    pair = [*template("A", 0, "bos"), *template("B", 1, "sep" if "sep" in texts else "bos")]
+    second = "sep" if "sep" in texts else "bos" if tokenizer.model in ("bpe", "spm") else ""
+    pair = [*template("A", 0, "bos"), *template("B", 1, second)]
     return {
         "type": "TemplateProcessing",
         "single": template("A", 0, "bos"),
@@ -258,9 +293,8 @@ def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
 
 def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     """tokenizer_config.json."""
-    sentencepiece_class = "GemmaTokenizer" if gemma else "LlamaTokenizer"
     options: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast" if tokenizer.model == "bpe" else sentencepiece_class,
+        "tokenizer_class": "GemmaTokenizer" if gemma and tokenizer.model == "spm" else CLASSES[tokenizer.model],
         "clean_up_tokenization_spaces": False, "model_max_length": 10**30,
     }  # fmt: skip
     options |= {f"add_{role}_token": flag for role, flag in tokenizer.add.items()}
@@ -269,6 +303,10 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     options |= {
         key: tokenizer.tokens[tokenizer.special[role]] for role, key in TOKEN_KEYS.items() if role in tokenizer.special
     }
+    if tokenizer.model == "wordpiece":  # BERT's class calls them so
+        options |= wordpiece.class_options(tokenizer)
+        options["cls_token"] = options.pop("bos_token", None)
+        options.pop("eos_token", None)
     templates = tokenizer.chat_templates
     if [*templates] == [""]:
         options["chat_template"] = templates[""]
@@ -287,5 +325,5 @@ def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
 def _generation(ids: Tokenizer | SpecialTokens) -> dict[str, Any]:
     numbers = {f"{role}_token_id": ids.special[role] for role in ("bos", "pad") if role in ids.special}
     ends = list(ids.end_ids) or [ids.special[role] for role in ("eos",) if role in ids.special]
-    samples = {**SAMPLES, **ids.sampling} if ids.sampling else {}
+    samples = {**(SAMPLES if {*ids.sampling} - {SUPPRESSED} else {}), **ids.sampling}
     return numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}) | samples

@@ -13,11 +13,14 @@ from squish_gguf.api import text_array
 from squish_core.api import SquishError, Typed
 
 from ..config.gguf_defaults import TOKENIZERS
+from . import wordpiece
 from .pretokenizers import named_pretokenizer
 from .sampling import PREFIX as SAMPLING
 from .sampling import sampling_keys, sampling_of
 from .vocabulary import (
+    CHARSMAP,
     END_TEXTS,
+    MAX_CHARSMAP,
     MAX_MERGES,
     MAX_TOKENS,
     MERGES,
@@ -25,9 +28,11 @@ from .vocabulary import (
     SCORES,
     TOKENS,
     Kind,
+    Normalizer,
     SpecialTokens,
     Tokenizer,
     Vocabulary,
+    check_charsmap,
     check_count,
     tokenizer_error,
 )
@@ -46,7 +51,19 @@ HUGGINGFACE = "tokenizer.huggingface.json"
 """The whole tokenizer.json, for engines that use it."""
 GEMMA4 = "gemma4"
 """The kind of a tokenizer, also the name of its pre-tokenizer, for which GGUF has no key."""
-MODELS = {"gpt2": "bpe", "llama": "spm", GEMMA4: "bpe"}
+VISIBLE = (
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+)  # fmt: skip
+"""Special tokens of Gemma 4 that GGUF declares as added ones, so that llama.cpp prints them."""
+UNRANKED = -1000
+"""The score that llama.cpp's converter writes for tokens whose order the merges state."""
+MODELS = {"gpt2": "bpe", "llama": "spm", GEMMA4: "bpe", "bert": "wordpiece", "t5": "unigram"}
+NAMES = {kind: name for name, kind in reversed(MODELS.items())}
+"""Kind of a tokenizer -> its usual value of `tokenizer.ggml.model`."""
+REQUIRED = {"bpe": (MERGES,), "spm": (SCORES,), "unigram": (SCORES,)}
+"""Kind of a tokenizer -> the arrays that it needs besides its tokens."""
+SWITCHES = {"lowercase": "normalizer.lowercase", "strip_accents": "normalizer.strip_accents"}
+MERGES_SPACES, TOKEN_TYPES = "remove_extra_whitespaces", "token_type_count"
 NO_MODELS = ("none", "no_vocab")
 """Kinds that a GGUF without a tokenizer states."""
 ADDED = ("bos", "eos", "sep")
@@ -76,7 +93,7 @@ def read_gguf(
     Raises
     ------
     FormatError
-        `tokenizer` if its arrays or ids contradict each other, or its model is not `gpt2`, `llama` or `gemma4`.
+        `tokenizer` if its arrays or ids contradict each other, or its model is not one of `MODELS`.
     """
     with _typed_values():
         values = _values(metadata)
@@ -84,7 +101,7 @@ def read_gguf(
             return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
         vocabulary = vocabulary or _vocabulary(values, model, checked, ranked)
-        special = _special(values)
+        special, normalizer = _special(values), _normalizer(values, model)
         templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
         templates |= {
             str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
@@ -100,11 +117,56 @@ def read_gguf(
             special=special,
             chat_templates=templates,
             pre=pre,
-            add=separates | added,
-            space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
-            end_ids=_end_ids(vocabulary.tokens, kinds, special),
+            add=_bert_added(added) if model == "wordpiece" else separates | added,
+            space_prefix=_space_prefix(values, model, normalizer),
+            normalizer=normalizer,
+            token_types=_count(values),
+            end_ids=_end_ids(vocabulary.tokens, kinds, special) if model != "wordpiece" else (),
             sampling=sampling_of(metadata),
         )
+
+
+def _normalizer(values: Mapping[str, Any], model: str) -> Normalizer | None:
+    """Return what llama.cpp does to a text before it looks for tokens."""
+    if model == "wordpiece":
+        accents = values.get(PREFIX + SWITCHES["strip_accents"])
+        return Normalizer(
+            lowercase=bool(values.get(PREFIX + SWITCHES["lowercase"], True)),
+            strip_accents=None if accents is None else bool(accents),
+        )
+    if model != "unigram":
+        return None
+    charsmap = np.asarray(values.get(PREFIX + CHARSMAP, ()))
+    if charsmap.size > MAX_CHARSMAP or not (charsmap.dtype in ("i1", "u1") or not charsmap.size):
+        raise tokenizer_error(
+            "the precompiled_charsmap is not one",
+            f"at most {MAX_CHARSMAP} bytes",
+            f"{charsmap.size} {charsmap.dtype}",
+            CHARSMAP,
+        )
+    return Normalizer(
+        charsmap=check_charsmap(charsmap.astype(np.uint8).tobytes()),
+        merge_spaces=bool(values.get(PREFIX + MERGES_SPACES, False)),
+    )
+
+
+def _space_prefix(values: Mapping[str, Any], model: str, normalizer: Normalizer | None) -> bool | None:
+    """Return whether a space is added before the text; with merged spaces, llama.cpp does so in any case."""
+    if model not in ("spm", "unigram"):
+        return None
+    merged = normalizer is not None and normalizer.merge_spaces
+    return merged or bool(values.get(f"{PREFIX}add_space_prefix", model == "spm"))
+
+
+def _bert_added(added: Mapping[str, bool]) -> dict[str, bool]:
+    """Return the tokens that llama.cpp adds for BERT: always one on each side, and another one only after eos."""
+    return {"bos": True, "eos": True, "sep": added.get("sep", True) and added.get("eos", False)}
+
+
+def _count(values: Mapping[str, Any]) -> int | None:
+    """Return the number of token types."""
+    count = values.get(PREFIX + TOKEN_TYPES)
+    return None if count is None else int(count)
 
 
 def _pretokenizer(values: Mapping[str, Any]) -> str:
@@ -126,18 +188,36 @@ def _check_texts(texts: Sequence[str], part: str) -> None:
 
 
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
-    tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
+    tokens, stored = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
     _check_texts(tokens, TOKENS)
+    kinds = np.ones(len(tokens), np.int32) if stored is None else np.asarray(stored, np.int32)
+    if model == "wordpiece" and len(kinds) == len(tokens):
+        tokens = wordpiece.huggingface_texts(tokens, kinds)
     merges: Sequence[Sequence[str]] = ()
     if model == "bpe" and ranked and (texts := values.get(f"{PREFIX}merges")):
         merges = _pairs(texts)
     return Vocabulary(
         tokens=tokens,
-        kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
-        scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
+        kinds=kinds,
+        scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if SCORES in REQUIRED.get(model, ()) else None,
         merges=merges,
         checked=checked,
     )
+
+
+def _kinds(values: Mapping[str, Any], kinds: np.ndarray) -> np.ndarray:
+    """Return the kinds as Hugging Face's files state them."""
+    if values[f"{PREFIX}model"] != GEMMA4 or len(kinds) != len(values[f"{PREFIX}tokens"]):
+        return kinds
+    return _marked(values[f"{PREFIX}tokens"], kinds, Kind.USER_DEFINED, Kind.CONTROL)
+
+
+def _marked(tokens: Sequence[str], kinds: np.ndarray, old: Kind, new: Kind) -> np.ndarray:
+    """Return the kinds with another one for the visible tokens."""
+    visible = [number for number in np.flatnonzero(kinds == old).tolist() if tokens[number] in VISIBLE]
+    kinds = kinds.copy()
+    kinds[visible] = new
+    return kinds
 
 
 def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:
@@ -166,7 +246,8 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
                 "the number of rows of the embeddings differs from the number of tokens", rows, len(tokens), TOKENS
             )
         special = _special(values)
-        ends = _end_ids(tokens, values.get(f"{PREFIX}token_type"), special)
+        is_bert = MODELS[values[f"{PREFIX}model"]] == "wordpiece"
+        ends = () if is_bert else _end_ids(tokens, values.get(f"{PREFIX}token_type"), special)
         ids = SpecialTokens(special, ends, sampling_of(metadata))
         ids.check(len(tokens))
     return ids
@@ -206,14 +287,13 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     if name in (None, *NO_MODELS):
         return None
     if name not in MODELS:
-        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2, llama or gemma4", name, "model")
+        raise tokenizer_error("this kind of tokenizer is not mapped", ", ".join(MODELS), name, "model")
     tokens, merges = values.get(f"{PREFIX}tokens"), values.get(f"{PREFIX}merges")
     if tokens is None:
         raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing", TOKENS)
-    if MODELS[name] == "spm" and values.get(f"{PREFIX}scores") is None:
-        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing", SCORES)
-    if MODELS[name] == "bpe" and merges is None:
-        raise tokenizer_error(f"a tokenizer of the kind {name} needs merges", f"{PREFIX}merges", "nothing", MERGES)
+    for part in REQUIRED.get(MODELS[name], ()):
+        if values.get(PREFIX + part) is None:
+            raise tokenizer_error(f"a tokenizer of the kind {name} needs {part}", PREFIX + part, "nothing", part)
     try:  # before any of them is decoded
         check_count("tokens", tokens, MAX_TOKENS)
         check_count("merges", merges or (), MAX_MERGES)
@@ -243,11 +323,13 @@ def _special(values: Mapping[str, Any]) -> dict[str, int]:
     kinds = () if kinds is None else kinds
     for role, key in IDS.items():
         stated, assumed = values.get(PREFIX + key), TOKENIZERS[values[f"{PREFIX}model"]].get(key)
-        kind = Kind.UNKNOWN if role == "unk" else Kind.CONTROL
+        legal = (Kind.UNKNOWN, Kind.CONTROL) if role == "unk" else (Kind.CONTROL,)
         if stated is not None and int(stated) < count:
             special[role] = int(stated)
-        elif assumed is not None and assumed < min(count, len(kinds)) and kinds[assumed] == kind:
+        elif assumed is not None and assumed < min(count, len(kinds)) and kinds[assumed] in legal:
             special[role] = assumed
+    if values[f"{PREFIX}model"] == "bert" and "sep" in special:  # llama.cpp ends a text with it
+        special["eos"] = special["sep"]
     return special
 
 
@@ -307,18 +389,30 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     ['a b']
     """
     bpe = tokenizer.model == "bpe"
-    model = GEMMA4 if tokenizer.pre == GEMMA4 else "gpt2" if bpe else "llama"
-    keys = {"model": Typed("str", model), "pre": Typed("str", tokenizer.pre or "default")}
-    keys["tokens"] = Typed("array:str", text_array(tokenizer.tokens))
-    if tokenizer.scores is not None:
-        keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
-    keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))
+    model = GEMMA4 if tokenizer.pre == GEMMA4 else NAMES[tokenizer.model]
+    keys, scores, kinds = {"model": Typed("str", model)}, tokenizer.scores, tokenizer.kinds
+    if model == GEMMA4:
+        scores = np.full(len(tokenizer.tokens), UNRANKED)
+        kinds = _marked(tokenizer.tokens, kinds, Kind.CONTROL, Kind.USER_DEFINED)
+    else:
+        keys["pre"] = Typed("str", tokenizer.pre or "default")
+    tokens: Sequence[str] = tokenizer.tokens
+    if tokenizer.model == "wordpiece":
+        tokens = wordpiece.gguf_texts(tokens, tokenizer.kinds)
+    keys["tokens"] = Typed("array:str", text_array(tokens))
+    if scores is not None:
+        keys["scores"] = Typed("array:f32", scores.astype(np.float32))
+    keys["token_type"] = Typed("array:i32", kinds.astype(np.int32))
     if bpe:
         keys["merges"] = Typed("array:str", text_array(_joined(tokenizer.merges)))
     keys |= {IDS[role]: Typed("u32", number) for role, number in tokenizer.special.items()}
     keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
-    if tokenizer.space_prefix is not None:
-        keys["add_space_prefix"] = Typed("bool", tokenizer.space_prefix)
+    if tokenizer.space_prefix is not None or model == GEMMA4:
+        keys["add_space_prefix"] = Typed("bool", bool(tokenizer.space_prefix))
+    if tokenizer.normalizer is not None:
+        keys |= _normalizer_keys(tokenizer.model, tokenizer.normalizer)
+    if tokenizer.token_types is not None:
+        keys[TOKEN_TYPES] = Typed("u32", tokenizer.token_types)
     templates = {
         f"{TEMPLATE}.{name}" if name else TEMPLATE: Typed("str", text)
         for name, text in tokenizer.chat_templates.items()
@@ -326,3 +420,14 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     if named := [name for name in tokenizer.chat_templates if name]:
         templates[TEMPLATES] = Typed("array:str", named)
     return sampling_keys(tokenizer.sampling) | {PREFIX + key: value for key, value in keys.items()} | templates
+
+
+def _normalizer_keys(model: str, normalizer: Normalizer) -> dict[str, Typed]:
+    """Return GGUF's keys for what happens to a text before llama.cpp looks for tokens."""
+    if model == "wordpiece":
+        values = {key: getattr(normalizer, name) for name, key in SWITCHES.items()}
+        return {key: Typed("bool", value) for key, value in values.items() if value is not None}
+    keys = {MERGES_SPACES: Typed("bool", normalizer.merge_spaces)}
+    if normalizer.charsmap:
+        keys[CHARSMAP] = Typed("array:u8", np.frombuffer(normalizer.charsmap, np.uint8))
+    return keys

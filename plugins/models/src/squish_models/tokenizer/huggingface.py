@@ -1,8 +1,8 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, or tokenizer.model, with tokenizer_config.json beside it."""
+"""The tokenizer of a Hugging Face folder: tokenizer.json or another vocabulary, and tokenizer_config.json."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +11,18 @@ from attrs import evolve
 
 from squish_core.api import SquishError
 
+from . import ranks, unigram, wordpiece
 from .affixes import Affixes, adds_separator, affixes_of
-from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
+from .content import (
+    DEFAULT_TEMPLATE,
+    PIECES,
+    TEMPLATE_FOLDER,
+    VOCABULARY_FILES,
+    Content,
+    kind_of,
+    parse_files,
+    vocabulary_name,
+)
 from .pretokenizers import Pretokenizer, find_pretokenizer, structure
 from .sampling import stated_sampling
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
@@ -32,12 +42,12 @@ from .vocabulary import (
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
 ADDED_SCORE, UNUSED_SCORE = -1000, -10000
 """Scores that llama.cpp's converter writes for tokens outside tokenizer.model; no engine reads them."""
-CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
+CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()), "type_vocab_size")
 """Settings of config.json that a tokenizer depends on."""
 
 
 def read_huggingface(
-    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()
+    files: Mapping[str, bytes], config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
 ) -> Tokenizer | None:
     """Return the tokenizer in a folder's files; None if there is none.
 
@@ -49,6 +59,8 @@ def read_huggingface(
         The text part of config.json: `vocab_size` and ids of special tokens.
     own
         Pre-tokenizers of the family.
+    merging
+        The pre-tokenizer of a SentencePiece-style tokenizer whose merges GGUF stores instead of scores.
 
     Raises
     ------
@@ -58,17 +70,41 @@ def read_huggingface(
     LimitError
         `count` or `size` beyond what vocabularies have.
     """
-    with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
-        return read_content(parse_files(files), config, own)
+    with _typed_values(files):
+        return read_content(parse_files(files), config, own, merging)
 
 
-def read_content(content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = ()) -> Tokenizer | None:
+def read_content(
+    content: Content, config: Mapping[str, Any], own: Sequence[Pretokenizer] = (), merging: str = ""
+) -> Tokenizer | None:
     """Return the tokenizer in parsed files, like `read_huggingface`."""
-    with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
-        tokenizer = _read(content, config)
-        if tokenizer is None or tokenizer.model != "bpe":
+    name = content.vocabulary[0] if content.vocabulary is not None else VOCABULARY_FILES[0]
+    with _typed_values((*content.values, name)):
+        document, defaults = _document(content, config)
+        tokenizer = _read(content, document, config, defaults, merged=bool(merging))
+        if tokenizer is None or document is None or tokenizer.model != "bpe":
             return tokenizer
-        return evolve(tokenizer, pre=_pretokenizer(content.values["tokenizer.json"], own))
+        if merging and kind_of(document) == "spm":
+            return evolve(tokenizer, pre=merging)
+        return evolve(tokenizer, pre=_pretokenizer(document, own))
+
+
+def _document(content: Content, config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Mapping[str, str]]:
+    """Return tokenizer.json, or what Transformers builds from another vocabulary, and the class's special tokens.
+
+    None for a SentencePiece model that merges, and if there is no vocabulary.
+    """
+    if "tokenizer.json" in content.values or content.vocabulary is None:
+        return content.values.get("tokenizer.json"), {}
+    options, pieces = content.values.get("tokenizer_config.json", {}), content.pieces
+    name, data = content.vocabulary
+    if pieces is not None:
+        reader = unigram.class_of(pieces, name, options)
+        return unigram.document_of(pieces, reader, options) if reader is not None else (None, {})
+    assert isinstance(data, bytes)
+    if name == "vocab.txt":
+        return wordpiece.document_of(data, name, options)
+    return ranks.document_of(data, options, config.get("vocab_size")), {}
 
 
 def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,18 +121,20 @@ def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> 
     FormatError, LimitError
         As in `read_huggingface`.
     """
-    names = [name for name in files if name != "tokenizer.model" or "tokenizer.json" not in files]
-    with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
+    checked = VOCABULARY_FILES[:1] if "tokenizer.json" in files else PIECES[:1]
+    names = [name for name in files if name not in VOCABULARY_FILES or name in checked]
+    with _typed_values(files):
         content = parse_files({name: files[name] for name in names})
         if _is_other_kind(content):
             return ()
-        tokenizer = _read(content, config, ranked=False)
+        tokenizer = _read(content, content.values.get("tokenizer.json"), config, ranked=False)
     return () if tokenizer is None else tokenizer.left_out
 
 
 @contextmanager
-def _typed_values(part: str) -> Iterator[None]:
-    """Name the tokenizer's file in errors, and raise FormatError for values of the wrong type."""
+def _typed_values(names: Container[str]) -> Iterator[None]:
+    """Name the file with the vocabulary in errors, and raise FormatError for values of the wrong type."""
+    part = vocabulary_name(names) or VOCABULARY_FILES[0]
     try:
         yield
     except SquishError as error:
@@ -108,38 +146,61 @@ def _typed_values(part: str) -> Iterator[None]:
             "a value in the tokenizer's files has the wrong type",
             "text, ids, lists and objects where they belong",
             error,
-        ).within(part="tokenizer.json") from None
+        ).within(part=part) from None
 
 
-def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -> Tokenizer | None:
+def _read(
+    content: Content,
+    stored: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
+    defaults: Mapping[str, str] | None = None,
+    *,
+    ranked: bool = True,
+    merged: bool = False,
+) -> Tokenizer | None:
     """Return the tokenizer without the name of its pre-tokenizer.
 
-    From tokenizer.json, merges and scores are read only if `ranked`.
+    `stored` is its tokenizer.json, `defaults` are the special tokens that tokenizer_config.json may leave out. From
+    tokenizer.json, merges and scores are read only if `ranked`; no scores are derived from merges if `merged`.
     """
     settings = content.values
-    stored = settings.get("tokenizer.json")
     if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
     declared = _declared(options)
     table = TokenTable(config.get("vocab_size"))
-    if is_sentencepiece(settings) and (ranked or stored is None):
-        scores, space_prefix = _sentencepiece(content, table)
-        rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
-        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
-    else:
-        merges = _byte_level(settings["tokenizer.json"], declared, table, ranked)
-        rules = {"model": "bpe"}
-        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges, checked_merges=True)
+    kind = "spm" if stored is None else kind_of(stored) if ranked else "bpe"
+    if merged and stored is not None and kind == "spm":
+        kind = "bpe"
+    rules: dict[str, Any] = {}
+    ranking: dict[str, Any] = {}
+    if kind == "spm":
+        ranking["scores"], rules["space_prefix"] = _sentencepiece(content, table)
+    elif stored is not None and kind == "wordpiece":
+        rules["normalizer"] = wordpiece.read(stored, declared, options, table)
+    elif stored is not None and kind == "unigram":
+        rules["normalizer"], rules["space_prefix"], ranking["scores"] = unigram.read(stored, declared, table)
+        ranking["scores"][table.kinds == Kind.UNUSED] = UNUSED_SCORE
+    elif stored is not None:
+        ranking = {"merges": _byte_level(stored, declared, table, ranked), "checked_merges": True}
+    vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, **ranking)
     listed = settings.get("special_tokens_map.json", {})
-    special = _special(table, (options, listed), (config, end), stored or {})
+    special = _special(table, (options, listed, defaults or {}), (config, end), stored or {})
     affixes = affixes_of(stored) if stored is not None else None
     end_ids = _end_ids(table, special, config, end)
+    special = _roles(special, end_ids, affixes, table)
+    add = _added(affixes, options, special, table)
+    if kind == "wordpiece":  # llama.cpp ends a text with it
+        special["sep"], end_ids = special["eos"], ()
+    elif add.get("sep") and "eos" in special:
+        special = {"sep": special["eos"], **special}
     return Tokenizer(
+        model=kind,
         vocabulary=vocabulary,
-        special=_roles(special, end_ids, affixes, table),
+        special=special,
+        token_types=_token_types(config),
         **rules,
-        add=_added(affixes, options, special, table),
+        add=add,
         end_ids=end_ids,
         chat_templates=_templates(content),
         left_out=tuple(table.beyond.values()),
@@ -148,8 +209,14 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
     )
 
 
+def _token_types(config: Mapping[str, Any]) -> int | None:
+    """Return the number of token types of the model."""
+    count = config.get("type_vocab_size")
+    return count if type(count) is int and count >= 0 else None
+
+
 def _is_other_kind(content: Content) -> bool:
-    """Return whether tokenizer.json states a model other than BPE."""
+    """Return whether tokenizer.json states a model other than BPE, which is not checked."""
     model = content.values.get("tokenizer.json", {}).get("model")
     return isinstance(model, dict) and model.get("type", "BPE") != "BPE"
 
@@ -169,14 +236,20 @@ def _byte_level(
 ) -> Sequence[Sequence[str]]:
     """Return the merges if `ranked`, and fill the table with the tokens."""
     model = stored.get("model") or {}
-    if model.get("type", "BPE") != "BPE":
-        raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
     texts, ids, added = vocabulary_texts(stored, model, declared)
     table.fill(texts, ids, added)
     merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
+    if model.get("byte_fallback"):
+        _mark_bytes(table)
     mark_added(table, added)
     return merges
+
+
+def _mark_bytes(table: TokenTable) -> None:
+    """Mark the tokens that stand for bytes of unknown letters."""
+    for number in range(256):
+        table.mark(f"<0x{number:02X}>", Kind.BYTE)
 
 
 def _pretokenizer(stored: Mapping[str, Any], own: Sequence[Pretokenizer]) -> str:
@@ -216,8 +289,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     else:
         table.fill(texts, ids, added)
         scores = scores_of_merges(table.tokens, merges)
-        for number in range(256):
-            table.mark(f"<0x{number:02X}>", Kind.BYTE)
+        _mark_bytes(table)
         mark_added(table, added)
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
@@ -270,10 +342,11 @@ def _special(
                 numbers.append(number)
         if numbers:
             special[role] = numbers[0]
-    unknown = (stored.get("model") or {}).get("unk_token")
+    model = stored.get("model") or {}
+    unknown = model.get("unk_token")
     if "unk" not in special and isinstance(unknown, str) and unknown in table.ids:
         special["unk"] = table.ids[unknown]
-    return special
+    return special if model.get("unk_id") is None else {**special, "unk": model["unk_id"]}
 
 
 def _end_ids(

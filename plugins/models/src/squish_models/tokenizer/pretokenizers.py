@@ -64,13 +64,10 @@ _AFMOE_SCRIPTS = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
     "\u0e40-\u0e7f\u0ec0-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
 )
-_KIMI_HAN = (
-    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}"
-    r"\x{2CEB0}-\x{2EBEF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
-)
+_KIMI_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_KIMI_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _KIMI = (
-    rf"[{_KIMI_HAN}]+|[^\r\n\p{{L}}\p{{N}}{_KIMI_HAN}]?[\p{{L}}&&[^{_KIMI_HAN}]]+"
-    r"(?:'[sStTmMdD]|'(?:[rR][eE]|[vV][eE]|[lL][lL]))?"
+    rf"[\p{{Han}}]+|{_WORD}{_KIMI_UPPER}*{_KIMI_LOWER}+{_CONTRACTIONS}?|{_WORD}{_KIMI_UPPER}+{_KIMI_LOWER}*{_CONTRACTIONS}?"
     rf"|\p{{N}}{{1,3}}{_REST}"
 )
 _CHAMELEON = (

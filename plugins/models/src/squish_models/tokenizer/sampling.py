@@ -30,13 +30,20 @@ KEYS = {
 """Setting of generation_config.json -> suffix of GGUF's key and its type."""
 SAMPLES = {"do_sample": True}
 """Without this setting, Transformers ignores the defaults."""
+SUPPRESSED, SUPPRESSED_KEY = "suppress_tokens", "tokenizer.ggml.suppress_tokens"
+"""Tokens that are never generated, such as those of images, and GGUF's key for them."""
 
 
 def stated_sampling(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling defaults in a generation_config.json; values of another type, such as null, are left out."""
     name = "repetition_penalty"
     stated = {**generation, name: generation.get("penalty_repeat", generation.get(name))}  # the converter reads both
-    return {name: value for name in KEYS if _is_legal(value := stated.get(name), KEYS[name][1])}
+    suppressed = {SUPPRESSED: stated[SUPPRESSED]} if _are_ids(stated.get(SUPPRESSED)) else {}
+    return {name: value for name in KEYS if _is_legal(value := stated.get(name), KEYS[name][1])} | suppressed
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
 
 
 def _is_legal(value: Any, kind: str) -> bool:
@@ -58,6 +65,9 @@ def sampling_keys(sampling: Mapping[str, Any]) -> dict[str, Typed]:
     """
     keys = {}
     for name, value in sampling.items():
+        if name == SUPPRESSED:
+            keys[SUPPRESSED_KEY] = Typed("array:i32", np.array(value, np.int32))
+            continue
         key, kind = KEYS[name]
         keys[f"{PREFIX}{key}"] = Typed(kind, float(np.float32(value)) if kind == "f32" else value)
     return keys
@@ -71,4 +81,7 @@ def sampling_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         value: Any = getattr(stored, "value", stored)
         if _is_legal(value, kind):
             sampling[name] = shortest(value) if kind == "f32" else value
+    stored = metadata.get(SUPPRESSED_KEY)
+    if stored is not None and _are_ids(suppressed := np.asarray(getattr(stored, "value", stored)).tolist()):
+        sampling[SUPPRESSED] = suppressed
     return sampling

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from attrs import frozen
 
 from squish_core.api import BytesSource, FormatError, LimitError, protobuf
 
-from .vocabulary import MAX_TOKENS, Kind, Tokenizer, piece_texts
+from .vocabulary import MAX_TOKENS, Kind, Tokenizer, check_charsmap, piece_texts
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _KIND = 1, 2, 3
 """Fields of a piece."""
-_PREFIX = 3
-"""The field of the normalizer for a space before the text."""
-_BPE = 2
+_CHARSMAP, _PREFIX = 2, 3
+"""Fields of the normalizer: the table of replacements, and whether a space is added before the text."""
+_MODEL, _BYTE_FALLBACK = 3, 35
+"""Fields of the trainer: the kind of the model, and whether bytes replace unknown letters."""
+_UNIGRAM, _BPE = 1, 2
 _PIECE_KEY, _TEXT_KEY, _SCORE_KEY, _KIND_KEY = 0x0A, 0x0A, 0x15, 0x18
 """Keys of a piece and of its fields."""
 
 
 @frozen(eq=False)
 class Pieces:
-    """The vocabulary of a ModelProto."""
+    """The vocabulary of a ModelProto.
+
+    Parameters
+    ----------
+    tokens, scores, kinds
+        Text, score and kind by id.
+    space_prefix
+        Whether a space is added before the text.
+    charsmap
+        The table of replacements; empty: none.
+    unigram
+        Whether the model is a unigram model, not one that merges.
+    byte_fallback
+        Whether bytes replace unknown letters.
+    """
 
     tokens: tuple[str, ...]
     scores: np.ndarray
     kinds: np.ndarray
     space_prefix: bool
+    charsmap: bytes = b""
+    unigram: bool = False
+    byte_fallback: bool = False
 
 
 def parse(data: bytes) -> Pieces:
@@ -41,15 +63,15 @@ def parse(data: bytes) -> Pieces:
     tokens: list[str] = []
     scores: list[bytes] = []
     kinds: list[int] = []
-    prefix, at = True, 0
+    settings: dict[str, Any] = {"space_prefix": True}
+    at = 0
     while at < len(data):
         if fast := _short_piece(data, at):
             text, score, kind, at = fast
         else:
             field = message.field(at)
             at = field.end
-            if field.number == _NORMALIZER:
-                prefix = all(part.integer for part in field.message if part.number == _PREFIX)
+            settings |= _settings(field)
             if field.number != _PIECES:
                 continue
             text, score, kind = _piece(field)
@@ -59,8 +81,24 @@ def parse(data: bytes) -> Pieces:
         if len(tokens) > MAX_TOKENS:
             raise LimitError("too many tokens", expected=f"at most {MAX_TOKENS}", code="count")
     return Pieces(
-        tuple(tokens), np.frombuffer(b"".join(scores), "<f4"), np.array(kinds, np.uint32).view(np.int32), prefix
+        tuple(tokens), np.frombuffer(b"".join(scores), "<f4"), np.array(kinds, np.uint32).view(np.int32), **settings
     )
+
+
+def _settings(field: protobuf.Field) -> dict[str, Any]:
+    """Return what the message of the trainer or of the normalizer states."""
+    if field.number not in (_TRAINER, _NORMALIZER):
+        return {}
+    stated = {part.number: part for part in field.message}
+    if field.number == _NORMALIZER:
+        charsmap = bytes(stated[_CHARSMAP].bytes) if _CHARSMAP in stated else b""
+        return {"space_prefix": _flag(stated, _PREFIX, True), "charsmap": check_charsmap(charsmap)}
+    model = stated[_MODEL].integer if _MODEL in stated else _UNIGRAM
+    return {"unigram": model == _UNIGRAM, "byte_fallback": _flag(stated, _BYTE_FALLBACK, False)}
+
+
+def _flag(stated: Mapping[int, protobuf.Field], number: int, default: bool) -> bool:
+    return bool(stated[number].integer) if number in stated else default
 
 
 def _short_piece(data: bytes, at: int) -> tuple[tuple[int, int], bytes, int, int] | None:

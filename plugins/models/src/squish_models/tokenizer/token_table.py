@@ -67,6 +67,16 @@ class TokenTable:
         return exists
 
 
+def flat_steps(step: Any) -> list[Mapping[str, Any]]:
+    """Return the steps of a normalizer or pre-tokenizer of tokenizer.json: itself, or those of its sequences."""
+    if not isinstance(step, Mapping):
+        return []
+    if step.get("type") != "Sequence":
+        return [step]
+    inner = step.get("normalizers", step.get("pretokenizers"))
+    return [each for part in inner for each in flat_steps(part)] if isinstance(inner, list) else []
+
+
 def place(texts: Texts, number: int, text: str) -> None:
     """Set the text of an id; LimitError for an id beyond any vocabulary."""
     if not 0 <= number < MAX_TOKENS:

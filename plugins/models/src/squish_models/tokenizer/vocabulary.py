@@ -16,11 +16,15 @@ MAX_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
 MAX_MERGES = 8 << 20
 """Sixteen times the merges of the largest vocabulary in use."""
+MAX_CHARSMAP = 16 << 20
+"""Bytes of a table of replacements, sixty times that of NFKC."""
 MAX_TEMPLATE = 4 << 20
 """Characters of a chat template, a hundred times the largest in use."""
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
-TOKENS, MERGES, KINDS, SCORES, TEMPLATE = PARTS = ("tokens", "merges", "token_type", "scores", "chat_template")
+TOKENS, MERGES, KINDS, SCORES, TEMPLATE, CHARSMAP = PARTS = (
+    "tokens", "merges", "token_type", "scores", "chat_template", "precompiled_charsmap",
+)  # fmt: skip
 """Parts of a tokenizer in errors; readers replace them with the place of the part in their files."""
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
@@ -43,6 +47,28 @@ class Kind(IntEnum):
     USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
+
+
+@frozen(kw_only=True)
+class Normalizer:
+    """What a tokenizer without merges does to a text before it looks for tokens.
+
+    Parameters
+    ----------
+    lowercase
+        Whether letters become lowercase ("wordpiece").
+    strip_accents
+        Whether accents are removed ("wordpiece"); None: if letters become lowercase.
+    charsmap
+        SentencePiece's compiled table of replacements ("unigram"); empty: none.
+    merge_spaces
+        Whether spaces at both ends are removed, and others merged ("unigram").
+    """
+
+    lowercase: bool = False
+    strip_accents: bool | None = None
+    charsmap: bytes = b""
+    merge_spaces: bool = False
 
 
 @frozen
@@ -78,7 +104,7 @@ class Vocabulary:
     kinds
         Kind by id, i32.
     scores
-        f32 by id ("spm").
+        f32 by id ("spm", "unigram").
     merges
         Pairs of tokens by rank ("bpe").
     checked
@@ -112,7 +138,9 @@ class Tokenizer:
     Parameters
     ----------
     model
-        "bpe": byte-level BPE, with merges. "spm": SentencePiece-style, with scores and byte tokens.
+        "bpe": byte-level BPE, with merges. "spm": SentencePiece-style, with scores and byte tokens. "wordpiece":
+        BERT's, whose tokens within a word start with "##". "unigram": SentencePiece's, whose scores are logarithms of
+        probabilities.
     vocabulary
         The tokens, their kinds, scores and merges.
     pre
@@ -122,7 +150,11 @@ class Tokenizer:
     add
         Whether "bos" and "eos" are added to a text, and "sep" between two; absent if the source does not state it.
     space_prefix
-        Whether a space is added before the text ("spm").
+        Whether a space is added before the text ("spm", "unigram").
+    normalizer
+        What happens to a text before it is split ("wordpiece", "unigram").
+    token_types
+        Number of rows of the model's embeddings of token types; None if it has none.
     end_ids
         All ids that end generation, the first of them "eos".
     chat_templates
@@ -141,6 +173,8 @@ class Tokenizer:
     special: Mapping[str, int] = field(factory=dict)
     add: Mapping[str, bool] = field(factory=dict)
     space_prefix: bool | None = None
+    normalizer: Normalizer | None = None
+    token_types: int | None = None
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(factory=dict)
     left_out: tuple[str, ...] = ()
@@ -230,6 +264,27 @@ def _check_templates(templates: Mapping[str, str]) -> None:
                 found=len(text),
             )
     _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
+
+
+def check_charsmap(charsmap: bytes) -> bytes:
+    """Return SentencePiece's table of replacements after a check of its layout."""
+    if len(charsmap) > MAX_CHARSMAP:
+        raise LimitError(
+            "the table of replacements is too long",
+            part=CHARSMAP,
+            code="size",
+            expected=f"at most {MAX_CHARSMAP} bytes",
+            found=len(charsmap),
+        )
+    trie = int.from_bytes(charsmap[:4], "little")
+    if charsmap and (trie % 4 or not trie or 4 + trie >= len(charsmap) or charsmap[-1]):
+        raise tokenizer_error(
+            "the precompiled_charsmap is damaged",
+            "4 bytes with the size of a trie of 4-byte units, the trie, and texts that end in a zero byte",
+            f"{len(charsmap)} bytes, a trie of {trie} and {charsmap[-1]} at the end",
+            CHARSMAP,
+        )
+    return charsmap
 
 
 def _check_text(what: str, encode: Callable[[], object], part: str) -> None:

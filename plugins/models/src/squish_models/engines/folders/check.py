@@ -84,7 +84,7 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
     shared = next((name for name in file.index.tensors if ".shared_experts." in name), None)
-    if engine.id == "mlx" and shared is not None and folder_config(file).get("n_shared_experts") is None:
+    if engine.id == "mlx" and shared is not None and text_config(folder_config(file)).get("n_shared_experts") is None:
         yield _tensor(shared, "is not a parameter of the model in mlx-lm without n_shared_experts in config.json")
     if engine.id == "transformers":
         shapes = {name: spec.shape for name, spec in file.index.tensors.items()}

@@ -29,12 +29,14 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """Aliases that take precedence over the model's own names in Transformers; mlx-lm does not read them."""
 _COMPUTED, _TIED, _UNTIED = {"head_dim": None}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+_OVERRIDES: Mapping[str, Any] = {"per_layer_config": None}
 FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mlx": {
         **dict.fromkeys(("mixtral", "granite", "qwen2", "qwen2_vl", "qwen2_5_vl", "phi3", "starcoder2"), _COMPUTED),
         **dict.fromkeys(("gpt2", "lfm2"), _COMPUTED | _TIED),
         **dict.fromkeys(("gemma2", "gemma3_text", "gemma3"), _TIED),
         **dict.fromkeys(("glm4", "gpt_oss", "deepseek_v2", "deepseek_v3"), _UNTIED),
+        **dict.fromkeys(("gemma4_text", "gemma4"), _OVERRIDES),
     },
     "transformers": {**dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED), "gpt2": {"rope_scaling": None}},
 }

@@ -21,6 +21,14 @@ MLX_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "query_pre_attn_scalar": 256, "max_position_embeddings": 32768,
     },
     "gemma3": {"vocab_size": 262208},
+    "gemma4_text": {
+        "hidden_size": 1536, "num_hidden_layers": 35, "intermediate_size": 6144, "num_attention_heads": 8,
+        "head_dim": 256, "global_head_dim": 512, "rms_norm_eps": 1e-06, "vocab_size": 262144,
+        "vocab_size_per_layer_input": 262144, "num_key_value_heads": 1, "num_kv_shared_layers": 20,
+        "hidden_size_per_layer_input": 256, "sliding_window": 512, "max_position_embeddings": 131072,
+        "attention_k_eq_v": False, "final_logit_softcapping": 30.0, "use_double_wide_mlp": True,
+        "enable_moe_block": False, "tie_word_embeddings": True,
+    },
     "phi3": {
         "partial_rotary_factor": 1.0, "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
         "tie_word_embeddings": False,
@@ -49,5 +57,5 @@ MLX_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "mistral": {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True},
 }  # fmt: skip
-MLX_PARTS = {"gemma3": "gemma3_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+MLX_PARTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
 """Model type -> type of its `text_config`, the only part that mlx-lm reads."""

@@ -19,7 +19,7 @@ LATENT = ("deepseek_v2", "deepseek_v3")
 """Model types that scale attention by the factor; the first one states its head size elsewhere."""
 PHI, PHI_KINDS = "phi3", ("default", "longrope", "su", "yarn")
 """A model type with its own kinds of scaling, and the kinds."""
-NESTED = ("gemma3_text", "gemma3")
+NESTED = ("gemma3_text", "gemma3", "gemma4_text", "gemma4")
 """Model types with settings for each kind of layer, which Transformers copies from any value that is not null."""
 SCALED = (
     "llama", "mistral", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "olmo2", "granite", "deepseek_v2", "deepseek_v3",

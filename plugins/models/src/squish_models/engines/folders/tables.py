@@ -79,8 +79,12 @@ TRANSFORMERS = FolderEngine(
     strict=False,
     prefixes={
         **dict.fromkeys(("gemma3", "mistral3"), ("language_model.", "model.language_model.")),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
+        **dict.fromkeys(
+            ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "gemma4", "gemma4_unified"),
+            ("model.language_model.",),
+        ),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
+        "kimi_k25": ("language_model.", "model.language_model."),
     },
     takes_head=frozenset(
         ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granite", "olmo2", "phi3", "glm4", "gpt_oss")
@@ -106,11 +110,19 @@ MLX = FolderEngine(
     strict=True,
     prefixes={
         "gemma3": ("language_model.",),
-        "mistral3": ("language_model.", "model.language_model."),
+        **dict.fromkeys(
+            ("mistral3", "gemma4", "gemma4_unified"),
+            ("language_model.", "model.language_model."),
+        ),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
+        "kimi_k25": ("language_model.",),
     },
-    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
+    required={
+        "gemma3": ("language_model.",),
+        "kimi_k25": ("language_model.",),
+        "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model."),
+    },
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
@@ -126,6 +138,7 @@ MLX = FolderEngine(
         **dict.fromkeys(("llama", "mistral", "qwen2", "olmo2"), ("self_attn.rotary_emb.inv_freq",)),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("vision_tower.", "self_attn.rotary_emb.inv_freq")),
         "gemma3": ("vision_tower.", "multi_modal_projector."),
+        "kimi_k25": ("vision_tower.", "mm_projector."),
     },
     fp8=frozenset(("deepseek_v3",)),
 )

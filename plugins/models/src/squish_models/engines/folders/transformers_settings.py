@@ -39,7 +39,7 @@ def settings_of(model_type: str, part: str = "") -> Mapping[str, Setting] | None
     return settings
 
 
-_SAME = {"gemma3 text_config": "gemma3_text"}
+_SAME = {"gemma3 text_config": "gemma3_text", "gemma4 text_config": "gemma4_text"}
 _CLASSES = {
     "llama": """
         vocab_size:int=32000 hidden_size:int=4096 intermediate_size:int=11008 num_hidden_layers:int=32
@@ -122,6 +122,18 @@ _CLASSES = {
         query_pre_attn_scalar:int=256 sliding_window:int|null=4096 layer_types:list[str]|null=null
         final_logit_softcapping:float|null=null attn_logit_softcapping:float|null=null
         use_bidirectional_attention:bool|null=false
+    """,
+    "gemma4_text": """
+        vocab_size:int=262144 hidden_size:int=2304 intermediate_size:int=9216 num_hidden_layers:int=30
+        num_attention_heads:int=8 num_key_value_heads:int=4 head_dim:int=256 hidden_activation:str="gelu_pytorch_tanh"
+        max_position_embeddings:int=131072 initializer_range:float=0.02 rms_norm_eps:float=1e-06 use_cache:bool=true
+        pad_token_id:int|null=0 eos_token_id:int|list[int]|null=1 bos_token_id:int|null=2 tie_word_embeddings:bool=true
+        rope_parameters:dict|null=null attention_bias:bool=false attention_dropout:int|float|null=0.0
+        sliding_window:int=512 layer_types:list[str]|null=null final_logit_softcapping:float|null=null
+        use_bidirectional_attention:str|null=null vocab_size_per_layer_input:int=262144
+        hidden_size_per_layer_input:int=256 attention_k_eq_v:bool=false num_kv_shared_layers:int=0
+        enable_moe_block:bool=false use_double_wide_mlp:bool=false num_experts:int|null=null
+        top_k_experts:int|null=null moe_intermediate_size:int|null=null
     """,
     "phi3": """
         vocab_size:int=32064 hidden_size:int=3072 intermediate_size:int=8192 num_hidden_layers:int=32

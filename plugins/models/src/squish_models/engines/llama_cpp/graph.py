@@ -11,11 +11,16 @@ from .keys import Hyperparameters, problem
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
     "qwen3vl", "qwen2moe", "mistral3", "smollm3", "seed_oss", "ernie4_5", "hunyuan-dense", "exaone4", "olmoe",
+    "llama4", "qwen3vlmoe", "arcee", "dots1", "ernie4_5-moe", "hunyuan-moe", "exaone-moe", "afmoe", "mellum",
     "falcon", "internlm2", "codeshell", "exaone", "olmo", "orion", "xverse",
 )  # fmt: skip
 """Architectures that rotate whole heads."""
-HAS_NO_ROPE = ("gpt2", "bloom", "mpt", "starcoder")
-SPLIT_HEADS = ("deepseek2",)
+HAS_NO_ROPE = (
+    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder",
+)  # fmt: skip
+DOUBLES = ("granitehybrid", "jamba", "mamba")
+"""Architectures whose states are twice as wide as the embeddings."""
+SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
@@ -51,6 +56,11 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
         yield of("rope.dimension_count", f"is {rotated}, and heads have {keys}")
     elif architecture not in HAS_NO_ROPE and not (0 < rotated <= keys and rotated % 2 == 0):
         yield of("rope.dimension_count", f"is {rotated}, and not an even number up to a head's {keys}")
+    inner, scanned = numbers.number("ssm.inner_size"), numbers.number("ssm.time_step_rank")
+    if architecture in DOUBLES and inner != 2 * numbers.number("embedding_length"):
+        yield of("ssm.inner_size", f"is {inner}, which is not twice the embeddings")
+    if numbers.number("ssm.group_count") and inner and (not scanned or inner % scanned):
+        yield of("ssm.time_step_rank", f"is {scanned}, which does not divide the inner size of {inner}")
     used = [numbers.of_layer("expert_used_count", layer) for layer in range(numbers.layers)]
     if max(used) > used[0]:
         yield of("expert_used_count", f"is {used[0]} in the first layer and {max(used)} in another")

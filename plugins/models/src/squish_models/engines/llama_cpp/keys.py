@@ -12,6 +12,10 @@ from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
 """Kinds of keys besides scalar types: ONE_A_LAYER keys may have one number for all layers; scalar TEXTS are skipped."""
+NUMBERS, RATIOS = "f32 or one a layer", "one or more a layer"
+"""Kinds of keys of DeepSeek 4: as many numbers as layers or one for all, and at least as many sizes as layers."""
+ARRAY = "an array"
+"""A kind of keys of which llama.cpp reads only arrays."""
 SWITCHES = ("bool", "u32", "i32")
 """Element types that are read as integers."""
 MOST_LAYERS, MOST_EXPERTS = 512, 1024
@@ -38,9 +42,33 @@ NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
 GATING = {"expert_gating_func": "u32"}
+SHARED = {"expert_shared_feed_forward_length": "u32"}
+ROUTED = {
+    "leading_dense_block_count": "u32", "expert_shared_count": "u32", "expert_weights_scale": "f32",
+    "expert_weights_norm": "bool",
+}  # fmt: skip
 DELTA = {
     "ssm.conv_kernel": "u32", "ssm.inner_size": "u32", "ssm.state_size": "u32", "ssm.time_step_rank": "u32",
     "ssm.group_count": "u32", "full_attention_interval": "u32", "attention.recurrent_layers": ONE_A_LAYER,
+}  # fmt: skip
+SSM = dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"), "u32")
+SSM2 = {**SSM, "ssm.group_count": "u32"}
+SCALES = {"logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32", "attention.scale": "f32"}
+NEMOTRON_H = {
+    **SSM2, **RMS, **NORM, **EXPERTS, "expert_shared_feed_forward_length": "u32", "expert_shared_count": "u32",
+    "expert_weights_norm": "bool", "expert_weights_scale": "f32", "moe_latent_size": "u32",
+}  # fmt: skip
+LATENT = {
+    **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
+    "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+    "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
+    "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
+    "attention.temperature_length": "u32",
+}  # fmt: skip
+INDEXED = {
+    **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},
+    "rope.dimension_sections": FOUR, "attention.indexer.head_count": "u32", "attention.indexer.key_length": "u32",
+    "attention.indexer.top_k": "u32",
 }  # fmt: skip
 ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "llama": {"vocab_size": "u32", **RMS},
@@ -58,13 +86,20 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "olmo2": {**RMS, **WINDOW},
     "glm4": {**RMS, "rope.dimension_sections": FOUR},
     "starcoder2": NORM,
-    "deepseek2": {
-        **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
-        "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+    "deepseek2": LATENT,
+    "mistral4": LATENT,
+    "deepseek32": INDEXED,
+    "deepseek4": {
+        **RMS, **EXPERTS, **GATING, "attention.q_lora_rank": "u32", "attention.sliding_window": "u32",
         "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
-        "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
-        "attention.temperature_length": "u32",
+        "swiglu_clamp_exp": NUMBERS, "swiglu_clamp_shexp": NUMBERS, "attention.indexer.head_count": "u32",
+        "attention.indexer.key_length": "u32", "attention.indexer.top_k": "u32",
+        "attention.output_group_count": "u32", "attention.output_lora_rank": "u32",
+        "attention.compress_rope_freq_base": "f32", "hyper_connection.count": "u32",
+        "hyper_connection.sinkhorn_iterations": "u32", "hyper_connection.epsilon": "f32", "hash_layer_count": "u32",
+        "attention.compress_ratios": RATIOS,
     },
+    "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_LAYER},
     "gpt2": NORM,
     "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
     "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},
@@ -98,6 +133,25 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     },
     "qwen3next": {**RMS, **DELTA, **EXPERTS, "expert_shared_feed_forward_length": "u32"},
     "gemma": RMS,
+    "granitehybrid": {**RMS, **SSM2, **SCALES, "expert_shared_feed_forward_length": "u32"},
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H,
+    "falcon-h1": {**RMS, **SSM2},
+    "mamba2": {**RMS, **SSM2},
+    "mamba": {**RMS, **SSM, "ssm.dt_b_c_rms": "bool"},
+    "jamba": {**RMS, **SSM},
+    "llama4": {**RMS, **EXPERTS, **WINDOW, "vocab_size": "u32", "interleave_moe_layer_step": "u32"},
+    "qwen3vlmoe": {**RMS, **EXPERTS, "rope.dimension_sections": FOUR, "n_deepstack_layers": "u32"},
+    "arcee": {"vocab_size": "u32", **RMS},
+    "dots1": {**RMS, **EXPERTS, **GATING, **ROUTED},
+    "ernie4_5-moe": {
+        **RMS, **EXPERTS, **SHARED, "leading_dense_block_count": "u32", "interleave_moe_layer_step": "u32",
+        "rope.dimension_sections": FOUR,
+    },
+    "hunyuan-moe": {**RMS, **EXPERTS, **SHARED},
+    "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
+    "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
+    "mellum": {**RMS, **EXPERTS, **WINDOW},
     **dict.fromkeys(
         ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
@@ -106,13 +160,22 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mpt": {**NORM, "attention.clamp_kqv": "f32", "attention.max_alibi_bias": "f32"},
     "olmo": {**NORM, "attention.clamp_kqv": "f32"},
     "minicpm": {**RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32"},
+    "gemma4": {
+        **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.shared_kv_layers": "u32",
+        "embedding_length_per_layer_input": "u32", "final_logit_softcapping": "f32",
+    },
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
-PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4}
-"""Architecture with windows -> n: every n-th layer has none."""
+PATTERNS = {
+    "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
+    "mellum": 4, "gemma4": 0,
+}  # fmt: skip
+"""Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 EPSILONS = (*RMS, *NORM)
-MIXED_LAYERS = ("lfm2", "lfm2moe")
+MIXED_LAYERS = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "gemma4")
 """Architectures whose layers may have different numbers of heads."""
+EQUAL_HEADS = ("gemma4",)
+"""Architectures whose keys and values have heads of one size."""
 OWN_HEADS = ("granite",)
 """Architectures that compute with the heads of each layer, but size the tensors by those of the first one."""
 FULL_HEADS = ("falcon", "llama")
@@ -129,14 +192,26 @@ def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
     is_array, items = stored.startswith("array:"), stored.removeprefix("array:")
     if kind == TEXTS:
         return f"has elements of {items} instead of str" if is_array and items != "str" else None
-    if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN):
+    if kind == RATIOS:
+        if not is_array or items not in SWITCHES[1:]:
+            return f"is {'an array of ' + items if is_array else stored}, and llama.cpp reads an array of i32"
+        few = layers is not None and len(value.value) < layers
+        return f"has {len(value.value)} elements, and llama.cpp reads at least {layers}" if few else None
+    if is_array and kind == NUMBERS:
+        few = layers is not None and len(value.value) != layers
+        if items != "f32" or few:
+            return f"has {len(value.value)} elements of {items}, and llama.cpp reads {layers} of f32"
+        return None
+    if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN, ARRAY):
         count = {ONE_A_LAYER: layers, FOUR: 4}.get(kind)
         if count is not None and len(value.value) != count:
             return f"has {len(value.value)} elements, and llama.cpp reads {count}"
         if items not in SWITCHES:
             return f"has elements of {items}, and llama.cpp reads u32 or i32"
         return f"has more than {MOST_LAYERS} elements" if len(value.value) > MOST_LAYERS else None
-    scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32"}.get(kind, kind)
+    if kind == ARRAY:
+        return f"is {stored}, and llama.cpp reads an array"
+    scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32", NUMBERS: "f32"}.get(kind, kind)
     if stored == scalar:
         return None
     return f"is {'an array of ' + items if is_array else stored}, and llama.cpp reads {scalar}"
@@ -245,6 +320,10 @@ class Hyperparameters:
         groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
         if self.architecture not in MIXED_LAYERS and len(groups) > 1:
             yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
+        for suffix in ("", "_swa") if self.architecture in EQUAL_HEADS else ():
+            key, value = (self.number(f"attention.{name}_length{suffix}") for name in ("key", "value"))
+            if key != value:
+                yield of(f"attention.value_length{suffix}", f"is {value}, and llama.cpp wants that of keys, {key}")
         yield from self._expert_problems()
         if self.architecture in FULL_HEADS and self.number("attention.head_count"):
             rotated, head = self.number("rope.dimension_count"), self.number("attention.key_length")

@@ -9,10 +9,12 @@ from squish_core.api import Problem, TensorSpec
 
 LISTED = 3
 """Number of tensors that a problem names."""
-VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale")
+VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale", "*output_scale.*")
 """Tensors that are multiplied or added element by element, which must be f32."""
 
 
+TABLES = "*.ffn_gate_tid2eid.weight"
+"""Tables of whole numbers."""
 UNRUN = ("ggml.q8_k",)
 """Blocks of intermediate results, which files of weights do not have."""
 
@@ -40,6 +42,8 @@ def stored_type(spec: TensorSpec) -> str:
 def _runs(name: str, stored: str) -> bool:
     if any(fnmatchcase(name, pattern) for pattern in VECTORS):
         return stored == "f32"
+    if fnmatchcase(name, TABLES):
+        return stored == "i32"
     return stored in ("f32", "f16", "bf16") or (stored.startswith("ggml.") and stored not in UNRUN)
 
 

@@ -11,11 +11,10 @@ from ..requirements import PRETOKENIZERS
 from .keys import wrong_type
 
 PREFIX = "tokenizer.ggml."
-BPE, SENTENCEPIECE = "gpt2", "llama"
+BPE, SENTENCEPIECE, GEMMA4 = "gpt2", "llama", "gemma4"
+MERGING = (BPE, GEMMA4)
 NO_TOKENIZER = ("none", "no_vocab")
-OTHER_MODELS = (
-    "bert", "t5", "rwkv", "test", "plamo2", "plamo3", "hybriddna", "whitespace", "gemma4",
-)  # fmt: skip
+OTHER_MODELS = ("bert", "t5", "rwkv", "test", "plamo2", "plamo3", "hybriddna", "whitespace")
 """Tokenizers of llama.cpp that this table does not describe."""
 KINDS: Mapping[str, str] = {
     "model": "str", "pre": "str", "token_type_count": "u32", "add_space_prefix": "bool",
@@ -62,7 +61,7 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _type_problem(name, meta, kind)
     if model is None or model in NO_TOKENIZER or model in OTHER_MODELS:
         return
-    if model not in (BPE, SENTENCEPIECE):
+    if model not in (*MERGING, SENTENCEPIECE):
         yield problem("model", f"is {model[:40]!r}, which llama.cpp does not know")
         return
     yield from _array_problems(meta, model)
@@ -73,6 +72,8 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _duplicates(tokens.value)
         yield from _byte_problems(meta, tokens.value)
         yield from _id_problems(meta, len(tokens.value))
+        if model == GEMMA4:
+            yield from _first_problems(meta, len(tokens.value))
 
 
 def _type_problem(name: str, meta: Mapping[str, Any], kind: str) -> Iterator[Problem]:
@@ -83,7 +84,7 @@ def _type_problem(name: str, meta: Mapping[str, Any], kind: str) -> Iterator[Pro
 
 
 def _array_problems(meta: Mapping[str, Any], model: str) -> Iterator[Problem]:
-    required = ("tokens", "merges") if model == BPE and _pre(meta) != "kimi-k2" else ("tokens",)
+    required = ("tokens", "merges") if model in MERGING and _pre(meta) != "kimi-k2" else ("tokens",)
     tokens = meta.get(f"{PREFIX}tokens")
     count = len(tokens.value) if isinstance(tokens, Typed) and tokens.type.startswith("array:") else 0
     for name, types in ARRAYS.items():
@@ -92,7 +93,7 @@ def _array_problems(meta: Mapping[str, Any], model: str) -> Iterator[Problem]:
             if name in required:
                 yield problem(name, "is missing, and llama.cpp does not load without it")
             continue
-        if name == "merges" and model != BPE:
+        if name == "merges" and model not in MERGING:
             continue
         if stored.type not in [f"array:{each}" for each in types]:
             found = stored.type.replace("array:", "an array of ")
@@ -149,6 +150,13 @@ def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
         if isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count:
             message = f"is {stored.value} with {count} tokens; llama.cpp ignores it"
             yield problem(key, message, "warning")
+
+
+def _first_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
+    """Yield the absence of the token that llama.cpp adds before every text."""
+    stored = meta.get(f"{PREFIX}bos_token_id")
+    if stored is None or (isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count):
+        yield problem("bos_token_id", "is not a token, and llama.cpp ends: it adds one before every text")
 
 
 def problem(name: str, message: str, severity: str = "error") -> Problem:

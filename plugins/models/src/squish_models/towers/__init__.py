@@ -1,0 +1,1 @@
+"""Components beside the text layers: vision towers with their projectors."""

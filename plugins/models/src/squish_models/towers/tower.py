@@ -1,0 +1,230 @@
+"""A vision tower and its projector as a table: `vision_config` and the image processor as GGUF's `clip` keys.
+
+Source: llama.cpp, `MmprojModel` in conversion/base.py and `Keys.ClipVision` in gguf-py/gguf/constants.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule
+
+from squish_core.api import ErrorCode, FormatError, Options, Typed
+
+from ..config.keys import Key, check_settings, gguf_keys
+from ..config_file import STORAGE
+from ..settings import CONFIG
+from ..tables import Row
+
+ARCHITECTURE, VISION = "clip", "clip.vision"
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""Files that state how images are prepared; the second one counts where both state a setting."""
+NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
+SIZES = (
+    Key("image_size", "image_size"),
+    Key("patch_size", "patch_size"),
+    Key("hidden_size", "embedding_length"),
+    Key("intermediate_size", "feed_forward_length"),
+    Key("num_hidden_layers", "block_count"),
+    Key("num_attention_heads", "attention.head_count"),
+    Key("layer_norm_eps", "attention.layer_norm_epsilon", "f32"),
+    Key("text_hidden_size", "projection_dim"),
+)
+"""Settings of every tower."""
+
+
+class Tower(Family):
+    """A vision tower; subclasses state what differs.
+
+    Attributes
+    ----------
+    projector
+        GGUF's name of the projector.
+    rows
+        The weights.
+    keys
+        Settings with keys of GGUF.
+    own_names
+        Usual name of a setting -> its name in this tower's `vision_config`.
+    outer
+        Settings that config.json states outside of `vision_config`.
+    unstated
+        Settings that a config.json need not state.
+    activation
+        GGUF's key that is true for the tower's activation, and the value of `hidden_act` for which it is.
+    """
+
+    projector: ClassVar[str]
+    rows: ClassVar[Sequence[Row]]
+    keys: ClassVar[Sequence[Key]] = SIZES
+    own_names: ClassVar[Mapping[str, str]] = {}
+    outer: ClassVar[Sequence[str]] = ()
+    unstated: ClassVar[Mapping[str, Any]] = {}
+    activation: ClassVar[tuple[str, str]] = ("clip.use_gelu", "gelu_pytorch_tanh")
+    remainder = "not part of the vision tower"
+
+    @cached_property
+    def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
+        return tuple(tensor for row in self.rows for tensor in row.tensors())
+
+    @cached_property
+    def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
+        return {"gguf": tuple(rule for row in self.rows for rule in row.rules())}
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        if model.layout == "gguf":
+            return self._from_keys(model)
+        config = model.config()
+        stated, text = config.get("vision_config"), config.get("text_config", config)
+        if not isinstance(stated, dict) or not isinstance(text, dict):
+            raise FormatError(
+                "has no vision_config, and the vision tower cannot be run without it",
+                part=CONFIG,
+                code=ErrorCode.CONFIG,
+                expected="an object with the sizes of the tower",
+                found=type(stated).__name__,
+            )
+        outer = {name: config[name] for name in self.outer if name in config}
+        settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
+        settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
+        check_settings(self.keys, settings, f"{CONFIG} vision_config")
+        return settings
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
+        settings = {name: value for name, value in values.items() if value is not None}
+        check_settings(self.keys, settings, VISION)
+        return settings
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        sizes = {key.hf: settings[key.hf] for key in self.keys if key.type == "u32" and key.hf in settings}
+        return {"channels": 3, **sizes, "layers": settings["num_hidden_layers"], "experts": 0}
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        if layout != "gguf":
+            raise FormatError(
+                "is a vision tower without text layers, which a folder needs, too",
+                file=model.name,
+                code=ErrorCode.USAGE,
+                hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
+            )
+        if model.layout == "gguf":
+            return Carried(meta=model.meta)
+        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
+
+    def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
+        self._check_activation(settings)
+        images = image_settings(model)
+        arrays = {key: _normalization(images, name) for name, key in NORMALIZATION.items()}
+        return {
+            "general.architecture": Typed("str", ARCHITECTURE),
+            "general.type": Typed("str", "mmproj"),
+            "clip.has_vision_encoder": Typed("bool", True),
+            "clip.projector_type": Typed("str", self.projector),
+            self.activation[0]: Typed("bool", True),
+            **gguf_keys(self.keys, VISION, settings),
+            **arrays,
+            **self.other_keys(settings, images),
+            **{key: Typed("u32", value) for key, value in STORAGE.items()},
+        }
+
+    def other_keys(self, settings: Mapping[str, Any], images: Mapping[str, Any]) -> Mapping[str, Typed]:
+        """Return GGUF's keys that follow from several settings.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+        images
+            The settings of the image processor.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
+
+    def _check_activation(self, settings: Mapping[str, Any]) -> None:
+        expected = self.activation[1]
+        stated = settings.get("hidden_act", expected)
+        if stated != expected:
+            raise FormatError(
+                f"has an activation that llama.cpp does not compute for the projector {self.projector}",
+                part=f"{CONFIG} vision_config hidden_act",
+                code=ErrorCode.CONFIG,
+                expected=expected,
+                found=repr(stated),
+            )
+
+
+def image_settings(model: Model) -> dict[str, Any]:
+    """Return the settings of the image processor; FormatError if no file states them.
+
+    Parameters
+    ----------
+    model
+        A folder with a vision model.
+
+    Returns
+    -------
+    dict
+        Of both files that may state them.
+    """
+    settings: dict[str, Any] = {}
+    for name in PREPROCESSORS:
+        stated = model.config(name)
+        nested = stated.get("image_processor", stated.get("media_proc_cfg"))
+        settings |= stated | (nested if isinstance(nested, dict) else {})
+    if not settings:
+        raise FormatError(
+            f"has no {PREPROCESSORS[0]}, which states how images are prepared",
+            file=model.name,
+            code=ErrorCode.CONFIG,
+            expected=" or ".join(PREPROCESSORS),
+            hint="Put the file of the published model into the folder, or name a folder that has it: "
+            "{option:assets=FOLDER}.",
+        )
+    return settings
+
+
+def image_number(images: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number in the settings of an image processor; FormatError if it is none.
+
+    Parameters
+    ----------
+    images
+        The result of `image_settings`, or a part of it.
+    name, default
+        The setting, and its value if it is absent.
+
+    Returns
+    -------
+    int
+    """
+    value = images.get(name, default)
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise FormatError(
+            "is not a size",
+            part=f"{PREPROCESSORS[0]} {name}",
+            code=ErrorCode.CONFIG,
+            expected="a positive integer",
+            found=repr(value)[:60],
+        )
+    return value
+
+
+def _normalization(images: Mapping[str, Any], name: str) -> Typed:
+    values = images.get(name)
+    if not isinstance(values, list) or len(values) != 3 or not all(type(each) in (int, float) for each in values):
+        raise FormatError(
+            "is missing" if values is None else "is not a value for each color",
+            part=f"{PREPROCESSORS[0]} {name}",
+            code=ErrorCode.CONFIG,
+            expected="3 numbers",
+            found=str(values)[:60],
+        )
+    return Typed("array:f32", np.array(values, np.float32))

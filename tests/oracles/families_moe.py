@@ -1,0 +1,149 @@
+"""Small models of mixtures of experts, and of their dense relatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIZE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 640,
+}  # fmt: skip
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+BOS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+END = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+QWEN = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+LLAMA = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+VISION = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+    "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128,
+    "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
+ROUTED = {
+    "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 2,
+    "moe_intermediate_size": 48, "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA4 = {
+    **SIZE, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 96,
+    "num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "rope_parameters": LLAMA3,
+}  # fmt: skip
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama4": {
+        "config": {
+            "vision_config": {
+                "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
+                "vision_output_dim": 64, "image_size": 16, "patch_size": 8, "projector_input_dim": 64,
+                "projector_output_dim": 64,
+            },
+        },
+        "text": LLAMA4,
+        "size": {"tie_word_embeddings": False},
+        "tokenizer": "gpt-4o",
+        "special": LLAMA,
+    },
+    "llama4_text": {
+        "config": {**LLAMA4, "interleave_moe_layer_step": 1, "tie_word_embeddings": False},
+        "tokenizer": "gpt-4o",
+        "special": LLAMA,
+    },
+    "qwen3_vl_moe": {
+        "config": {"vision_config": VISION},
+        "text": {
+            **SIZE, **MOE, "head_dim": 32,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
+            },
+        },
+        "size": {"tie_word_embeddings": False},
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "arcee": {
+        "config": {"tie_word_embeddings": False, "rope_parameters": YARN}, "tokenizer": "llama-bpe", "special": LLAMA,
+    },
+    "apertus": {
+        "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False}, "tokenizer": "llama-bpe", "special": LLAMA,
+    },
+    "dots1": {
+        "config": {
+            **ROUTED, "num_key_value_heads": 4, "num_hidden_layers": 3, "sliding_window": None, "max_window_layers": 3,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "solar_open": {
+        "config": {**ROUTED, "first_k_dense_replace": 0, "head_dim": 32}, "tokenizer": "llama-bpe", "special": END,
+    },
+    "ernie4_5_moe": {
+        "config": {
+            "num_hidden_layers": 3, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 48,
+            "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "tie_word_embeddings": True,
+        },
+        "tokenizer": "sentencepiece",
+        "special": BOS,
+    },
+    "hunyuan_v1_moe": {
+        "config": {
+            "head_dim": 16, "num_experts": 4, "moe_topk": 2, "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1,
+                "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0,
+            },
+        },
+        "tokenizer": "qwen2",
+        "special": END,
+    },
+    "exaone_moe": {
+        "config": {
+            **MOE, "num_hidden_layers": 4, "sliding_window": 32, "head_dim": 16, "num_shared_experts": 1,
+            "first_k_dense_replace": 1, "routed_scaling_factor": 2.5, "tie_word_embeddings": False,
+        },
+        "tokenizer": "dbrx",
+        "special": END,
+    },
+    "afmoe": {
+        "config": {
+            **MOE, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 32, "num_shared_experts": 1,
+            "num_dense_layers": 1, "route_scale": 1.5, "mup_enabled": True, "tie_word_embeddings": False,
+        },
+        "tokenizer": "llama-bpe",
+        "special": LLAMA,
+    },
+    "mellum": {
+        "config": {
+            **MOE, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 32, "tie_word_embeddings": False,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+            "rope_parameters": {
+                "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        "tokenizer": "starcoder",
+        "special": END,
+    },
+    "mimo_v2_flash": {
+        "config": {
+            **{key: value for key, value in ROUTED.items() if key not in ("n_shared_experts", "first_k_dense_replace")},
+            "num_hidden_layers": 7, "head_dim": 32, "v_head_dim": 16, "sliding_window": 32, "num_key_value_heads": 1,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "laguna": {
+        "config": {
+            **MOE, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 32, "shared_expert_intermediate_size": 40,
+            "layer_types": ["full_attention", *["sliding_attention"] * 3], "moe_routed_scaling_factor": 2.5,
+            "num_attention_heads_per_layer": [4, 6, 6, 6], "tie_word_embeddings": False,
+        },
+        "tokenizer": "llama-bpe",
+        "special": END,
+    },
+}  # fmt: skip
+"""As in `oracles.families`."""
