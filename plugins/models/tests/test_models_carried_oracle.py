@@ -91,7 +91,7 @@ def required(model_types: list[str]) -> dict[str, list[str]]:
 
 
 def test_the_types_that_were_compared_are_those_that_the_report_names() -> None:
-    assert {*MLX_TYPES} - UNCOMPARED == {*carried.MODELS} - {*REFUSED}
+    assert {*MLX_TYPES} - UNCOMPARED == ({*carried.MODELS} - {*REFUSED}).intersection(MLX_TYPES)
 
 
 def test_every_type_that_both_have_is_compared() -> None:

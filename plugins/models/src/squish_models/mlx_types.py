@@ -20,7 +20,7 @@ STACKING_CODES = frozenset((
 
 UNCOMPARED = frozenset((
     "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "bitnet", "deepseek",
-    "deepseek_v41", "deepseek_v41_text", "gear", "gemma3n", "hunyuan", "iquestloopcoder", "joyai_llm_flash",
+    "deepseek_v41", "deepseek_v41_text", "gear", "hunyuan", "iquestloopcoder", "joyai_llm_flash",
     "kimi_k3", "kimi_vl", "Klear", "lfm2-vl", "lille-130m", "longcat_flash_ngram", "mimo", "minimax", "muse_glimmer",
     "muse_spark", "nanbeige", "nanochat", "nemotron-nas", "olmo_hybrid", "openelm", "phi-msft", "phi3small",
     "phixtral", "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen", "rwkv7", "spark2_5",
