@@ -68,12 +68,13 @@ OWN_ARITHMETIC = {
         2e-3,
     ),
     **{(f"{name}, folder", "llama.cpp"): 5e-3 for name in GEMMA4},
-    ("qwen2_5_vl, folder", "llama.cpp"): 3e-3, ("gpt_oss, folder", "mistralrs"): 5e-3,
+    ("falcon_mamba, folder", "llama.cpp"): 2e-3, ("qwen2_5_vl, folder", "llama.cpp"): 3e-3,
+    ("gpt_oss, folder", "mistralrs"): 5e-3,
 }  # fmt: skip
 """Bounds of all log-probabilities where an engine computes otherwise by design: mlx-lm scales Gemma's embeddings by the
 root of 640 in bf16, which is 0.2 % less; llama.cpp reads GELU from a table of f16 (Gemma 4 has more of them: with such
 a table in Transformers, too, it is 4e-4 away), and has its own positions for Qwen VL (the same weights as Qwen 2 are
-2e-6 away); mistral.rs is 2e-3 away from gpt-oss."""
+2e-6 away), and one epsilon for all norms of Falcon-Mamba; mistral.rs is 2e-3 away from gpt-oss."""
 FLOATS = {"transformers": "gguf", "mlx": "hf"}
 """Engines that compute with a block model's values, and the format in which its f32 values are their reference."""
 CODES_KEPT = (("mlx",), ("uqff",), ("mlx", "gguf"), ("uqff", "gguf"))
