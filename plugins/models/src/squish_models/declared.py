@@ -99,10 +99,26 @@ class Declared(TextModel):
     values: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        settings = super().spelled({**self.unstated, **config})
+        settings = super().spelled(config)
         for name, spellings in self.values.items():
             settings[name] = spellings.get(str(settings.get(name)), settings.get(name))
+        if kinds := self._kinds_of_pattern(settings):
+            settings["layer_types"] = kinds
         return settings | self._rope_of_kinds(settings)
+
+    def _kinds_of_pattern(self, settings: Mapping[str, Any]) -> list[str] | None:
+        """The kinds of layers by `sliding_window_pattern`, where these are not the ones that llama.cpp assumes."""
+        every, count = settings.get("sliding_window_pattern"), settings.get("num_hidden_layers")
+        assumed = self.patterns.get("layer_types")
+        if (
+            assumed is None
+            or settings.get("layer_types") is not None
+            or type(every) is not int
+            or type(count) is not int
+        ):
+            return None
+        kinds = Pattern(max(every, 1), FULL, SLIDING).of(min(count, MOST_BLOCKS))
+        return kinds if kinds != assumed.of(len(kinds)) else None
 
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The rotation of each kind of layers, without which Transformers takes its default in those with a window."""

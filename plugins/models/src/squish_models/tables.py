@@ -24,7 +24,8 @@ class Row:
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm.
     `gguf_shape`: its shape in GGUF, if it differs. `transpose`: Hugging Face stores it as [in, out].
-    `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
+    `integers`: its values are integers. `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names
+    of its weight.
     """
 
     hf: str
@@ -43,6 +44,7 @@ class Row:
     neg_exp: bool = False
     gguf_shape: tuple[str, ...] = ()
     transpose: bool = False
+    integers: bool = False
     layer: str = LAYER
     suffix: str = ".weight"
     gguf_suffix: str = ".weight"
@@ -61,7 +63,7 @@ class Row:
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
-        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
+        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to, self.integers)
         if self.bias or self.biased:
             outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
             yield FamilyTensor(self.module(".bias"), outputs, self.biased)

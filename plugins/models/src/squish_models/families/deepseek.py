@@ -25,6 +25,8 @@ FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=
 SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""
 GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID, "glm4_moe_lite": SIGMOID}
+SCALES = {"deepseek_v2": 1.0, "deepseek_v3": 2.5, "glm4_moe_lite": 1.8}
+"""Transformers' `routed_scaling_factor` if config.json does not state it; llama.cpp does not scale then."""
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
@@ -176,6 +178,8 @@ class Deepseek(TextModel):
             "gating_function": GATING.get(str(settings.get("model_type")), SOFTMAX),
         }  # fmt: skip
         settings["num_key_value_heads"] = settings.get("num_attention_heads")
+        if settings.get("routed_scaling_factor") is None and settings.get("model_type") in SCALES:
+            settings["routed_scaling_factor"] = SCALES[settings["model_type"]]
         settings.setdefault("first_k_dense_replace", 0)
         settings.setdefault("norm_topk_prob", settings["gating_function"] == SIGMOID)
         for name in ("n_group", "topk_group"):  # mistral.rs does not read null
