@@ -48,7 +48,7 @@ NUMBER = Kind("a number, at least 0", lambda value: _is_number(value) and value 
 BASE = Kind("a positive f32", POSITIVE.is_legal)
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
 KINDS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
-PATTERN = Kind("a number of layers, at least 1", lambda value: isinstance(value, (str, list)) or COUNT.is_legal(value))
+PATTERN = Kind("a number of layers", lambda value: isinstance(value, (str, list)) or _is_size(value))
 SIZES = Kind("a list of sizes", _are_sizes, ErrorCode.ROPE)
 
 PARTS = {
