@@ -12,6 +12,7 @@ from preset_models import in_runs, matrices, title
 from squish_gguf.quantize import LlamaQuantize
 
 from squish_core.api import CodecSpec, ModelFacts, TensorSpec
+from squish_core.formats.metadata import untyped
 
 DATA = Path(__file__).parent / "data" / "family_presets.json"
 EXPECTED: dict[str, dict[str, str | None] | None] = json.loads(DATA.read_text())
@@ -38,12 +39,13 @@ def test_presets_match_llama_cpp(family: str) -> None:
         pytest.skip("llama.cpp v0.5.0 does not quantize it")
     shapes, metadata = preset_model(family)
     specs = [TensorSpec(name=name, shape=shape, dtype="f16") for name, shape in shapes.items()]
+    settings = {key: untyped(value) for key, value in metadata.items()}
     types = {}
     for request in REQUESTS:
         preset, params, statistics = request
         allocator = LlamaQuantize()
         allocator.id = "llama-quantize"
-        facts = ModelFacts(tuple(shapes), metadata, frozenset(shapes) if statistics else None)
+        facts = ModelFacts(tuple(shapes), settings, frozenset(shapes) if statistics else None)
         chosen = allocator.choose(specs, {"type": preset, **params}, lambda spec: iter(()), codec_of, facts)
         types[title(request)] = in_runs([type_of(chosen[name]) for name in matrices(shapes)])
     assert types == expected

@@ -166,7 +166,7 @@ def operations(expression: Expression) -> Iterator[str]:
 def components(family: Family) -> dict[str, str]:
     """Parts of a model: those that are mapped, and those that are left out."""
     found = {"text": MAPPED} if family.tensors else {}
-    if any("{e}" in tensor.name for tensor in family.tensors):
+    if getattr(family, "experts", None) or any("{e}" in tensor.name for tensor in family.tensors):
         found["experts"] = MAPPED
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED

@@ -57,7 +57,7 @@ PARTS = {
 }  # fmt: skip
 SETTINGS = {
     "rope_scaling": OBJECT, "rope_theta": BASE, "layer_types": KINDS, "partial_rotary_factor": SHARE,
-    "sliding_window": COUNT, "sliding_window_pattern": PATTERN,
+    "sliding_window": SIZE, "sliding_window_pattern": PATTERN,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "full_attention_interval", "rotary_dim"), COUNT),
     **dict.fromkeys(("n_group", "topk_group"), COUNT),
     **dict.fromkeys(("num_hidden_layers", "num_key_value_heads", "q_lora_rank", "kv_lora_rank"), SIZE),
@@ -93,6 +93,8 @@ def check_values(settings: Mapping[str, Any], own_names: Mapping[str, str]) -> N
     """Raise FormatError for a setting with a value of the wrong type, or that no model has."""
     stated = {own_names.get(name, name): kind for name, kind in SETTINGS.items()}
     _check(stated, settings, CONFIG)
+    if settings.get("use_sliding_window") is not False:  # Transformers writes 0 for a window that is not used
+        _check({"sliding_window": COUNT}, settings, CONFIG)
     kinds, count = settings.get("layer_types"), settings.get("num_hidden_layers")
     if kinds is not None and count is not None and len(kinds) != count:
         raise FormatError(
