@@ -84,6 +84,16 @@ FROM_FOLDER = (
     ("gguf",), ("hf",), ("mlx",), ("uqff",), ("gguf", "hf"), ("mlx", "hf"), ("uqff", "hf"), ("gguf", "mlx"),
 )  # fmt: skip
 
+BEFORE_LANDING = {
+    "llama": "rows interleaved within heads, a tensor for the factors of the rotation; each engine",
+    "gemma3_text": "norms + 1, two rotations, windows, a tied head, SentencePiece",
+    "gpt_oss": "experts in one stack with biases, rows that alternate, transposed matrices, YaRN",
+    "deepseek_v3": "latent attention, matrices that are split, dense layers before those with experts",
+    "qwen3_5_text": "a delta rule: heads tiled in rows and columns, decays as logarithms, two kinds of layers",
+    "lfm2_moe": "a declaration in TOML: convolutions, experts stacked, a bias for their router",
+}
+"""The six families that `.ci/run` runs, and what each has that others have not. `.ci/full` runs all."""
+
 
 def rows() -> Iterator[Row]:
     """Every row of the table."""
@@ -102,6 +112,16 @@ def in_slice(row: Row) -> bool:
     if row.source in PACKAGED:
         return PACKAGED[row.source] == "smollm2"
     return row.formats in (("gguf",), ("hf",))
+
+
+def before_landing(row: Row) -> bool:
+    """Whether `make peers` checks a row: six families into GGUF, and Llama into each format."""
+    family, _, kind = row.source.partition(", ")
+    if kind != "folder" or family not in BEFORE_LANDING:
+        return False
+    if family == "llama":
+        return len(row.formats) == 1 and row.engine != "mistralrs"  # test_uqff_mistralrs.py
+    return row.formats == ("gguf",)
 
 
 class Judge:

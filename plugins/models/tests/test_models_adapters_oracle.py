@@ -38,6 +38,17 @@ LAYERS = {
 GELU = {"falcon-new", "gpt_neox", "phi", "bloom", "mpt", "gpt_bigcode", "gemma4_text"}
 """Families whose GELU llama.cpp reads from a table of f16."""
 FAMILIES = ("llama", "qwen3", *OWN_MODULES)
+_DELTA = (*MODULES, "linear_attn.out_proj", "mlp.shared_expert.up_proj")
+MORE_MODULES = {
+    "qwen3_5_text": (*_DELTA, "linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b"),
+    "qwen3_next": (*_DELTA, "linear_attn.in_proj_ba"),
+    "lfm2_moe": ("self_attn.q_proj", "self_attn.out_proj", "conv.in_proj", "conv.out_proj", "feed_forward.w1"),
+    "glm4_moe": (*MODULES, "mlp.shared_experts.down_proj"),
+    "qwen2_moe": (*MODULES, "mlp.shared_expert.up_proj"),
+    **dict.fromkeys(("minimax_m2", "granitemoe", "olmoe", "cohere2", "exaone4", "seed_oss", "ernie4_5"), MODULES),
+    **dict.fromkeys(("smollm3", "ministral3", "gemma", "hunyuan_v1_dense"), MODULES),
+}
+"""Families and modules for llama.cpp alone."""
 
 
 def make_adapter(family: str, folder: Path) -> Path:
@@ -47,17 +58,15 @@ def make_adapter(family: str, folder: Path) -> Path:
     with squish.open(source) as file:
         weights = {name: file[name].numpy() for name in file}
         assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
-    modules, layers = OWN_MODULES.get(family, MODULES), LAYERS.get(family, "model.layers")
-    for layer in range(2):
-        for module in modules:
-            name = f"{layers}.{layer}.{module}"
-            columns, rows = weights[f"{name}.weight"].shape[:: 1 if family == "gpt2" else -1]
-            first = generator.standard_normal((RANK, columns), np.float32) / columns**0.5
-            second = generator.standard_normal((rows, RANK), np.float32) / 2
-            added = ALPHA / RANK * second @ first
-            weights[f"{name}.weight"] = weights[f"{name}.weight"] + (added.T if family == "gpt2" else added)
-            adapter[f"base_model.model.{name}.lora_A.weight"] = first
-            adapter[f"base_model.model.{name}.lora_B.weight"] = second
+    modules = {**OWN_MODULES, **MORE_MODULES}.get(family, MODULES)
+    for name in [name for name in weights if name.endswith(tuple(f".{module}.weight" for module in modules))]:
+        columns, rows = weights[name].shape[:: 1 if family == "gpt2" else -1]
+        first = generator.standard_normal((RANK, columns), np.float32) / columns**0.5
+        second = generator.standard_normal((rows, RANK), np.float32) / 2
+        added = ALPHA / RANK * second @ first
+        weights[name] = weights[name] + (added.T if family == "gpt2" else added)
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        adapter |= {f"{module}.lora_A.weight": first, f"{module}.lora_B.weight": second}
     (folder / "lora").mkdir()
     squish.save(folder / "lora" / "adapter_model.safetensors", adapter)
     targets = [module.rpartition(".")[2] for module in modules]
@@ -70,7 +79,7 @@ def make_adapter(family: str, folder: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE_MODULES])
 def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> None:
     source = make_adapter(family, tmp_path)
     for name in ("source", "merged"):

@@ -192,7 +192,7 @@ def changed(folder: Path, **settings: Any) -> Path:
     ("settings", "code", "place"),
     [
         ({"num_attention_heads": 8}, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
-        ({"num_key_value_heads": 3}, "config", "config.json"),
+        ({"num_key_value_heads": 3}, "config", "config.json num_attention_heads"),
         ({"hidden_size": 64}, "contradiction", "lm_head.weight"),
         ({"num_hidden_layers": 1}, "contradiction", "model.layers.1.input_layernorm.weight"),
         ({"num_hidden_layers": 3}, "unmapped", "model.layers.2.input_layernorm.weight"),
@@ -423,7 +423,7 @@ def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path)
     source = write_model(tmp_path / "model", "qwen2vl", config, files=FILES)
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(source, tmp_path / "m.gguf")
-    assert (caught.value.code, caught.value.part) == ("config", "config.json")
+    assert (caught.value.code, caught.value.part) == ("config", "config.json rope_scaling")
 
 
 def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def coded(form: str, folder: Path, **settings: Any) -> Path:
     ("settings", "code", "place"),
     [
         ({"num_attention_heads": 8}, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
-        ({"num_attention_heads": 3}, "config", "config.json"),
+        ({"num_attention_heads": 3}, "config", "config.json hidden_size"),
         ({"hidden_size": 64}, "contradiction", "lm_head.weight"),
         ({"num_hidden_layers": 2}, "unmapped", "model.layers.1.input_layernorm.weight"),
         ({"tie_word_embeddings": True}, "contradiction", "lm_head.weight"),

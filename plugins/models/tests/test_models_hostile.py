@@ -105,16 +105,16 @@ def test_files_of_a_tokenizer_that_cannot_be_read_are_refused(name: str, data: b
     ("setting", "value", "code", "place"),
     [
         ("num_hidden_layers", 10**5, "unmapped", "model.layers.2.input_layernorm.weight"),
-        ("num_hidden_layers", 4 * 10**9, "count", "config.json"),
+        ("num_hidden_layers", 4 * 10**9, "count", "config.json num_hidden_layers"),
         ("num_hidden_layers", 10**30, "config", "config.json num_hidden_layers"),
-        ("num_attention_heads", 0, "config", "config.json"),
+        ("num_attention_heads", 0, "config", "config.json num_attention_heads"),
         ("head_dim", 0, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
         ("vocab_size", 2**31, "contradiction", "lm_head.weight"),
         ("rope_theta", -1, "config", "config.json rope_theta"),
         ("rope_theta", 10**400, "config", "config.json rope_theta"),
         ("rope_scaling", 5, "config", "config.json rope_scaling"),
         ("partial_rotary_factor", "x", "config", "config.json partial_rotary_factor"),
-        ("partial_rotary_factor", 1e300, "config", "llama.rope.dimension_count"),
+        ("partial_rotary_factor", 1e300, "config", "config.json partial_rotary_factor"),
         ("partial_rotary_factor", float("inf"), "config", "config.json partial_rotary_factor"),
         ("sliding_window", "4096", "config", "config.json sliding_window"),
         ("tie_word_embeddings", "yes", "config", "config.json tie_word_embeddings"),
@@ -142,8 +142,8 @@ def test_settings_that_no_model_has_are_refused(setting: str, value: Any, code: 
 @pytest.mark.parametrize(
     ("family", "change", "code", "place"),
     [
-        ("deepseek2", {"num_hidden_layers": 4 * 10**9}, "count", "config.json"),
-        ("deepseek2", {"n_routed_experts": 4 * 10**9}, "count", "config.json"),
+        ("deepseek2", {"num_hidden_layers": 4 * 10**9}, "count", "config.json num_hidden_layers"),
+        ("deepseek2", {"n_routed_experts": 4 * 10**9}, "count", "config.json num_hidden_layers"),
         ("deepseek2", {"rope_scaling": 5}, "config", "config.json rope_scaling"),
         ("deepseek2", {"num_nextn_predict_layers": 10**10}, "config", "config.json num_nextn_predict_layers"),
         ("deepseek2", {"num_nextn_predict_layers": "1"}, "config", "config.json num_nextn_predict_layers"),
@@ -167,21 +167,21 @@ def test_settings_of_a_family_that_no_model_has_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("family", "key", "value", "code"),
+    ("family", "key", "value", "code", "place"),
     [
-        ("gpt-oss", "block_count", 2**32 - 1, "count"),
-        ("deepseek2", "expert_count", 2**32 - 1, "count"),
-        ("gpt2", "attention.head_count", 0, "config"),
-        ("gemma2", "attention.head_count", 0, "config"),
+        ("gpt-oss", "block_count", 2**32 - 1, "count", "gpt-oss.block_count"),
+        ("deepseek2", "expert_count", 2**32 - 1, "count", "deepseek2.block_count"),
+        ("gpt2", "attention.head_count", 0, "config", "gpt2.attention.head_count"),
+        ("gemma2", "attention.head_count", 0, "config", "gemma2.attention.head_count"),
     ],
 )
-def test_keys_that_no_model_has_are_refused(family: str, key: str, value: int, code: str) -> None:
+def test_keys_that_no_model_has_are_refused(family: str, key: str, value: int, code: str, place: str) -> None:
     there = mapped(model_arrays(family_of(family), FIRST[family]), FIRST[family])
     meta = {**there.index.meta, f"{family}.{key}": Typed("u32", value)}
     file = in_memory({name: there[name].numpy() for name in there}, meta)
     with pytest.raises(squish.SquishError) as caught:
         map_file(file, "hf", {}, naming_of(file))
-    assert (caught.value.code, caught.value.part) == (code, family)
+    assert (caught.value.code, caught.value.part) == (code, place)
 
 
 @pytest.mark.parametrize(

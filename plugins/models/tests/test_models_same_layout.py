@@ -61,7 +61,7 @@ def added(number: int, text: str = "<|new|>") -> bytes:
     ("settings", "code", "place"),
     [
         ({"num_attention_heads": 8}, "contradiction", K_PROJ),
-        ({"num_attention_heads": 3}, "config", "config.json"),
+        ({"num_attention_heads": 3}, "config", "config.json hidden_size"),
         ({"num_hidden_layers": 2}, "unmapped", "model.layers.1.input_layernorm.weight"),
         ({"vocab_size": 32}, "contradiction", "lm_head.weight"),
         ({"rope_theta": float("nan")}, "config", "config.json rope_theta"),
@@ -172,7 +172,7 @@ def tensor(name: str, value: Any) -> Change:
     ("change", "code", "place"),
     [
         (key("llama.attention.head_count", 8), "contradiction", "blk.0.attn_output.weight"),
-        (key("llama.attention.head_count", 3), "config", "llama"),
+        (key("llama.attention.head_count", 3), "config", "llama.attention.head_count"),
         (key("llama.block_count", 2), "unmapped", "blk.1.attn_norm.weight"),
         (key("llama.block_count", 0), "contradiction", "blk.0.attn_norm.weight"),
         (key("llama.feed_forward_length", 65), "contradiction", "blk.0.ffn_down.weight"),
@@ -272,7 +272,7 @@ NAN = float("nan")
         (key("llama.rope.freq_base", NAN), "llama.rope.freq_base"),
         (key("llama.rope.freq_base", float("inf")), "llama.rope.freq_base"),
         (key("llama.attention.layer_norm_rms_epsilon", NAN), "llama.attention.layer_norm_rms_epsilon"),
-        (key("llama.block_count", 4_000_000_000), "llama"),
+        (key("llama.block_count", 4_000_000_000), "llama.block_count"),
         (lambda keys, arrays: keys.update({"tokenizer.chat_template": Typed("u32", 7)}), "tokenizer.chat_template"),
         (lambda keys, arrays: keys.update({"llama.attention.head_count": Typed("str", "four")}),
          "llama.attention.head_count"),

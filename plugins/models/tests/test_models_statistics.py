@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published_configs import PUBLISHED
 from small_tokenizer import TOKENIZER
 from squish_cli.app import run
 from squish_convert.activations import read_imatrix
@@ -262,3 +263,28 @@ def test_damaged_statistics_are_refused(data: bytes, model: Path, tmp_path: Path
         squish.convert(model, tmp_path / "m.gguf", encode=RULES, activations=tmp_path / "i.dat")
     assert caught.value.code in ("imatrix", "name")
     assert not (tmp_path / "m.gguf").exists()
+
+
+OUTPUT = ("model.layers.0.linear_attn.out_proj.weight", "blk.0.ssm_out.weight")
+
+
+@pytest.mark.parametrize(("target", "name"), [("m.gguf", OUTPUT[1]), ("m", OUTPUT[0])])
+def test_statistics_follow_the_columns_of_a_tensor(target: str, name: str, tmp_path: Path) -> None:
+    config = PUBLISHED["Qwen3.5-4B"][1]["text_config"]
+    heads, size = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    groups = config["linear_num_key_heads"]
+    source = write_model(tmp_path / "qwen35", "qwen35", config, dtype="f32", files=TOKENIZER)
+    means = np.random.default_rng(5).random((1, heads * size), np.float32) ** 4
+    tiled = means.reshape(groups, heads // groups, size).swapaxes(0, 1).reshape(1, -1)  # the first heads of all groups
+    written = []
+    for number, (entry, values) in enumerate(zip(OUTPUT, (means, tiled))):
+        squish.convert(
+            source,
+            tmp_path / f"{number}{target}",
+            "gguf" if target.endswith("gguf") else "uqff",
+            encode={OUTPUT[0]: "q4_0:search=activations"},
+            activations=imatrix(tmp_path / f"i{number}.gguf", {entry: values}),
+        )
+        written.append(blocks(tmp_path / f"{number}{target}", name))
+    assert written[0] == written[1]
+    assert not np.array_equal(means, tiled)

@@ -74,7 +74,7 @@ def notes(model: Path, **options: Any) -> str:
 
 CONTRADICTIONS = [
     ({"num_attention_heads": 8}, "contradiction", f"{LAYER}self_attn.k_proj.weight"),
-    ({"num_attention_heads": 3}, "config", "config.json"),
+    ({"num_attention_heads": 3}, "config", "config.json hidden_size"),
     ({"hidden_size": 64}, "contradiction", "lm_head.weight"),
     ({"num_hidden_layers": 2}, "unmapped", "model.layers.1.input_layernorm.weight"),
     ({"num_hidden_layers": 0}, "contradiction", f"{LAYER}input_layernorm.weight"),

@@ -22,6 +22,8 @@ from squish_core.plugins.registry import Registry
 from squish_core.text import counted
 
 from .arrays import in_memory
+from .families import GGUF, HF
+from .mapping.codecs.heads import source_rows
 from .mapping.pairing import Alias, Aliases
 
 if TYPE_CHECKING:
@@ -224,13 +226,15 @@ class ActivationStatistics:
         """Return a tensor's stored statistics; zeros for tensors without input."""
         import numpy as np
 
-        entries = self._entries(spec.name)
+        entries, layout = self._entries(spec.name)
         if not entries:
             return None
         arrays = [self._magnitudes(entry, number, spec) for entry, number in entries]
         is_stack = len(spec.shape) > 2 and len(arrays) == spec.shape[0] > 1
         array = np.stack(arrays) if is_stack and arrays[0].ndim == 1 else arrays[0]
         legal = (spec.shape[-1:], (spec.shape[0], spec.shape[-1])) if len(spec.shape) > 2 else (spec.shape[-1:],)
+        if layout is not None and (order := self._aliases.columns(spec.name, layout == GGUF, array.shape[-1])):
+            array = array[..., source_rows(order)]
         if array.shape not in legal or not np.isfinite(array).all() or (array < 0).any():
             raise TensorError(
                 "invalid activation statistics",
@@ -257,13 +261,13 @@ class ActivationStatistics:
             recorded["chunks_count"] = Typed("u32", chunks)
         return {f"{prefix}.{key}": value for key, value in recorded.items()}
 
-    def _entries(self, name: str) -> tuple[Alias, ...]:
-        """Return a tensor's entries in the file, each with its number in a stack."""
-        for aliases in (((name, None),), *self._aliases.of(name)):
+    def _entries(self, name: str) -> tuple[tuple[Alias, ...], str | None]:
+        """Return a tensor's entries in the file, each with its number in a stack, and the layout of another name."""
+        for layout, aliases in zip((None, HF, GGUF), (((name, None),), *self._aliases.of(name))):
             entries = tuple((entry, number) for alias, number in aliases if (entry := self._entry(alias)) is not None)
             if len(entries) == len(aliases):
-                return tuple(dict.fromkeys(entries))
-        return ()
+                return tuple(dict.fromkeys(entries)), layout
+        return (), None
 
     def _entry(self, name: str) -> str | None:
         candidates = (name, name.removesuffix(".weight"), f"{name}{SUMS}")

@@ -73,13 +73,15 @@ class FamilyTensor:
     """A tensor of a family under its Hugging Face name; `{n}` is the layer, `{e}` the expert.
 
     `shape` refers to sizes of the model by name (`Family.sizes`), or is ANY. A tensor may be absent if it is not
-    `required`, or if it is `tied_to` another one and the settings say so (`Family.is_tied`).
+    `required`, or if it is `tied_to` another one and the settings say so (`Family.is_tied`). Its values are floats, or
+    `integers`, such as numbers of experts.
     """
 
     name: str
     shape: tuple[str, ...]
     required: bool = True
     tied_to: str | None = None
+    integers: bool = False
 
 
 @frozen

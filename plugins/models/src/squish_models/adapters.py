@@ -53,6 +53,7 @@ _BASE_WEIGHT = re.compile(r"\.(?:base_layer|original_module)\.(?!.*lora_)")
 """The base model's weight, which PEFT saves next to the matrices of an embedding or head."""
 _OF_ADAPTER = re.compile(r"(?<=\.lora_[AB])\.[^.]+(?=\.weight$)")
 """The name of the adapter in the names of a model's state."""
+_EXPERTS = re.compile(r"\bexperts\.")
 _MODULE = f"is a whole module (modules_to_save), {ONLY_MATRICES}"
 UNADAPTABLE = {
     r"\.modules_to_save\.": _MODULE,
@@ -60,7 +61,7 @@ UNADAPTABLE = {
                                                                      "Squish maps adapters of other matrices only",
     r"\.lora_magnitude_vector": "is DoRA's scale of columns (use_dora), and llama.cpp only adds",
     r"\.lora_B\..*bias$": f"is a bias (lora_bias), {ONLY_MATRICES}",
-    r"experts\.(?:base_layer\.)?(?:gate_up_proj\.|down_proj\.)?lora_": "adapts fused experts (target_parameters), "
+    r"\bexperts\.(?:base_layer\.)?(?:gate_up_proj\.|down_proj\.)?lora_": "adapts fused experts (target_parameters), "
                                                                        "whose matrices GGUF stores differently",
     r"(?:norm[^.]*|\.ln_\w+)\.weight$": "is a norm, which llama.cpp ignores in an adapter",
     r"\b(?:lm_head|score|classifier)\.weight$": _MODULE,
@@ -239,7 +240,7 @@ def _half(expression: Expression, suffix: str) -> Expression:
 def _check_names(names: Iterable[str]) -> None:
     """Raise TensorError for a tensor that an adapter in GGUF cannot have, with the reason."""
     for name in names:
-        if _BASE_WEIGHT.search(name) or (name.endswith(tuple(SUFFIXES.values())) and "experts" not in name):
+        if _BASE_WEIGHT.search(name) or (name.endswith(tuple(SUFFIXES.values())) and not _EXPERTS.search(name)):
             continue
         for pattern, reason in UNADAPTABLE.items():
             if re.search(pattern, name):

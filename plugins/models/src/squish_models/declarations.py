@@ -45,7 +45,8 @@ EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ATTRIBUTES = {
     "class_name": str, "tied": bool, "rotated": float, "windowless": list, "unadapted": list, "constants": list,
     "derived": list, "layer_counts": list, "other_modalities": list, "leftovers": list, "predicting": str,
-    "left_out": list, "unset": list, "rotary": str, "gemma_tokenizer": bool, "rope_by_kind": bool, "merging": str,
+    "left_out": list, "unset": list, "must_state": list, "rotary": str, "gemma_tokenizer": bool,
+    "rope_by_kind": bool, "merging": str,
 }  # fmt: skip
 """Keys at the top level that are attributes of the class, with their types."""
 RENAMED = {

@@ -222,8 +222,20 @@ class Declared(TextModel):
         for name, value in self.unstated.items():
             if isinstance(value, Mapping) and settings.get(name) in (None, value):
                 settings[name] = settings.get(value["setting"])
+        if kinds := self._kinds_of_pattern(settings):
+            settings["layer_types"] = kinds
         settings |= self._switched(settings) | self._multiplied(settings) | self._listed(settings)
         return settings | self._rope_of_kinds(settings)
+
+    def _kinds_of_pattern(self, settings: Mapping[str, Any]) -> list[str] | None:
+        """The kinds of layers by `sliding_window_pattern`, where these are not the ones that llama.cpp assumes."""
+        every, count = settings.get("sliding_window_pattern"), settings.get("num_hidden_layers")
+        assumed = self.patterns.get("layer_types")
+        is_stated = assumed is not None and type(every) is int and type(count) is int and count <= MOST_BLOCKS
+        if assumed is None or not is_stated or settings.get("layer_types") is not None:
+            return None
+        kinds = Pattern(max(every, 1), FULL, SLIDING).of(settings)
+        return kinds if kinds != assumed.of(settings) else None
 
     def _switched(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The lists of config.json, and what they say as switches."""

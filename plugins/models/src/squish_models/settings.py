@@ -15,6 +15,7 @@ from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
 from .config.spelling import all_layers, old_spelling, text_config
+from .config.values import check_parts, check_values
 from .engines.needs import EngineNeeds
 from .tables import Row
 from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
@@ -23,8 +24,6 @@ CONFIG = "config.json"
 HEAD = "lm_head.weight"
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
-TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
-"""Types of settings that every family reads, whether it has keys for them or not."""
 WINDOWS = "attention.sliding_window_pattern"
 """GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18
@@ -60,7 +59,11 @@ class TextSettings(Family):
     fixed
         Settings without a GGUF key, equal for all models of the family.
     unstated
-        Defaults of these settings if config.json does not state them.
+        Transformers' defaults of settings that config.json does not state.
+    biases
+        Setting -> the projections that have biases only if it is true.
+    must_state
+        Settings without such a default in a table.
     own_names
         Usual name of a setting -> the name in this family's config.json.
     derived
@@ -99,6 +102,8 @@ class TextSettings(Family):
     keys: ClassVar[Sequence[Key]]
     fixed: ClassVar[Mapping[str, Any]] = {}
     unstated: ClassVar[Mapping[str, Any]] = {}
+    biases: ClassVar[Mapping[str, Sequence[str]]] = {}
+    must_state: ClassVar[Sequence[str]] = ()
     own_names: ClassVar[Mapping[str, str]] = {}
     derived: ClassVar[Sequence[str]] = ("rotary_dim", "mrope_section", "kv_heads")
     layer_counts: ClassVar[Sequence[str]] = ()
@@ -137,17 +142,16 @@ class TextSettings(Family):
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = self._from_keys(model) if model.layout == "gguf" else self._from_config(model)
-        place = self.architecture if model.layout == "gguf" else CONFIG
         heads = settings["num_attention_heads"]
         if settings.get("num_key_value_heads") is None:
             settings["num_key_value_heads"] = heads
         if settings.get("head_dim") is None:
             if settings["hidden_size"] % heads:
                 raise FormatError(
-                    "has no head_dim, and a hidden size that is not a multiple of its heads",
-                    part=place,
+                    "is not a multiple of the attention heads, and there is no size of a head",
+                    part=self._place("hidden_size", model.layout),
                     code=ErrorCode.CONFIG,
-                    expected=f"a multiple of {heads}",
+                    expected=f"a multiple of {heads}, the {self._place('num_attention_heads', model.layout)}",
                     found=settings["hidden_size"],
                     hint="Correct one of the two numbers there.",
                 )
@@ -155,14 +159,21 @@ class TextSettings(Family):
         groups = settings["num_key_value_heads"]
         if groups < 1 or heads % groups:
             raise FormatError(
-                "has a number of heads that is not a multiple of the key-value heads",
-                part=place,
+                "is not a multiple of the key-value heads",
+                part=self._place("num_attention_heads", model.layout),
                 code=ErrorCode.CONFIG,
-                expected=f"a multiple of {groups}",
+                expected=f"a multiple of the {self._place('num_key_value_heads', model.layout)}, {groups}, at least 1",
                 found=heads,
                 hint="Correct one of the two numbers there.",
             )
         return settings
+
+    def _place(self, setting: str, layout: str) -> str:
+        """Where a model states a setting: the key in config.json, or in a GGUF."""
+        if layout != "gguf":
+            return f"{CONFIG} {self.own_names.get(setting, setting)}"
+        names = (key.gguf for key in self.keys if key.hf == self.own_names.get(setting, setting))
+        return f"{self.architecture}.{next(names, setting)}"
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
@@ -271,11 +282,12 @@ class TextSettings(Family):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a config.json in the spelling that all engines read."""
-        stated = text_config(config)
+        check_parts(config)
+        stated = text_config({**self.unstated, **config})
         own = {name: stated.pop(name) for name in self.own_lists if name in stated}
         lists_windows = any(key.gguf == WINDOWS for key in self.keys)
         settings = self.usual({**old_spelling(stated, self.experts, lists_windows=lists_windows), **own})
-        _check_types(settings)
+        check_values(settings, self.own_names)
         return settings
 
     def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,8 +296,9 @@ class TextSettings(Family):
 
     def _from_config(self, model: Model) -> dict[str, Any]:
         config = self.spelled(model.config())
-        check_settings(self.keys, config, CONFIG)
-        self._check_counts(config, CONFIG)
+        check_settings([*self.keys, *(Key(name, "", "") for name in self.must_state)], config, CONFIG)
+        self._check_counts(config, "hf")
+        self._check_biases(config, model)
         tied = config.get("tie_word_embeddings")
         has_head = any(name.endswith(self.head) for name in model.tensors)
         if tied is None or (tied is False and not has_head and _is_base_model(model.config())):
@@ -298,31 +311,51 @@ class TextSettings(Family):
                 code=ErrorCode.CONFIG,
             )
         check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
-        settings = {"rope_theta": 10000.0, **config, "tie_word_embeddings": tied}
-        if settings["rope_theta"] is None:
-            settings["rope_theta"] = 10000.0
+        settings = {**config, "tie_word_embeddings": tied}
+        if settings.get("rope_theta") is None:
+            settings["rope_theta"] = self.unstated.get("rope_theta", 10000.0)
         settings["rotary_dim"] = self._rotary(settings)
         return settings
 
-    def _check_counts(self, settings: Mapping[str, Any], place: str) -> None:
+    def _check_counts(self, settings: Mapping[str, Any], layout: str) -> None:
         """Raise SquishError for a model without heads, or with more layers and experts than any model has."""
-        if settings["num_attention_heads"] < 1:
-            raise FormatError(
-                "has no attention heads",
-                part=place,
-                code=ErrorCode.CONFIG,
-                expected="at least 1",
-                found=settings["num_attention_heads"],
-            )
-        blocks = settings["num_hidden_layers"] * max(self.expert_count(settings), 1)
+        experts = self.expert_count(settings)
+        used = settings.get("num_experts_per_tok") if experts else None
+        for name, number, most in (
+            ("num_attention_heads", settings["num_attention_heads"], math.inf),
+            ("num_experts_per_tok", used, experts),
+        ):
+            if number is not None and not 1 <= number <= most:
+                raise FormatError(
+                    "is not a number that a model can have",
+                    part=self._place(name, layout),
+                    code=ErrorCode.CONFIG,
+                    expected="at least 1" if most == math.inf else f"1 to {most}, the number of experts",
+                    found=number,
+                )
+        blocks = settings["num_hidden_layers"] * max(experts, 1)
         if blocks > MOST_BLOCKS:
             raise LimitError(
                 "has too many layers or experts",
-                part=place,
+                part=self._place("num_hidden_layers", layout),
                 code="count",
                 expected=f"at most {MOST_BLOCKS}",
                 found=blocks,
             )
+
+    def _check_biases(self, settings: Mapping[str, Any], model: Model) -> None:
+        """Raise FormatError for biases that Transformers does not load: config.json says that there are none."""
+        for setting, modules in self.biases.items():
+            names = tuple(f"{module}.bias" for module in modules)
+            bias = next((name for name in model.tensors if name.endswith(names)), None)
+            if settings.get(setting) is False and bias is not None:
+                raise FormatError(
+                    f"is false, but there is {bias}",
+                    part=f"{CONFIG} {setting}",
+                    code=ErrorCode.CONTRADICTION,
+                    expected="true, or no biases",
+                    found=False,
+                )
 
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         size = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
@@ -331,7 +364,7 @@ class TextSettings(Family):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = self.usual(settings_of(self.keys, self.architecture, model.meta))
         read |= {"num_attention_heads": 1} if self.headless else {}
-        self._check_counts(read, self.architecture)
+        self._check_counts(read, "gguf")
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {
             "architectures": [self.class_name], "model_type": self.model_type, **read,
@@ -379,22 +412,3 @@ def _is_base_model(config: Mapping[str, Any]) -> bool:
         and [*names] != []
         and all(str(name).endswith("Model") and "LMHead" not in str(name) for name in names)
     )
-
-
-def _check_types(config: Mapping[str, Any]) -> None:
-    """Raise FormatError for a setting of the wrong type."""
-    for name, types in TYPES.items():
-        value = config.get(name)
-        is_legal = isinstance(value, types) and not isinstance(value, bool) and not _is_infinite(value)
-        if value is not None and not is_legal:
-            raise FormatError(
-                "has the wrong type",
-                part=f"{CONFIG} {name}",
-                expected=" or ".join(each.__name__ for each in types),
-                found=f"{type(value).__name__} {str(value)[:40]}",
-                code=ErrorCode.CONFIG,
-            )
-
-
-def _is_infinite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -89,7 +89,7 @@ class Row:
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
-        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
+        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to, self.i32)
         if self.bias or self.biased:
             yield FamilyTensor(self.module(".bias"), self._outputs(), self.biased)
 

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
+from squish_core.dtypes import FLOATS
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
@@ -64,12 +65,15 @@ def cover(
     optional: Collection[str] = (),
     moved: Mapping[str, str] | None = None,
 ) -> Coverage:
-    """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
+    """Match every tensor of a source; TensorError for unknown, doubled and missing ones, wrong shapes and dtypes."""
     rules = source_rules(family, gguf)
     matching = Matching(family, tensors, rules, sizes, tied, absent, left_out, optional, moved)
     if error := next(matching.errors(), None):
         raise error
-    return matching.coverage()
+    coverage = matching.coverage()
+    if error := next(_wrong_dtypes(family, tensors, coverage), None):
+        raise error
+    return coverage
 
 
 class Matching:
@@ -346,6 +350,24 @@ def _wrong_shape(origin: SourceTensor, shape: tuple[int, ...], expected: tuple[i
 
 def _without_ones(shape: tuple[int, ...]) -> list[int]:
     return [size for size in shape if size != 1]
+
+
+def _wrong_dtypes(family: Family, tensors: Mapping[str, TensorSpec], coverage: Coverage) -> Iterator[TensorError]:
+    """One error for each tensor that stores integers or complex numbers where the family has floats, or floats where
+    it has integers. Codes are integers with a codec, which gives floats."""
+    integers = {tensor.name for tensor in family.tensors if tensor.integers}
+    for name, origin in coverage.sources.items():
+        spec, has_integers = tensors[name], not integers.isdisjoint(source_names(origin.rule.of))
+        fits = spec.dtype.startswith(("i", "u")) if has_integers else spec.dtype in FLOATS
+        if is_dense(spec) and not fits:
+            yield TensorError(
+                f"stores {spec.dtype} values, and no codes of a known quantization",
+                tensor=name,
+                code="dtype",
+                expected="integers" if has_integers else "floats",
+                found=spec.dtype,
+                hint="The file is damaged, or it is quantized in a way that its config.json does not declare.",
+            )
 
 
 def _missing(

@@ -6,15 +6,17 @@ Activation statistics may have the names of any layout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from squish_core.errors import SquishError
 from squish_core.file import File
 from squish_core.formats.base import WritableContainer
 
-from ..families import CONFIG_FILE, GGUF, Family
-from .mapped import MappedFile, Naming, family_of, map_file, naming_of, stores_codes
+from ..families import CONFIG_FILE, GGUF, HF, Expression, Family, Interleave, Join, Tile
+from .codecs.heads import Order
+from .mapped import MappedFile, Naming, family_of, map_file, model_of, naming_of, stores_codes
 from .names import Templates, fill, members, target_rules
+from .tensors import tile_order
 
 
 def map_to_first(first: File, second: File) -> tuple[File, str]:
@@ -99,7 +101,7 @@ class Aliases:
     """
 
     def __init__(self, file: File) -> None:
-        self._mapped = file if isinstance(file, MappedFile) else None
+        self._file, self._mapped = file, file if isinstance(file, MappedFile) else None
         naming = file.naming if isinstance(file, MappedFile) else naming_of(file)
         self._family = None
         if naming.family is not None and (self._mapped is not None or naming.layout != GGUF):
@@ -116,6 +118,29 @@ class Aliases:
             names = dict(members(target.rule.of, target.numbers, experts))
         in_gguf = tuple(alias for name in names for alias in _in_gguf(self._family, name))
         return (tuple((name, None) for name in names), in_gguf) if len(in_gguf) == len(names) else ()
+
+    def columns(self, name: str, gguf: bool, size: int) -> Order | None:
+        """Return the order of a tensor's columns by those of the layout of GGUF, or of Hugging Face; None if equal."""
+        is_gguf = self._mapped is not None and self._mapped.layout == GGUF
+        rule = _gguf_rules(self._family).find(self.of(name)[0][0][0]) if self._family and is_gguf != gguf else None
+        tile = _tile_of_columns(rule[0].of) if rule is not None else None
+        return None if tile is None else tile_order(tile, self._sizes, size, tile.inverse == is_gguf)
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int]:
+        if self._mapped is not None:
+            return self._mapped.mapped.setting.sizes
+        assert self._family is not None
+        return self._family.sizes(self._family.settings(model_of(self._file, self._family, HF)))
+
+
+def _tile_of_columns(expression: Expression) -> Tile | None:
+    """The operation that moves columns, if there is one."""
+    while not isinstance(expression, str | Join | Interleave):
+        if isinstance(expression, Tile) and expression.columns:
+            return expression
+        expression = expression.of
+    return None
 
 
 def _in_gguf(family: Family, name: str) -> tuple[Alias, ...]:

@@ -331,7 +331,7 @@ class _Builder:
             order = Order(heads, size // (2 * heads) if heads else 0, (1, 1), not inverse)
             word = "rows reordered within heads"
         else:
-            order = _tiled(change, self.sizes, size, inverse != change.inverse)
+            order = tile_order(change, self.sizes, size, inverse != change.inverse)
             word = f"{'columns' if columns else 'rows'} of groups of heads {'grouped' if order.inverse else 'tiled'}"
         if order.rows != size or order.heads < 1:
             raise TensorError(
@@ -373,7 +373,7 @@ class _Builder:
         return transpose(spec)
 
 
-def _tiled(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -> Order:
+def tile_order(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -> Order:
     """The order of a `Tile` along an axis of a size."""
     groups, first = sizes[tile.groups], sizes[tile.after] if tile.after else 0
     if isinstance(tile.parts, str):

@@ -27,6 +27,10 @@ SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""
 SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa")
 """Model types that weigh each expert by itself."""
+SCALES = {
+    "deepseek_v2": 1.0, "deepseek_v3": 2.5, "glm4_moe_lite": 1.8, "deepseek_v32": 2.5, "glm_moe_dsa": 2.5,
+}  # fmt: skip
+"""Transformers' `routed_scaling_factor` if config.json does not state it; llama.cpp does not scale then."""
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
 ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
@@ -173,6 +177,8 @@ class Deepseek(Declared):
         kinds = settings.get("mlp_layer_types")
         if settings.get("first_k_dense_replace") is None:
             settings["first_k_dense_replace"] = [*kinds, "sparse"].index("sparse") if isinstance(kinds, list) else 0
+        if settings.get("routed_scaling_factor") is None and settings.get("model_type") in SCALES:
+            settings["routed_scaling_factor"] = SCALES[settings["model_type"]]
         settings.setdefault("norm_topk_prob", settings["gating_function"] == SIGMOID)
         for name in ("n_group", "topk_group"):  # mistral.rs does not read null
             settings[name] = 1 if settings.get(name) is None else settings[name]

@@ -112,6 +112,7 @@ class DeltaNet(Declared):
     """What the families with a gated delta rule share."""
 
     fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False}
+    unstated: ClassVar[Mapping[str, Any]] = {}
     derived = ("rotary_dim", "mrope_section", "inner_size", "recurrent_layers", "mlp_bias", "layers_behind")
     rotated_by_default = 0.25
     predicting = "mtp_num_hidden_layers"
@@ -142,7 +143,7 @@ class DeltaNet(Declared):
                 "does not give a kind for each layer",
                 part=f"{CONFIG} layer_types",
                 code=ErrorCode.CONFIG,
-                expected=f"{count} of {LINEAR} and {FULL}",
+                expected=f"{count} (num_hidden_layers) of {LINEAR} and {FULL}",
                 found=str(kinds)[:60],
             )
         inner = settings[VALUE_HEADS] * settings[VALUE_SIZE]
@@ -159,7 +160,7 @@ class DeltaNet(Declared):
                 "has a number of value heads that is not a multiple of the key heads",
                 part=f"{CONFIG} {VALUE_HEADS}" if model.layout != "gguf" else f"{self.architecture}.ssm.time_step_rank",
                 code=ErrorCode.CONFIG,
-                expected=f"a multiple of {groups}",
+                expected=f"a multiple of the {KEY_HEADS}, {groups}, at least 1",
                 found=heads,
             )
         return settings
@@ -252,8 +253,9 @@ class Qwen35Moe(Qwen35):
     unstated: ClassVar = {"norm_topk_prob": True}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        settings = super().spelled(config)  # no layer has the size of a dense one
-        return {"intermediate_size": settings.get("moe_intermediate_size"), **settings}
+        settings = super().spelled(config)
+        check_settings(EXPERTS, settings, CONFIG)
+        return {"intermediate_size": settings["moe_intermediate_size"], **settings}  # no layer is dense
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)

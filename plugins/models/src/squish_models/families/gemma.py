@@ -82,6 +82,9 @@ class Gemma3(Gemma2):
         VOCABULARY,
     )
     fixed: ClassVar = {**Gemma2.fixed, "rope_local_base_freq": 10000.0}
+    unstated: ClassVar = {
+        **Gemma2.unstated, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window": 4096,
+    }  # fmt: skip
     windowless = ()
     pattern = 6
     layers_27b = 62

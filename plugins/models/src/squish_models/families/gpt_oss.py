@@ -65,6 +65,7 @@ class GptOss(TextModel):
     fixed: ClassVar = {
         "hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "sliding_window_pattern": 2,
     }  # fmt: skip
+    unstated: ClassVar = {"rope_theta": 150000.0}
     windowless = ()
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:

@@ -56,6 +56,7 @@ class Lfm2(TextModel):
         VOCABULARY,
     )
     fixed: ClassVar = {"conv_bias": False}
+    unstated: ClassVar = {"rope_theta": 1000000.0}
     prefixes: ClassVar = {**BARE, "embedding_norm.": "model.embedding_norm."}
     tied_by_default = True
 
@@ -78,7 +79,7 @@ class Lfm2(TextModel):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = {**DEFAULTS, **super().spelled(config)}
-        check_settings(UNKEYED, settings, CONFIG)
+        check_settings([*UNKEYED, *COUNTS], settings, CONFIG)
         layers, groups = settings.get("num_hidden_layers"), settings.get("num_key_value_heads")
         if "layer_types" not in settings and isinstance(layers, int) and layers <= MOST_BLOCKS:
             attention = set(settings.get("full_attn_idxs") or range(layers))
@@ -93,7 +94,7 @@ class Lfm2(TextModel):
                 "does not give a kind for each layer",
                 part=f"{CONFIG} layer_types",
                 code=ErrorCode.CONFIG,
-                expected=f"{layers} of {ATTENTION} and {CONVOLUTION}",
+                expected=f"{layers} (num_hidden_layers) of {ATTENTION} and {CONVOLUTION}",
                 found=str(kinds)[:60],
             )
         settings["kv_heads"] = [groups if kind == ATTENTION else 0 for kind in kinds]
@@ -123,6 +124,8 @@ DEFAULTS = {
     "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
 }  # fmt: skip
 """Defaults of Transformers for keys missing in config.json."""
+COUNTS = (Key("num_hidden_layers", ""), Key("num_key_value_heads", ""))
+"""Settings that `kv_heads` is made of."""
 UNKEYED = (
     Key("full_attn_idxs", "", SIZES_LIST, required=False),
     Key("block_multiple_of", "", required=False),

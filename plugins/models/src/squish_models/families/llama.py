@@ -32,6 +32,7 @@ class Llama(TextModel):
     constants = SCALED_ROPE
     keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
     fixed: ClassVar = {"hidden_act": "silu"}
+    biases: ClassVar = {"attention_bias": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp_bias": SWITCH}
 
 
 class Granite(Llama):
@@ -102,6 +103,7 @@ class Mistral3(Llama):
         Key("mscale_all_dim", "rope.scaling.yarn_log_multiplier", "f32", required=False),
     )
     derived = (*Llama.derived, "llama_4_scaling_beta", "mscale_all_dim")
+    must_state = ("rope_theta",)
     other_modalities = (
         "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
     )  # fmt: skip
@@ -149,7 +151,7 @@ class Mistral3(Llama):
 def _with_yarn(settings: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, with YaRN's where mlx-lm reads them, too."""
     more = {name: scaling.get(name) or None for name in ("llama_4_scaling_beta", "mscale_all_dim")}
-    parameters = {**scaling, "rope_theta": settings["rope_theta"]}
+    parameters = {**scaling, "rope_theta": settings.get("rope_theta")}
     return {**settings, **more, "rope_scaling": dict(scaling), "rope_parameters": parameters}
 
 
@@ -181,3 +183,4 @@ class Mixtral(TextModel):
     constants = SCALED_ROPE
     keys = (*COMMON, VOCABULARY, *MIXTURE["num_local_experts"])
     fixed: ClassVar = {"hidden_act": "silu"}
+    unstated: ClassVar = {"rope_theta": 1000000.0}

@@ -38,6 +38,7 @@ class Qwen2VL(Qwen2):
         *COMMON,
         Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False),
     )
+    unstated: ClassVar[Mapping[str, Any]] = {"rope_theta": 1000000.0}
     other_modalities: ClassVar[Sequence[str]] = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
@@ -51,7 +52,11 @@ class Qwen2VL(Qwen2):
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
         if settings.get("mrope_section") is None:
-            raise FormatError("has no mrope_section, which llama.cpp requires", part=CONFIG, code=ErrorCode.CONFIG)
+            raise FormatError(
+                "has no mrope_section, which llama.cpp requires",
+                part=f"{CONFIG} rope_scaling",
+                code=ErrorCode.CONFIG,
+            )
 
 
 class Qwen3(Qwen2):
@@ -59,6 +64,7 @@ class Qwen3(Qwen2):
 
     model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
     rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
+    biases: ClassVar = {"attention_bias": ("q_proj", "k_proj", "v_proj", "o_proj")}
     layer_counts: ClassVar[Sequence[str]] = ("max_window_layers",)
     leftovers: ClassVar[Sequence[str]] = (*Qwen2.leftovers, SCORES)
 
@@ -74,6 +80,7 @@ class Qwen3VL(Qwen2VL):
     rows = Qwen3.rows
     keys = (*Qwen2VL.keys, Key("deepstack_layers", "n_deepstack_layers", required=False))
     derived = (*Qwen2VL.derived, "deepstack_layers")
+    unstated: ClassVar = {"rope_theta": 500000.0}
     layer_counts = Qwen3.layer_counts
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:

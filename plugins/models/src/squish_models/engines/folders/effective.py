@@ -11,6 +11,7 @@ from squish_convert.api import Inventory, take_inventory
 
 from squish_core.api import ErrorCode, File, Part, SquishError, load_json
 
+from ...config.values import COUNT, PATTERN, SCALING, SETTINGS, SHARE, SWITCH
 from ..tokenizer import WHOLE
 from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
 from .tables import FolderEngine
@@ -47,7 +48,6 @@ _UNFILLED = (
 )  # fmt: skip
 """Settings whose default depends on others."""
 _UINT32, MOST_LAYERS = 1 << 32, 1 << 18
-MSCALES = ("mscale", "mscale_all_dim")
 SCALES = (
     "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "routed_scaling_factor",
     "query_pre_attn_scalar", "block_ffn_dim_multiplier",
@@ -70,6 +70,18 @@ def _is_size_or_none(value: Any) -> bool:
     return value is None or _is_size(value)
 
 
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or COUNT.is_legal(value)
+
+
+def _is_pattern_or_none(value: Any) -> bool:
+    return value is None or PATTERN.is_legal(value)
+
+
+def _is_share_or_none(value: Any) -> bool:
+    return value is None or SHARE.is_legal(value)
+
+
 def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
@@ -89,13 +101,20 @@ def _is_layer_count(value: Any) -> bool:
 STAND_INS: Mapping[str, tuple[Callable[[Any], bool], Any]] = {
     **dict.fromkeys(("rope_theta", "rope_local_base_freq"), (_is_positive, 10000.0)),
     **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"), (_is_positive, 1e-06)),
-    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), (_is_size, 4096)),
-    **dict.fromkeys(("n_group", "topk_group", "num_experts_per_tok"), (_is_size_or_none, 1)),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), (COUNT.is_legal, 4096)),
+    "original_max_position_embeddings": (_is_size, 4096),
+    **dict.fromkeys(
+        ("n_group", "topk_group", "num_experts_per_tok", "full_attention_interval"), (_is_count_or_none, 1)
+    ),
     **dict.fromkeys(SCALES, (_is_positive, 1.0)),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (_is_positive_or_none, 1.0)),
     "num_nextn_predict_layers": (_is_layer_count, 0),
-    **dict.fromkeys(("sliding_window", "max_window_layers"), (_is_size_or_none, None)),
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), (_is_object_or_none, None)),
+    "sliding_window_pattern": (_is_pattern_or_none, None),
+    "max_window_layers": (_is_size_or_none, None),
+    "sliding_window": (_is_count_or_none, None),
+    "partial_rotary_factor": (_is_share_or_none, None),
+    "rotary_dim": (_is_count_or_none, None),
+    **dict.fromkeys(("rope_scaling", "rope_parameters", "vision_config", "audio_config"), (_is_object_or_none, None)),
 }
 """Setting on which no shape depends -> whether Squish reads its value, and the stand-in for other values.
 
@@ -187,10 +206,21 @@ def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, (is_read, other) in STAND_INS.items():
         if name in config and not is_read(config[name]):
             config[name] = other
-    scaling = config.get("rope_scaling")
-    if isinstance(scaling, Mapping):
-        legal = {name: value for name, value in scaling.items() if name not in MSCALES or _is_positive(value)}
-        config["rope_scaling"] = legal
+    for name in (name for name, kind in SETTINGS.items() if kind is SWITCH and config.get(name) is not None):
+        config[name] = bool(config[name])
+    for name in ("rope_scaling", "rope_parameters"):
+        if isinstance(rope := config.get(name), Mapping):
+            config[name] = {key: _legal_rope(each) if isinstance(each, Mapping) else each for key, each in rope.items()}
+            config[name] = _legal_rope(config[name])
+
+
+def _legal_rope(scaling: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a rotation, without those that Squish does not read."""
+    return {
+        name: value
+        for name, value in scaling.items()
+        if name not in SCALING or value is None or SCALING[name].is_legal(value)
+    }
 
 
 def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
