@@ -97,8 +97,9 @@ def test_a_device_map_loads_forms(folder: Path, tmp_path: Path) -> None:
 
 def test_the_experts_of_a_model_run_as_stacks(tmp_path: Path) -> None:
     sizes = {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "num_hidden_layers": 1}
+    config = transformers.Qwen3MoeConfig(**sizes, norm_topk_prob=True, initializer_range=0.2)
     torch.manual_seed(0)
-    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**sizes, initializer_range=0.2))
+    model = transformers.Qwen3MoeForCausalLM(config)
     model.save_pretrained(tmp_path / "hf")
     encode = ["q4_0", "*norm*=keep", "*embed*=q8_0", "*gate.weight=keep", "*gate_inp*=keep"]
     path = converted(tmp_path / "hf", tmp_path / "m.gguf", encode)

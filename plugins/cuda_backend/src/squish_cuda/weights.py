@@ -293,12 +293,12 @@ def _entries(name: str, bound: BoundEncoding, device: torch.device) -> Tensor:
     """The entries of a grid as words: what the codec decodes blocks to that have all indices."""
     if (name, device) not in _grids:
         grid = GRIDS[name]
-        raw = _blocks_of_all(grid, NBYTES[name])
+        parts: Any = {"data": _blocks_of_all(grid, NBYTES[name]).reshape(1, -1)}
         columns = grid.entries * grid.size
         spec, values = TensorSpec(name="", shape=(1, columns), dtype="f32"), np.empty((1, columns), np.float32)
         region = (slice(0, 1), slice(0, columns))
         try:
-            bound.codec.decode({"data": raw.reshape(1, -1)}, spec, region=region, out=values)
+            bound.codec.decode(parts, spec, region=region, out=values)
         except MissingPluginError as error:
             raise uncovered(error.message) from error
         _grids[name, device] = _as(_bytes(values.astype(np.int8), device), torch.int32)
@@ -333,7 +333,7 @@ def scatter(blocks: np.ndarray, pieces: Pieces, numbers: np.ndarray) -> None:
     for width, places in pieces:
         byte, shift = np.divmod(np.array(places), 8)
         field = (((numbers >> low) & ((1 << width) - 1)) << shift).astype(np.uint8)
-        np.bitwise_or.at(blocks, (slice(None), byte), field)
+        np.bitwise_or.at(blocks.T, byte, field.T)  # a byte may have several numbers
         low += width
 
 

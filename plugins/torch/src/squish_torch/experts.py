@@ -100,7 +100,9 @@ class CompressedExperts(nn.Module):
             name: [getattr(self.get_submodule(str(number)), name) for number in range(self.num_experts)]
             for name in PROJECTIONS
         }
-        forms = {name: [getattr(module, "form", None) for module in each] for name, each in modules.items()}
+        forms: dict[str, list[Any]] = {
+            name: [getattr(module, "form", None) for module in each] for name, each in modules.items()
+        }
         biases = [getattr(module, "bias", None) for each in modules.values() for module in each]
         if any(form is None for each in forms.values() for form in each) or any(bias is not None for bias in biases):
             return
