@@ -55,8 +55,8 @@ class Sizes:
     ----------
     names
         Layouts of `stored_tensors`, the most used first.
-    layers, width, inner, words
-        The model.
+    heads, layers, width, inner, words
+        The model, of 1.1 billion parameters.
     tests
         Options of pytest: each kernel takes a second or two to compile, so not all layouts are tested.
     """
@@ -67,6 +67,7 @@ class Sizes:
         *("q4_0", "q4_k", "GPTQ", "MLX", "MXFP4", "iq4_nl", "q6_k", "q8_0", "q5_k", "AWQ", "act-order", "NVFP4"),
         *("NF4", "FP8", "q2_k", "q3_k", "iq4_xs", "HQQ", "palette", "iq2_xxs", "iq3_s", "iq1_s", "tq2_0", "tq1_0"),
     )
+    heads: tuple[int, int] = (32, 8)
     layers: int = 16
     width: int = 2048
     inner: int = 8192
@@ -78,8 +79,8 @@ class Sizes:
     )
 
 
-TINY = Sizes(((4, 256),), (1, 8), ("q4_0", "iq3_s"), 1, 64, 64, 64, 1, ("-k", "rows_that_do_not_exist"))
-"""For a trial. The model has 1.1 billion parameters otherwise."""
+TINY = Sizes(((4, 256),), (1, 8), ("q4_0", "iq3_s"), (2, 1), 1, 32, 32, 32, 1, ("-k", "rows_that_do_not_exist"))
+"""For a trial."""
 
 
 def is_late(margin: float = 0.0) -> bool:
@@ -210,7 +211,7 @@ def _release() -> None:
 
 def models(sizes: Sizes) -> Iterator[list[str]]:
     """Tokens a second of a model of random weights: dense in bf16, and compressed."""
-    for name in ("torch bf16", "q4_0", "MLX" if IS_TRIAL else "q4_k"):  # rows of q4_k have at least 256 columns
+    for name in ("torch bf16", "q4_0", "q8_0" if IS_TRIAL else "q4_k"):  # rows of q4_k have at least 256 columns
         if is_late(45):
             return
         model = model_of(name, sizes)
@@ -233,8 +234,8 @@ def model_of(name: str, sizes: Sizes) -> Any:
         hidden_size=sizes.width,
         intermediate_size=sizes.inner,
         num_hidden_layers=sizes.layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
+        num_attention_heads=sizes.heads[0],
+        num_key_value_heads=sizes.heads[1],
         vocab_size=sizes.words,
         dtype=torch.bfloat16,
     )
