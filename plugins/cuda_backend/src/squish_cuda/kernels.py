@@ -172,7 +172,7 @@ def offsets(w, row, run, quad, inside):
 def words(w, row, run, lane, inside, SKIPPED: tl.constexpr, WIDTH: tl.constexpr):
     """Words of a plane for lanes; planes of `SKIPPED` bits lie before it, and those of a matrix before the next's."""
     at = w.codes + (row.to(tl.int64) * w.runs + run) * WIDTH
-    if w.SECOND > 0:
+    if w.STACKED:
         at = at + (row // w.height).to(tl.int64) * w.plane * (w.FIRST + w.SECOND + w.THIRD - WIDTH)
     if SKIPPED > 0:  # it may be narrower than the lanes
         at = at + w.plane * SKIPPED + lane % WIDTH

@@ -46,6 +46,7 @@ class Arguments(NamedTuple):
     THIRD: Any
     FIRST_MASK: Any
     SECOND_MASK: Any
+    STACKED: Any
     DIGITS: Any
     ENTRY_WORDS: Any
     SIGN_BITS: Any
@@ -76,13 +77,14 @@ class Arguments(NamedTuple):
 
 
 @lru_cache(4096)
-def constants(form: Form, levels: int) -> tuple[Any, ...]:
+def constants(form: Form, levels: int, stacked: bool) -> tuple[Any, ...]:
     """The constants of a form, in the order of `Arguments`; numbers of a table are integers where x is."""
     widths, grid = (*form.widths, 0, 0)[:3], form.grid
     masks = (int.from_bytes(bytes(((1 << width) - 1,)) * 4) for width in widths[:2])
     values = (
         *widths,
         *masks,
+        stacked and widths[1] > 0,
         form.packing == "digits",
         grid.size // 4 if grid else 0,
         grid.sign_bits if grid else 0,
@@ -132,7 +134,7 @@ def arguments(weight: Weight, levels: int = 0) -> Arguments:
         weight.columns,
         form.numbers(weight.columns),
         form.numbers(weight.columns, outer=True),
-        *constants(form, levels),
+        *constants(form, levels, len(weight.shape) == 3),
     )
 
 
