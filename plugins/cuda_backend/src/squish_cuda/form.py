@@ -3,7 +3,7 @@
 Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits
 for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element
 `4 * (w * h + j) + b`: a shift and a mask give four neighbors, one in each byte, which is what integer products take.
-Rows are filled up to whole runs.
+Rows are filled up to whole runs. The planes of a matrix lie before those of the next, so that a stack is its matrices.
 """
 
 from __future__ import annotations

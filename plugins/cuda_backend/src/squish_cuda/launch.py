@@ -251,8 +251,9 @@ def tile(
 
 def decode(weight: Weight, ids: Tensor | None, start: int, out: Tensor) -> None:
     """Values of rows into `out`, with the roundings of the codecs."""
+    wide = 32 if weight.table is None else 16  # addresses in a table take registers
     with torch.cuda.device_of(out):
-        kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), 32)](
+        kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), wide)](
             arguments(weight),
             ids,
             start,
@@ -260,7 +261,7 @@ def decode(weight: Weight, ids: Tensor | None, start: int, out: Tensor) -> None:
             out,
             out.stride(0),
             BN=4,
-            BR=32,
+            BR=wide,
             num_warps=4,
             enable_fp_fusion=False,
         )
