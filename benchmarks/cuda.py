@@ -36,13 +36,13 @@ TESTS = ROOT / "plugins" / "cuda_backend" / "tests"
 TORCH_TESTS = ROOT / "plugins" / "torch" / "tests" / "test_torch_cuda.py"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers"), str(TESTS)]
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
-SECONDS = 345.0
-TEST_SECONDS = 110.0
+IS_TRIAL = os.environ.get("TRITON_INTERPRET") == "1"
+SECONDS = math.inf if IS_TRIAL else 345.0
+TEST_SECONDS = 1200.0 if IS_TRIAL else 110.0
 CACHE = 160 << 20
 """Bytes of copies that a cache does not hold."""
 TOKENS = 64
 """Tokens that are timed, after as many that are not."""
-IS_TRIAL = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if IS_TRIAL else "cuda")
 _start = time.monotonic()
 
