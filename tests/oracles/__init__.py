@@ -99,7 +99,10 @@ ENVIRONMENTS = {
     ),
     # kernels run in Triton's interpreter, and are compiled for GPUs: neither needs one
     "squish-cuda": Environment(
-        "torch==2.13.0 triton==3.9.0 gguf==0.19.0 numpy ml_dtypes", python="3.11", checkout=True
+        "torch==2.13.0 triton==3.9.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy "
+        "ml_dtypes jinja2",
+        python="3.11",
+        checkout=True,
     ),
     "stores": Environment("moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", checkout=True),
     "dask": Environment("dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", checkout=True),

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # stored_tensors and machine_code are modules of these tests
+HERE = Path(__file__).parent
+# stored_tensors and machine_code are modules of these tests, tiny_models of those of squish-torch
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "torch" / "tests")]
 
 ANYWHERE = ("test_cuda_offers.py", "test_cuda_oracle.py")
 COMPILED = ("test_cuda_machine_code.py",)
+MODELS = ("test_cuda_models.py", "test_cuda_measuring.py")
+"""These need transformers."""
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -21,6 +25,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if not name.startswith("test_") or name in ANYWHERE:
         return None
     if not (find_spec("torch") and find_spec("triton")):
+        return True
+    if name in MODELS and not find_spec("transformers"):
         return True
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True if name in COMPILED else None
@@ -36,5 +42,5 @@ def _has_device() -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """NumPy runs the interpreter's kernels: it warns of infinities that a device takes for granted."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name not in ANYWHERE:
+        if item.path.parent == HERE and item.path.name not in ANYWHERE:
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))

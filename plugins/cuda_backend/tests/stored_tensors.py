@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from random_parts import random_tensor
-from squish_cuda.blocks import BLOCKS, NBYTES, Float
+from squish_cuda.blocks import BLOCKS, DIGITS, GRIDS, NBYTES, Float
+from squish_cuda.weights import scatter
 from squish_testing.sources import memory_file
 
 import squish_core as squish
@@ -54,11 +55,21 @@ def stored(codec: CodecSpec, shape: tuple[int, ...], seed: int = 0) -> Any:
     """A tensor with random parts."""
     tensor = random_tensor(codec, shape, seed, finite=True)
     name = codec.id.partition(".")[2]
-    if codec.id != f"ggml.{name}" or name not in BLOCKS:
+    if codec.id != f"ggml.{name}" or name not in NBYTES:
         return tensor
-    chance, block = np.random.default_rng(seed), BLOCKS[name]
+    chance = np.random.default_rng(seed)
     data = np.array(tensor.parts(tensor.bound.encoding)["data"]).reshape(-1, NBYTES[name])
-    for field in (block.scale, block.factor, block.offset, block.offset_factor):
+    fields = [Float("f16", 52)]
+    if name in GRIDS:
+        pieces, fields = GRIDS[name].factor, []
+        for width, places in pieces:
+            for place in places:
+                data[:, place // 8] &= 255 ^ (((1 << width) - 1) << place % 8)
+        scatter(data, pieces, chance.standard_normal(len(data)).astype("<f2").view(np.uint8).reshape(-1, 2))
+    elif name in BLOCKS:
+        block = BLOCKS[name]
+        fields = [block.scale, block.factor, block.offset, block.offset_factor]
+    for field in fields:
         if isinstance(field, Float):
             values = chance.standard_normal(len(data)).astype(FLOATS[field.dtype])
             data[:, field.start : field.start + values.itemsize] = values.view(np.uint8).reshape(len(data), -1)
@@ -72,4 +83,4 @@ def stored(codec: CodecSpec, shape: tuple[int, ...], seed: int = 0) -> Any:
 
 def every_layout() -> dict[str, CodecSpec]:
     """The layouts in use, and all blocks."""
-    return {**{name: CodecSpec(f"ggml.{name}") for name in BLOCKS}, **LAYOUTS}
+    return {**{name: CodecSpec(f"ggml.{name}") for name in (*BLOCKS, *GRIDS, DIGITS)}, **LAYOUTS}

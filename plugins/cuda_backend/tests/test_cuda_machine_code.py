@@ -6,12 +6,13 @@ import pytest
 import torch
 from machine_code import compiling, measured
 from squish_cuda import products, weights
+from squish_cuda.blocks import GRIDS
 from stored_tensors import every_layout, stored
 
 ARCHITECTURES = {"sm_80": 80, "sm_90": 90, "sm_120": 120}
 CPU = torch.device("cpu")
-NARROW = ("q1_0", "q2_0", "q2_k", "tq2_0")
-"""Codes of which a run has fewer words than a wide load."""
+NARROW = ("q1_0", "q2_0", "q2_k", "tq1_0", "tq2_0", *GRIDS)
+"""Codes of which a run has fewer words than a wide load, or whose words are not read in a row."""
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import warnings
 from typing import Any
 
@@ -11,17 +12,18 @@ import pytest
 import torch
 from squish_cuda import launch
 from squish_torch import CompressedEmbedding, CompressedLinear, device_forms
-from squish_torch.experts import CompressedStack
-from squish_torch.modules import take_forms
+from squish_torch.experts import CompressedExperts, CompressedStack
+from squish_torch.modules import autocast, take_forms
 from stored_tensors import DEVICE, every_layout, stored
 from torch import nn
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from squish_core.api import CodecSpec
 
 OPS = torch.ops.squish
-SHAPE = (48, 256)
-NAMES = ("q4_0", "q2_k", "q4_k", "GPTQ", "act-order", "NVFP4", "NF4")
+SHAPE = (24, 256)
+NAMES = ("q4_0", "q2_k", "q4_k", "GPTQ", "act-order", "NVFP4", "NF4", "iq2_xxs")
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,7 @@ def test_modules_compute_what_their_values_do(name: str) -> None:
     for rows in (1, 6, 130):
         assert close(module(random_x(rows)), random_x(rows).cpu() @ values.T)
     embedding = there(CompressedEmbedding.of(stored(every_layout()[name], SHAPE)))
-    ids = torch.tensor([[5, 0], [47, 5]])
+    ids = torch.tensor([[5, 0], [23, 5]])
     assert equal(embedding(ids.to(DEVICE)), values[ids])
 
 
@@ -69,6 +71,139 @@ def test_a_stack_runs_its_experts() -> None:
     values = stack.dequantize()
     x, ids = torch.randn(5, 64), torch.tensor([3, 0, 3, 1, 2])
     assert close(there(stack)(x.to(DEVICE), ids.to(DEVICE)), torch.einsum("ti,toi->to", x, values[ids]))
+
+
+EXPERTS = ("q4_0", "3 bits", "GPTQ", "NVFP4", "FP8")
+WIDTH = 64
+TOKENS = 9
+"""So many tokens run as tiles, which the interpreter does in a fraction of the time of single rows."""
+
+
+def experts_of(name: str, count: int = 3) -> Any:
+    """The experts of a layer, and their weights by projection."""
+    modules = [
+        tuple(CompressedLinear.of(stored(every_layout()[name], (WIDTH, WIDTH), 3 * each + n)) for n in range(3))
+        for each in range(count)
+    ]
+    values = [torch.stack([group[n].dequantize() for group in modules]) for n in range(3)]
+    return CompressedExperts(modules, nn.SiLU()), values
+
+
+def choices(tokens: int = TOKENS, count: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows of x, the experts of each (one of them does not exist), and their weights."""
+    chance = torch.Generator().manual_seed(tokens)
+    x = torch.randn(tokens, WIDTH, generator=chance)
+    ids = torch.stack([torch.randperm(count, generator=chance)[:2] for _ in range(tokens)])
+    ids[0, 1] = count
+    return x, ids, torch.rand(tokens, 2, generator=chance)
+
+
+def sum_of(values: list[torch.Tensor], x: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """The weighted sum of experts, in f64."""
+    gate, up, down = (each.double() for each in values)
+    rows = []
+    for token in range(len(x)):
+        chosen = [(int(i), share) for i, share in zip(ids[token], shares[token].double()) if i < len(gate)]
+        u = x[token].double()
+        rows.append(sum(share * (down[i] @ (nn.functional.silu(gate[i] @ u) * (up[i] @ u))) for i, share in chosen))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("name", "tokens"), [*((name, TOKENS) for name in EXPERTS), ("3 bits", 1)])
+def test_experts_run_as_stacks(name: str, tokens: int) -> None:
+    experts, values = experts_of(name)
+    there(experts)
+    assert len(experts._stacks) == 3
+    x, ids, shares = choices(tokens)
+    with Operations() as seen:
+        y = experts(x.to(DEVICE), ids.to(DEVICE), shares.to(DEVICE))
+    assert (y.double().cpu() - sum_of(values, x, ids, shares)).abs().max() < 5e-4 * y.abs().max()
+    assert "unique" not in seen.text
+    assert "item" not in seen.text
+    assert equal(experts.get_submodule("2").up_proj.dequantize(), values[1][2])
+    size = sum(buffer.numel() * buffer.element_size() for buffer in experts.buffers())
+    stored_size = sum(part.numel() for each in experts.modules() if hasattr(each, "parts") for part in each.parts)
+    assert size <= 1.05 * stored_size + 4096
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.text += f" {func.overloadpacket.__name__}"
+        return func(*args, **(kwargs or {}))
+
+
+def test_experts_that_differ_run_one_by_one() -> None:
+    modules = [
+        tuple(CompressedLinear.of(stored(every_layout()[name], (WIDTH, WIDTH), n)) for n in range(3))
+        for name in ("q4_0", "GPTQ")
+    ]
+    values = [torch.stack([group[n].dequantize() for group in modules]) for n in range(3)]
+    experts = there(CompressedExperts(modules, nn.SiLU()))
+    assert not experts._stacks
+    x, ids, shares = choices(count=2)
+    y = experts(x.to(DEVICE), ids.to(DEVICE), shares.to(DEVICE))
+    assert (y.double().cpu() - sum_of(values, x, ids, shares)).abs().max() < 5e-4 * y.abs().max()
+
+
+@pytest.mark.parametrize("copied", ["deepcopy", "pickle", "state", "back and forth"])
+def test_copies_of_experts_are_stacks(copied: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts, _ = experts_of("3 bits", 2)
+    other = copy.deepcopy(experts)
+    there(experts)
+    arguments = [each.to(DEVICE) for each in choices(count=2)]
+    y = experts(*arguments)
+    if copied == "deepcopy":
+        other = copy.deepcopy(experts)
+    elif copied == "pickle":
+        other = pickle.loads(pickle.dumps(experts))
+    elif copied == "state":
+        for module in other.modules():
+            for part in getattr(module, "parts", ()):
+                part.zero_()
+        there(other)
+        assert not other(*arguments).any()
+        other.load_state_dict(experts.state_dict())
+    else:
+        other = experts
+        with monkeypatch.context() as patch:
+            patch.delitem(device_forms.BACKENDS, DEVICE.type)
+            other.to("cpu")
+        assert not list(other.buffers())
+        there(other)
+    assert len(other._stacks) == 3
+    assert torch.equal(other(*arguments), y)
+    assert other.state_dict().keys() == experts.state_dict().keys()
+    if other is not experts:
+        own = {buffer.data_ptr() for buffer in other.buffers()}
+        assert not own & {buffer.data_ptr() for buffer in experts.buffers()}
+
+
+def test_gradients_flow_through_experts() -> None:
+    experts, values = experts_of("q4_0")
+    x, ids, shares = choices()
+    exact = x.double().requires_grad_()
+    chance = torch.Generator().manual_seed(1)
+    gradient = torch.randn(TOKENS, WIDTH, generator=chance)
+    sum_of(values, exact, ids, shares).backward(gradient.double())
+    there(experts)
+    u = x.to(DEVICE).requires_grad_()
+    experts(u, ids.to(DEVICE), shares.to(DEVICE)).backward(gradient.to(DEVICE))
+    assert (u.grad.cpu().double() - exact.grad).abs().max() < 2e-3 * exact.grad.abs().max()
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        assert experts._stack("up_proj", autocast(u), ids[:, 0].to(DEVICE)).dtype == torch.bfloat16
+
+
+def test_experts_compile_as_one_graph() -> None:
+    experts = there(experts_of("q4_0", 2)[0])
+    arguments = [each.to(DEVICE) for each in choices(count=2)]
+    fast = torch.compile(experts, fullgraph=True, backend="aot_eager")
+    assert torch.equal(fast(*arguments), experts(*arguments))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -167,6 +302,11 @@ def test_torch_finds_no_fault_with_the_operations() -> None:
     opcheck(OPS.device_embed.default, (torch.tensor([[1, 2]], device=DEVICE), *about, torch.float32))
     opcheck(OPS.device_dequantize.default, (*about, torch.bfloat16))
     opcheck(OPS.device_linear_gradient.default, (torch.randn(3, SHAPE[0], device=DEVICE), *about))
+    stack = there(CompressedStack.of(stored(every_layout()["q4_0"], (3, 16, 64))))
+    about, ids = (stack.arrays, stack._form_text), torch.tensor([2, 0, 2], device=DEVICE)
+    opcheck(OPS.device_experts.default, (torch.randn(3, 64, device=DEVICE), ids, *about))
+    opcheck(OPS.device_experts.default, (torch.randn(3, 64, device=DEVICE).requires_grad_(), ids, *about))
+    opcheck(OPS.device_experts_gradient.default, (torch.randn(3, 16, device=DEVICE), ids, *about))
 
 
 def test_a_module_compiles_as_one_graph() -> None:

@@ -28,10 +28,16 @@ def error(y: torch.Tensor, x: torch.Tensor, values: Any) -> float:
         return float((np.abs(y.double().cpu().numpy() - exact) / np.abs(exact).max(1, keepdims=True)).max())
 
 
-@pytest.mark.parametrize("activations", ERRORS)
-@pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
-def test_products_of_one_row(codec: CodecSpec, activations: str) -> None:
-    tensor = stored(codec, (48, 512))
+WAYS = ("q4_0", "q6_k", "GPTQ", "MXFP4", "NF4", "FP8", "iq3_s", "tq1_0")
+"""A layout of each way to multiply."""
+
+
+@pytest.mark.parametrize(
+    ("name", "activations"),
+    [*((name, "int16") for name in every_layout()), *((name, way) for name in WAYS for way in ("int8", "f32"))],
+)
+def test_products_of_one_row(name: str, activations: str) -> None:
+    tensor = stored(every_layout()[name], (24, 512))
     weight = weights.load(tensor.bound, DEVICE)
     x = random_x(1, 512)
     assert error(products.linear(weight, x, activations=activations), x, tensor.numpy()) < ERRORS[activations]
@@ -40,7 +46,7 @@ def test_products_of_one_row(codec: CodecSpec, activations: str) -> None:
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 17, 130])
 @pytest.mark.parametrize("name", ["q4_0", "q6_k", "GPTQ", "act-order", "FP8 in blocks"])
 def test_products_of_several_rows(name: str, rows: int) -> None:
-    tensor = stored(every_layout()[name], (48, 256))
+    tensor = stored(every_layout()[name], (24, 256))
     weight = weights.load(tensor.bound, DEVICE)
     x = random_x(rows, 256)
     assert error(products.linear(weight, x), x, tensor.numpy()) < ERRORS["int16"]

@@ -20,11 +20,11 @@ from squish_core.api import CodecError, CodecSpec
 
 @pytest.mark.parametrize("codec", every_layout().values(), ids=every_layout())
 def test_values_and_rows_are_those_of_the_codec(codec: CodecSpec) -> None:
-    tensor = stored(codec, (48, 512))
+    tensor = stored(codec, (24, 512))
     weight, values = weights.load(tensor.bound, DEVICE), tensor.numpy()
     same(products.dense(weight).cpu().numpy(), values)
     same(products.dense(weight, 3, 17).cpu().numpy(), values[3:17])
-    ids = torch.tensor([[5, 0], [47, 5]])
+    ids = torch.tensor([[5, 0], [23, 5]])
     same(products.embed(weight, ids.to(DEVICE)).cpu().numpy(), values[ids])
     rounded = products.dense(weight, dtype=torch.float16)
     assert torch.equal(rounded.cpu(), torch.from_numpy(np.array(values)).to(torch.float16))
@@ -36,7 +36,8 @@ def test_the_form_has_the_size_of_the_stored_bytes(codec: CodecSpec) -> None:
     weight = weights.load(tensor.bound, DEVICE)
     order = 0 if weight.order is None else 8 * 2048
     assert weight.nbytes - order == nbytes(weight.form, weight.shape)
-    assert weight.nbytes <= 1.05 * tensor.bound.encoding.stored + 4096 + order
+    shared = 0 if weight.grid is None else 4 * weight.grid.numel()  # by all weights of a type
+    assert weight.nbytes <= 1.05 * tensor.bound.encoding.stored + 4096 + order + shared
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,7 +69,32 @@ def test_rows_that_do_not_exist_are_no_numbers() -> None:
     assert rows.isnan().all(1).tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize("codec", [CodecSpec("ggml.q5_k"), CodecSpec("float8", {"block": [8, 64]})], ids=str)
+@pytest.mark.parametrize(
+    "codec", [CodecSpec("ggml.q5_k"), CodecSpec("ggml.iq2_xs"), CodecSpec("float8", {"block": [8, 64]})], ids=str
+)
 def test_stacks_decode_as_the_codec_does(codec: CodecSpec) -> None:
     tensor = stored(codec, (3, 16, 256))
     same(products.dense(weights.load(tensor.bound, DEVICE)).cpu().numpy(), tensor.numpy())
+
+
+@pytest.mark.parametrize("name", ["q4_0", "3 bits", "q6_k", "NVFP4", "FP8", "iq2_xs", "iq1_m", "tq1_0"])
+def test_matrices_become_a_stack_and_views_of_it(name: str) -> None:
+    tensors = [stored(every_layout()[name], (8, 256), seed) for seed in range(3)]
+    stack, views = weights.stacked([weights.load(tensor.bound, DEVICE) for tensor in tensors])
+    values = np.stack([tensor.numpy() for tensor in tensors])
+    same(products.dense(stack).cpu().numpy(), values)
+    same(products.dense(views[1]).cpu().numpy(), values[1])
+    assert views[2].codes.untyped_storage().data_ptr() == stack.codes.untyped_storage().data_ptr()
+
+
+def test_matrices_that_differ_in_more_than_their_data_are_no_stack() -> None:
+    def of(codec: CodecSpec, seed: int = 0, shape: tuple[int, int] = (8, 256)) -> Any:
+        return weights.load(stored(codec, shape, seed).bound, DEVICE)
+
+    layouts = every_layout()
+    first = of(layouts["q4_0"])
+    assert weights.stacked([first, of(layouts["q4_1"])]) is None
+    assert weights.stacked([first, of(layouts["q4_0"], shape=(4, 256))]) is None
+    assert weights.stacked([of(layouts["palette"], seed) for seed in range(2)]) is None
+    assert weights.stacked([of(layouts["act-order"], seed) for seed in range(2)]) is None
+    assert weights.stacked([of(CodecSpec("float8", {"block": [6, 64]})) for _ in range(2)]) is None

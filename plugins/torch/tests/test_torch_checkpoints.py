@@ -9,6 +9,7 @@ import pytest
 import squish_torch
 import torch
 import transformers
+from squish_torch import device_ops
 from tiny_models import SIZES, _saved, _seeded, converted, logits, tiny_llama
 
 import squish_core as squish
@@ -95,3 +96,11 @@ def test_the_operation_for_stacks_of_experts(tmp_path: Path) -> None:
     expected = torch.einsum("ni,noi->no", x, tensor[ids])
     assert torch.allclose(torch.ops.squish.experts(*args), expected, atol=1e-3)
     torch.library.opcheck(torch.ops.squish.experts.default, args)
+    u, exact = x.clone().requires_grad_(), x.double().requires_grad_()
+    gradient = torch.randn(5, 8)
+    torch.ops.squish.experts(u, *args[1:]).backward(gradient)
+    torch.einsum("ni,noi->no", exact, tensor[ids].double()).backward(gradient.double())
+    assert torch.allclose(u.grad.double(), exact.grad, atol=1e-3)
+    assert torch.allclose(device_ops.experts_gradient(gradient, *args[1:]), u.grad, atol=1e-4)
+    torch.library.opcheck(torch.ops.squish.experts.default, (u, *args[1:]))
+    torch.library.opcheck(torch.ops.squish.experts_gradient.default, (gradient, *args[1:]))

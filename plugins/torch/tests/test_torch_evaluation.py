@@ -148,7 +148,7 @@ def test_the_message_is_as_a_user_reads_it(folder: Path, tmp_path: Path, monkeyp
     with pytest.raises(squish.UsageError) as caught:
         squish_torch.evaluate(folder / "hf", text="text.txt", window=WINDOW)
     reason = "text.txt: the text is too short (expected 64 or more, found 10 tokens)"
-    assert str(caught.value) == f"{reason}. Give a longer text or a smaller --window."
+    assert str(caught.value) == f"{reason}. Use a longer text or a smaller --window."
 
 
 def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path: Path) -> None:

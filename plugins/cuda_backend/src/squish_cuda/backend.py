@@ -95,7 +95,7 @@ class Cuda(Backend):
 
     def _storage(self, form: Form) -> str:
         products = ACTIVATIONS[self.activations if form.has_integer_products else "f32"]
-        return f"codes of {form.bits} bits in aligned words on the device; few rows: {products}, more: matrix units"
+        return f"{form.words} in aligned words on the device; few rows: {products}, more: matrix units"
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Weight:
         if self.architecture is not None:
@@ -130,6 +130,13 @@ class Cuda(Backend):
         from . import weights
 
         return weights.of_layout(layout, arrays)
+
+    def stack(self, handles: Sequence[Weight]) -> tuple[Weight, list[Weight]] | None:
+        """Matrices as one stack for `experts`, and the matrices as views of it; None if they differ in their form, or
+        in an array that a stack has once."""
+        from . import weights
+
+        return weights.stacked(handles)
 
     def values(self, handle: Weight, start: int, stop: int, dtype: Any) -> Any:
         """Rows `start` to `stop` (leading axes flattened) as a torch tensor on the device."""

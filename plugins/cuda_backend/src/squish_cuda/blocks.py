@@ -9,13 +9,15 @@ from squish_core.api import BLOCK_TYPES
 
 Places = tuple[int, ...]
 """For each number its first bit, counted from the start of the block."""
+Pieces = tuple[tuple[int, Places], ...]
+"""Pieces of numbers, lowest bits first: (width, place of each number)."""
 
 
 class Bits(NamedTuple):
-    """Numbers made of pieces of bytes, lowest bits first: (width, place of each number). `minus` is subtracted."""
+    """Numbers made of pieces of bytes. `minus` is subtracted."""
 
     dtype: str
-    pieces: tuple[tuple[int, Places], ...]
+    pieces: Pieces
     minus: int = 0
 
 
@@ -76,7 +78,7 @@ class Block(NamedTuple):
     """
 
     elements: int
-    codes: tuple[tuple[int, Places], ...]
+    codes: Pieces
     group: int
     scale: Float | Bits
     zero: int = 0
@@ -157,4 +159,126 @@ BLOCKS = {
     "iq4_xs": Block(256, (_nibbles(8, 128),), 32, _IQ4_XS, factor=_D, table=IQ4),
 }
 """Block type -> its data, bit for bit as in ggml-common.h."""
-NBYTES = {name: BLOCK_TYPES[name].nbytes for name in BLOCKS}
+
+
+class Grid(NamedTuple):
+    """A type of block of 256 elements whose codes are indices into a grid of 8 or 4 neighbors each (`size`).
+
+    Its arrays are bytes in the order of the device: `codes`, the low bytes of indices as words of a run (4 neighbors:
+    index `2 * byte + word`); `signs`, a word of each run, whose octets have `sign_bits` (7: an eighth makes the number
+    of negative ones even); `high`, a number of 8 or 16 bits of each run with the high bits of indices, as HIGH says;
+    `scale`, numbers of 4 bits of `group` neighbors, of which a byte has two. A scale is one and twice its number,
+    times `unit`, times `factor`.
+    """
+
+    size: int
+    codes: Pieces
+    group: int
+    unit: float
+    scale_kind: str
+    factor: Pieces
+    signs: Pieces | None = None
+    sign_bits: int = 0
+    high: Pieces | None = None
+    high_kind: str = "none"
+    scale: Pieces | None = None
+
+    @property
+    def width(self) -> int:
+        """Words of codes of a run."""
+        return 8 // self.size
+
+    @property
+    def entries(self) -> int:
+        """Entries of the grid."""
+        return 256 << HIGH[self.high_kind].bits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a block on the device."""
+        arrays = (self.codes, self.signs, self.high, self.factor)
+        return sum(len(pieces[0][1]) for pieces in arrays if pieces) + (len(self.scale[0][1]) // 2 if self.scale else 0)
+
+
+class High(NamedTuple):
+    """How the high bits of indices are stored: a number for kernels, and how many bits there are."""
+
+    number: int
+    bits: int
+
+
+HIGH = {
+    "none": High(0, 0),
+    "quads": High(1, 1),
+    "octets": High(2, 2),
+    "threes": High(3, 4),
+    "nibbles": High(4, 4),
+    "signs": High(5, 1),
+}
+"""`quads`: a bit each. `octets`: two bits each. `threes`: three bits each, and the last bit of a run. `nibbles`: four
+bits each. `signs`: a bit each, above the signs."""
+
+
+def _array(start: int, size: int) -> Pieces:
+    return ((8, fields(start, size, size, (0,))),)
+
+
+def _of_runs(start: int, size: int, stride: int, count: int = 8) -> Pieces:
+    """`size` bytes every `stride` bytes."""
+    return ((8, tuple(8 * (start + run * stride + byte) for run in range(count) for byte in range(size))),)
+
+
+def _nibbles_of(start: int, size: int) -> Pieces:
+    return ((4, fields(start, size, 1, (0, 4))),)
+
+
+def _of_bits(bits: Sequence[int]) -> Pieces:
+    """Bytes made of single bits."""
+    return tuple((1, tuple(bits[bit::8])) for bit in range(8))
+
+
+_QUADS = ((8, tuple(8 * (2 + 8 * run + 2 * byte + word) for run in range(8) for word in (0, 1) for byte in range(4))),)
+_XS_SIGNS = _of_bits(
+    [
+        8 * (2 + 8 * run) + place
+        for run in range(8)
+        for place in (*(16 * octet + 9 + bit for octet in range(4) for bit in range(7)), *range(8, 64, 16))
+    ]
+)
+_M_SCALES = tuple(
+    (1, tuple(8 * 48 + 16 * word + 3 * part + bit for word in range(4) for part in range(4))) for bit in range(3)
+)
+_M_FACTOR = ((4, (8 * 48 + 12, 8 * 52 + 12)), (4, (8 * 50 + 12, 8 * 54 + 12)))
+GRIDS = {
+    "iq1_s": Grid(8, _array(2, 32), 32, 0.125, "of_high", _array(0, 2), high=_array(34, 16), high_kind="threes"),
+    "iq1_m": Grid(
+        8, _array(0, 32), 16, 0.125, "nibbles", _M_FACTOR, high=_array(32, 16), high_kind="nibbles", scale=_M_SCALES
+    ),
+    "iq2_xxs": Grid(8, _of_runs(2, 4, 8), 32, 0.125, "of_signs", _array(0, 2), _of_runs(6, 4, 8), 7),
+    "iq2_xs": Grid(
+        8, _of_runs(2, 1, 2, 32), 16, 0.125, "nibbles", _array(0, 2), _XS_SIGNS, 7, None, "signs", _nibbles_of(66, 8)
+    ),
+    "iq2_s": Grid(
+        8,
+        _array(2, 32),
+        16,
+        0.125,
+        "nibbles",
+        _array(0, 2),
+        _array(34, 32),
+        8,
+        _array(66, 8),
+        "octets",
+        _nibbles_of(74, 8),
+    ),
+    "iq3_xxs": Grid(4, _QUADS, 32, 0.25, "of_signs", _array(0, 2), _array(66, 32), 7),
+    "iq3_s": Grid(
+        4, _QUADS, 32, 1.0, "nibbles", _array(0, 2), _array(74, 32), 8, _array(66, 8), "quads", _nibbles_of(106, 4)
+    ),
+}
+"""Types of blocks whose codes are indices."""
+DIGITS = "tq1_0"
+"""The type whose bytes have five digits to the base of 3 (the last four: four): 52 bytes, then a scale in f16."""
+DIGIT_WORDS = 13
+"""Words of digits of a block of 256."""
+NBYTES = {name: BLOCK_TYPES[name].nbytes for name in (*BLOCKS, *GRIDS, DIGITS)}

@@ -3,7 +3,7 @@
 Codes lie in planes of 8, 4, 2 or 1 bits, widest first (3 bits: 2 and 1). A plane of `w` bits has `w` words of 32 bits
 for a run of 32 neighbors of a row. Byte `b` of word `j` has, in its bits from `w * h` on, element
 `4 * (w * h + j) + b`: a shift and a mask give four neighbors, one in each byte, which is what integer products take.
-Rows are filled up to whole runs.
+Rows are filled up to whole runs. The planes of a matrix lie before those of the next, so that a stack is its matrices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from squish_core.api import Codec, CodecError, CodeLayout, ErrorCode, TensorSpec, dtypes
 
-from .blocks import BLOCKS, Block
+from .blocks import BLOCKS, DIGIT_WORDS, DIGITS, GRIDS, Block, Grid
 
 RUN = 32
 """Neighbors of a row that share words."""
@@ -30,9 +30,15 @@ KINDS = {
     "half_e4m3": 5,
     "low4": 6,
     "high4": 7,
+    "nibbles": 8,
+    "of_signs": 9,
+    "of_high": 10,
 }
 """Dtype of stored numbers -> how a kernel reads them (0: as they are). `half_e8m0` and `half_e4m3` are ggml's, whose
-tables are doubled; `low4` and `high4` are halves of one byte."""
+tables are doubled; `low4` and `high4` are halves of one byte. The last three are those of grids: two to a byte, above
+the signs, and in the high bits."""
+BLOCK = 256
+"""Elements of a block of grids or of digits."""
 ELEMENTS = ("f8_e4m3", "f8_e5m2")
 """Floats of 8 bits whose codes a kernel decodes by their bits, without a table."""
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2, "minimum": 3}
@@ -56,6 +62,9 @@ class Form:
     ----------
     bits, zero
         Width of a code (without a sign), and what is subtracted from it.
+    packing
+        "planes" of words; "digits" of TQ1_0, as stored; or a key of GRIDS: indices, whose entries are integers in
+        `unit`.
     table
         Whether a table of f32 has the value of each code. `integers`: its numbers as integers of 8 bits, and `unit`
         what one of them means; with `fine`, 256 times an integer and the one in `fine`, for numbers that are none.
@@ -71,6 +80,7 @@ class Form:
 
     bits: int
     zero: int = 0
+    packing: str = "planes"
     table: bool = False
     integers: tuple[int, ...] | None = None
     fine: tuple[int, ...] | None = None
@@ -84,6 +94,18 @@ class Form:
     outer: tuple[int, int] = field(default=(ALL, 0))
 
     @property
+    def grid(self) -> Grid | None:
+        """The grid that codes are indices of."""
+        return GRIDS.get(self.packing)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Words of a run, of each plane."""
+        if self.grid:
+            return (self.grid.width,)
+        return planes(self.bits) if self.packing == "planes" else (8,)
+
+    @property
     def has_integer_products(self) -> bool:
         """Whether codes are integers of 8 bits, by themselves or by their table."""
         if self.table:
@@ -94,6 +116,13 @@ class Form:
     def has_registers(self) -> bool:
         """Whether its table is stored with the tensor, and small enough for registers."""
         return self.table and self.integers is None and self.bits <= 4
+
+    @property
+    def words(self) -> str:
+        """What its codes are, in words."""
+        if self.grid:
+            return f"indices of a grid of {self.grid.size} neighbors"
+        return f"codes of {self.bits} bits" if self.packing == "planes" else "digits to the base of 3"
 
     def numbers(self, columns: int, *, outer: bool = False) -> int:
         """Numbers for a row of groups."""
@@ -120,23 +149,30 @@ def form_of(codec: Codec, spec: TensorSpec) -> Form:
     kind, _, name = codec.id.partition(".")
     if kind == "ggml" and name in BLOCKS:
         return _of_block(BLOCKS[name])
+    if kind == "ggml" and name in GRIDS:
+        return _of_grid(name)
+    if kind == "ggml" and name == DIGITS:
+        return Form(bits=2, zero=1, packing="digits", scale="f16", group=(1, BLOCK))
     if codec.id in _OTHERS:
         return _OTHERS[codec.id](codec, spec)
     layout = codec.code_layout(spec)
     if layout is None:
-        raise uncovered(
-            _WHY_NOT.get(name if kind == "ggml" else codec.id, f"{codec.id} has no codes with one scale each")
-        )
+        is_dense = codec.id == "dense"
+        raise uncovered("its values are not compressed" if is_dense else f"{codec.id} has no codes with one scale each")
     return _of_layout(layout, spec)
 
 
-_WHY_NOT = {
-    **dict.fromkeys(
-        ("iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs"), "its grids have no kernel yet"
-    ),
-    "tq1_0": "its digits to the base of 3 have no bits of their own",
-    "dense": "its values are not compressed",
-}
+def _of_grid(name: str) -> Form:
+    grid = GRIDS[name]
+    return Form(
+        bits=8,
+        packing=name,
+        unit=grid.unit,
+        scale=grid.scale_kind,
+        group=(1, grid.group),
+        factor="multiply",
+        outer=(1, BLOCK),
+    )
 
 
 def _of_block(block: Block) -> Form:
@@ -260,6 +296,11 @@ def _fitting(group: int, columns: int) -> int:
 def nbytes(form: Form, shape: tuple[int, ...]) -> int:
     """Bytes of a weight on the device."""
     rows, columns = dtypes.count(shape[:-1]), shape[-1]
+    blocks = rows * columns // BLOCK
+    if form.grid:
+        return blocks * form.grid.nbytes + form.grid.entries * form.grid.size
+    if form.packing == "digits":
+        return blocks * (4 * DIGIT_WORDS + 2)
     grid, wide = (-(-rows // form.group[0]) * form.numbers(columns)), runs(columns)
     outer = -(-rows // form.outer[0]) * form.numbers(columns, outer=True)
     shared = (form.scale, form.offset) == ("low4", "high4")

@@ -139,7 +139,17 @@ def place(row, run, quad, numbers, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def scales(w, row, run, quad, inside):
     """The scales of quads."""
-    s = number(w.scale + place(row, run, quad, w.numbers, w.ROWS, w.COLUMNS), inside, w.SCALE)
+    if w.SCALE < 8:
+        s = number(w.scale + place(row, run, quad, w.numbers, w.ROWS, w.COLUMNS), inside, w.SCALE)
+    else:  # of a grid: one and twice a number
+        if w.SCALE == 8:
+            at = place(row, run, quad, w.numbers, w.ROWS, w.COLUMNS)
+            n = (tl.load(w.scale + at // 2, mask=inside, other=0).to(tl.int32) >> (at % 2 * 4)) & 15
+        elif w.SCALE == 9:
+            n = (tl.load(w.signs + row.to(tl.int64) * w.runs + run, mask=inside, other=0) >> 28) & 15
+        else:
+            n = (tl.load(w.high + row.to(tl.int64) * w.runs + run, mask=inside, other=0).to(tl.int32) >> 12) & 7
+        s = (2 * n + 1).to(tl.float32)
     if w.factor is not None:
         factor = number(w.factor + place(row, run, quad, w.outers, w.OUTER_ROWS, w.OUTER_COLUMNS), inside, 0)
         if w.DIVIDES:
@@ -160,8 +170,10 @@ def offsets(w, row, run, quad, inside):
 
 @triton.jit
 def words(w, row, run, lane, inside, SKIPPED: tl.constexpr, WIDTH: tl.constexpr):
-    """Words of a plane for lanes; planes of `SKIPPED` bits lie before it."""
+    """Words of a plane for lanes; planes of `SKIPPED` bits lie before it, and those of a matrix before the next's."""
     at = w.codes + (row.to(tl.int64) * w.runs + run) * WIDTH
+    if w.STACKED:
+        at = at + (row // w.height).to(tl.int64) * w.plane * (w.FIRST + w.SECOND + w.THIRD - WIDTH)
     if SKIPPED > 0:  # it may be narrower than the lanes
         at = at + w.plane * SKIPPED + lane % WIDTH
     else:
@@ -170,10 +182,63 @@ def words(w, row, run, lane, inside, SKIPPED: tl.constexpr, WIDTH: tl.constexpr)
 
 
 @triton.jit
+def digits(w, row, run, lane, inside):
+    """The digits of TQ1_0 for quads: a byte is a fraction of 243, multiplied by 3 for each digit."""
+    quad = run % 8 * 8 + lane
+    word = tl.where(quad < 40, quad % 8, tl.where(quad < 60, 8 + (quad - 40) % 4, 12))
+    power = tl.where(quad < 40, quad // 8, tl.where(quad < 60, (quad - 40) // 4, quad - 60))
+    by = tl.where(power < 2, tl.where(power < 1, 1, 3), tl.where(power < 3, 9, tl.where(power < 4, 27, 81)))
+    at = (row.to(tl.int64) * (w.runs // 8) + run // 8) * 13 + word
+    packed = tl.load(w.codes + at, mask=inside, other=0)
+    even = ((packed & 0x00FF00FF) * by) & 0x00FF00FF
+    odd = (((packed >> 8) & 0x00FF00FF) * by) & 0x00FF00FF
+    return ((even * 3 >> 8) & 0x00030003) | (((odd * 3 >> 8) & 0x00030003) << 8)
+
+
+@triton.jit
+def entries_of_grid(w, first, second, third, quad):
+    """The entries of a grid for quads: four integers, with their signs."""
+    octet = quad // 2
+    index = (first >> (octet * 8)) & 255
+    if w.HIGH == 1:
+        index = index | (((third >> quad) & 1) << 8)
+    elif w.HIGH == 2:
+        index = index | (((third >> (octet * 2)) & 3) << 8)
+    elif w.HIGH == 3:
+        index = index | (((third >> (octet * 3)) & 7) << 8) | (((third >> 15) & 1) << 11)
+    elif w.HIGH == 4:
+        index = index | (((third >> (octet * 4)) & 15) << 8)
+    elif w.HIGH == 5:
+        index = index | (((second >> (28 + octet)) & 1) << 8)
+    at = index
+    if w.ENTRY_WORDS == 2:
+        at = index * 2 + quad % 2
+    q = tl.load(w.grid + at)
+    if w.SIGN_BITS > 0:
+        signs = (second >> (octet * w.SIGN_BITS)) & 255
+        if w.SIGN_BITS == 7:
+            signs = signs & 127
+            odd = signs ^ (signs >> 4)
+            odd = odd ^ (odd >> 2)
+            signs = signs | (((odd ^ (odd >> 1)) & 1) << 7)
+        negative = (((signs >> (quad % 2 * 4)) & 15) * 0x00204081) & 0x01010101
+        q = (q ^ ((negative << 8) - negative)) + negative  # no entry is 0, so no byte carries into the next
+    return q
+
+
+@triton.jit
 def planes(w, row, run, lane, inside):
-    """The words of up to three planes, for lanes of the widest."""
-    first = words(w, row, run, lane, inside, 0, w.FIRST)
+    """The words of up to three planes, for lanes of the widest. A grid has signs in the second, high bits in the third;
+    digits are codes already."""
+    if w.DIGITS:
+        first = digits(w, row, run, lane, inside)
+    else:
+        first = words(w, row, run, lane, inside, 0, w.FIRST)
     second, third = first, first
+    if w.SIGN_BITS > 0:
+        second = tl.load(w.signs + row.to(tl.int64) * w.runs + run, mask=inside, other=0)
+    if w.high is not None:
+        third = tl.load(w.high + row.to(tl.int64) * w.runs + run, mask=inside, other=0).to(tl.int32)
     if w.SECOND > 0:
         second = words(w, row, run, lane, inside, w.FIRST, w.SECOND)
     if w.THIRD > 0:
@@ -185,7 +250,9 @@ def planes(w, row, run, lane, inside):
 def quad_of(w, first, second, third, quad):
     """The codes of quads out of the words of up to three planes: one in each byte."""
     q = first
-    if w.FIRST < 8:
+    if w.grid is not None:
+        q = entries_of_grid(w, first, second, third, quad)
+    elif w.FIRST < 8:
         q = (first >> (quad // w.FIRST * w.FIRST)) & w.FIRST_MASK
     if w.SECOND > 0:
         q = q | (((second >> (quad // w.SECOND * w.SECOND)) & w.SECOND_MASK) << w.FIRST)
@@ -196,9 +263,10 @@ def quad_of(w, first, second, third, quad):
 
 @triton.jit
 def value(w, q, byte: tl.constexpr, s, o, ENTRIES: tl.constexpr):
-    """The values of the codes in a byte, with the roundings of the codecs. With ENTRIES, it has those of a table."""
+    """The values of the codes in a byte, with the roundings of the codecs. With ENTRIES, it has those of a table; of a
+    grid it always has."""
     code = (q >> (8 * byte)) & 255
-    if ENTRIES:
+    if ENTRIES or w.grid is not None:
         v = ((q << (24 - 8 * byte)) >> 24).to(tl.float32) * w.ENTRY
     elif w.table is not None:
         v = tl.load(w.table + code)
@@ -226,7 +294,7 @@ def decoded(w, row, run, lane, inside, half: tl.constexpr, ENTRIES: tl.constexpr
     o = s
     if w.OFFSET > 0:
         o = offsets(w, row, run, quad, inside)
-    if ENTRIES:
+    if ENTRIES and w.grid is None:
         q = entries_of(q, w.T0, w.T1, w.T2, w.T3)
     v0, v1 = value(w, q, 0, s, o, ENTRIES), value(w, q, 1, s, o, ENTRIES)
     v2, v3 = value(w, q, 2, s, o, ENTRIES), value(w, q, 3, s, o, ENTRIES)
@@ -348,7 +416,9 @@ def product(
                 some = tl.zeros((M, BN, BR, w.FIRST), tl.float32)
                 for byte in tl.static_range(4):
                     code = (q >> (8 * byte)) & 255
-                    if w.table is not None:
+                    if w.grid is not None:
+                        v = ((q << (24 - 8 * byte)) >> 24).to(tl.float32)
+                    elif w.table is not None:
                         v = tl.load(w.table + code)
                     elif w.ELEMENT > 0:
                         v = of_byte(code, w.ELEMENT)
@@ -374,10 +444,10 @@ def product(
                         part = dot4(q, low, part, True)
                 elif LEVELS == 2:  # `256 * high + low` is summed exactly: it stays below 2 ** 31
                     low = tl.load(x.low + at, mask=inside, other=0) + tl.zeros_like(part)
-                    upper = dot4(q, high, tl.zeros_like(part), w.table is not None)
-                    part = dot4(q, low, part + upper * 256, w.table is not None)
+                    upper = dot4(q, high, tl.zeros_like(part), w.SIGNED)
+                    part = dot4(q, low, part + upper * 256, w.SIGNED)
                 else:
-                    part = dot4(q, high, part, w.table is not None)
+                    part = dot4(q, high, part, w.SIGNED)
                 if (half + 1) // SHARE * SHARE == half + 1:
                     step = tl.load(x.steps + start_of_x + run, mask=inside, other=0.0)
                     sums_of_step = part.to(tl.float32)

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from . import kernels
-from .form import KINDS, OFFSETS, RUN, Form, planes, runs, words_of
+from .blocks import HIGH
+from .form import KINDS, OFFSETS, RUN, Form, runs, words_of
 from .weights import Weight
 
 LEVELS = {"f32": 0, "int8": 1, "int16": 2}
@@ -26,6 +27,9 @@ class Arguments(NamedTuple):
     codes: Tensor
     table: Tensor | None
     registers: Tensor | None
+    grid: Tensor | None
+    signs: Tensor | None
+    high: Tensor | None
     scale: Tensor | None
     factor: Tensor | None
     offset: Tensor | None
@@ -42,6 +46,12 @@ class Arguments(NamedTuple):
     THIRD: Any
     FIRST_MASK: Any
     SECOND_MASK: Any
+    STACKED: Any
+    DIGITS: Any
+    ENTRY_WORDS: Any
+    SIGN_BITS: Any
+    HIGH: Any
+    SIGNED: Any
     ZERO: Any
     UNIT: Any
     ENTRY: Any
@@ -67,16 +77,22 @@ class Arguments(NamedTuple):
 
 
 @lru_cache(4096)
-def constants(form: Form, levels: int) -> tuple[Any, ...]:
+def constants(form: Form, levels: int, stacked: bool) -> tuple[Any, ...]:
     """The constants of a form, in the order of `Arguments`; numbers of a table are integers where x is."""
-    widths = (*planes(form.bits), 0, 0)[:3]
+    widths, grid = (*form.widths, 0, 0)[:3], form.grid
     masks = (int.from_bytes(bytes(((1 << width) - 1,)) * 4) for width in widths[:2])
     values = (
         *widths,
         *masks,
+        stacked and widths[1] > 0,
+        form.packing == "digits",
+        grid.size // 4 if grid else 0,
+        grid.sign_bits if grid else 0,
+        HIGH[grid.high_kind].number if grid else 0,
+        form.table or grid is not None,
         0 if form.table else form.zero,
-        form.unit if levels else 1.0,
-        form.unit if form.integers and not form.fine else 0.0,
+        form.unit if levels or grid else 1.0,
+        form.unit if grid or (form.integers and not form.fine) else 0.0,
         *words_of(form.integers or ()),
         form.fine is not None or form.has_registers,
         *words_of(form.fine or ()),
@@ -104,18 +120,21 @@ def arguments(weight: Weight, levels: int = 0) -> Arguments:
         weight.codes,
         weight.table,
         weight.registers,
+        weight.grid,
+        weight.signs,
+        weight.high,
         weight.scale,
         weight.factor,
         weight.offset,
         weight.offset_factor,
-        weight.rows * wide,
+        weight.shape[-2] * wide,
         weight.rows,
         weight.shape[-2],
         wide,
         weight.columns,
         form.numbers(weight.columns),
         form.numbers(weight.columns, outer=True),
-        *constants(form, levels),
+        *constants(form, levels, len(weight.shape) == 3),
     )
 
 
@@ -176,7 +195,7 @@ def multiply(weight: Weight, x: Prepared, y: Tensor, bias: Tensor | None, ids: T
             LEVELS=levels,
             M=together,
             BN=size,
-            BR=LANES // planes(weight.form.bits)[0],
+            BR=LANES // weight.form.widths[0],
             num_warps=4,
             enable_fp_fusion=True,
         )
@@ -224,7 +243,7 @@ def tile(
             WIDE=x.dtype != torch.bfloat16,
             BM=size,
             BN=64,
-            BR=8 if planes(weight.form.bits)[0] < 4 else 4,
+            BR=8 if weight.form.widths[0] < 4 else 4,
             num_warps=4,
             enable_fp_fusion=True,
         )
@@ -232,8 +251,9 @@ def tile(
 
 def decode(weight: Weight, ids: Tensor | None, start: int, out: Tensor) -> None:
     """Values of rows into `out`, with the roundings of the codecs."""
+    wide = 32 if weight.table is None else 16  # addresses in a table take registers
     with torch.cuda.device_of(out):
-        kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), 32)](
+        kernels.values[triton.cdiv(len(out), 4), triton.cdiv(runs(weight.columns), wide)](
             arguments(weight),
             ids,
             start,
@@ -241,7 +261,7 @@ def decode(weight: Weight, ids: Tensor | None, start: int, out: Tensor) -> None:
             out,
             out.stride(0),
             BN=4,
-            BR=32,
+            BR=wide,
             num_warps=4,
             enable_fp_fusion=False,
         )

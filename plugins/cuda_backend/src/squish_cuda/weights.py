@@ -10,18 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from torch import Tensor
 
-from squish_core.api import BoundEncoding, CodecError, Codes, TensorSpec, dtypes
+from squish_core.api import BoundEncoding, CodecError, Codes, MissingPluginError, TensorSpec, dtypes
 
-from .blocks import BLOCKS, NBYTES, Bits, Block, Float
-from .form import RUN, Form, form_of, planes, runs, two_bytes, uncovered, words_of
+from .blocks import BLOCKS, DIGIT_WORDS, DIGITS, GRIDS, HIGH, NBYTES, Bits, Block, Float, Grid, Pieces
+from .form import ALL, BLOCK, RUN, Form, form_of, planes, runs, two_bytes, uncovered, words_of
 
 STEP = 16 << 20
 """Codes to rearrange at once."""
-ROLES = ("codes", "table", "registers", "scale", "factor", "offset", "offset_factor", "order")
+ROLES = (
+    "codes", "table", "registers", "grid", "signs", "high", "scale", "factor", "offset", "offset_factor", "order",
+)  # fmt: skip
 """The arrays of a weight, in their order in `layout`."""
+SHARED = ("table", "registers", "grid", "order")
+"""The arrays that are not by rows."""
 TORCH = {
     "f32": torch.float32,
     "f16": torch.float16,
@@ -47,6 +51,10 @@ class Weight:
         What `form` names; None without.
     registers
         A stored table as eight words of integers (`form.two_bytes`), and the bits of their unit.
+    grid
+        The words of a grid's entries, four integers each; weights of one type share it.
+    signs, high
+        As `blocks.Grid` says.
     order
         The column of x for each column of the weight (act-order); None: the same.
     """
@@ -56,6 +64,9 @@ class Weight:
     codes: Tensor
     table: Tensor | None = None
     registers: Tensor | None = None
+    grid: Tensor | None = None
+    signs: Tensor | None = None
+    high: Tensor | None = None
     scale: Tensor | None = None
     factor: Tensor | None = None
     offset: Tensor | None = None
@@ -120,9 +131,39 @@ def load(bound: BoundEncoding, device: torch.device) -> Weight:
     kind, _, name = codec.id.partition(".")
     if kind == "ggml" and name in BLOCKS:
         arrays = _of_blocks(BLOCKS[name], NBYTES[name], bound, device)
+    elif form.grid:
+        arrays = _of_grid(name, form.grid, bound, device)
+    elif form.packing == "digits":
+        raw = _raw_blocks(bound, NBYTES[DIGITS], device)
+        size = 4 * DIGIT_WORDS
+        arrays = {"codes": _as(raw[..., :size], torch.int32), "scale": _as(raw[..., size:], torch.float16)}
     else:
         arrays = _OTHERS.get(codec.id, _of_codes)(form, bound, device)
     return Weight(form=form, shape=spec.shape, order=order, **arrays)
+
+
+def stacked(weights: Sequence[Weight]) -> tuple[Weight, list[Weight]] | None:
+    """Matrices as one stack, and again each of them as a view of it; None if they differ in more than their data."""
+    first, count = weights[0], len(weights)
+    form, height = first.form, first.shape[0]
+    together = [role for role in first.arrays if role not in SHARED]
+    for other in weights[1:]:
+        if (other.form, other.shape, *other.arrays) != (form, first.shape, *first.arrays):
+            return None
+        if any(not torch.equal(other.arrays[role], first.arrays[role]) for role in SHARED if role in first.arrays):
+            return None
+    if any(rows < ALL and height % rows for rows in (form.group[0], form.outer[0])):
+        return None
+    group, outer = ((min(rows, height), columns) for rows, columns in (form.group, form.outer))
+    arrays = dict(first.arrays)
+    arrays.update({role: torch.cat([each.arrays[role] for each in weights]) for role in together})
+
+    def of(form: Form, shape: tuple[int, ...], arrays: dict[str, Tensor]) -> Weight:
+        return of_layout(json.dumps([asdict(form), shape, list(arrays)]), list(arrays.values()))
+
+    pieces = {role: arrays[role].chunk(count) if role in together else [arrays[role]] * count for role in arrays}
+    views = [of(form, first.shape, {role: pieces[role][number] for role in arrays}) for number in range(count)]
+    return of(evolve(form, group=group, outer=outer), (count, *first.shape), arrays), views
 
 
 # Words.
@@ -154,12 +195,13 @@ def unpack(words: list[Tensor], bits: int) -> Tensor:
     return codes
 
 
-def planes_of(codes: Tensor, rows: int, columns: int, bits: int) -> list[Tensor]:
-    """The planes of a weight's words, as views [rows, runs, width]."""
-    views, start = [], 0
-    for width in planes(bits):
-        size = rows * runs(columns) * width
-        views.append(codes[start : start + size].view(rows, runs(columns), width))
+def planes_of(codes: Tensor, shape: tuple[int, ...], widths: Sequence[int]) -> list[Tensor]:
+    """The planes of a weight's words, as views [matrices, rows, runs, width]; those of a matrix follow each other."""
+    matrices, (height, columns), start, views = prod(shape[:-2]), shape[-2:], 0, []
+    words = codes.view(matrices, -1)
+    for width in widths:
+        size = height * runs(columns) * width
+        views.append(words[:, start : start + size].view(matrices, height, runs(columns), width))
         start += size
     return views
 
@@ -167,17 +209,22 @@ def planes_of(codes: Tensor, rows: int, columns: int, bits: int) -> list[Tensor]
 class _Planes:
     """Words of all rows, filled by runs of rows."""
 
-    def __init__(self, rows: int, columns: int, bits: int, device: torch.device) -> None:
-        self.bits, self.short = bits, runs(columns) * RUN - columns
-        self.codes = torch.empty(rows * runs(columns) * bits, dtype=torch.int32, device=device)
-        self._views = planes_of(self.codes, rows, columns, bits)
+    def __init__(self, shape: tuple[int, ...], bits: int, device: torch.device) -> None:
+        self.bits, self.height, self.short = bits, shape[-2], runs(shape[-1]) * RUN - shape[-1]
+        self.codes = torch.empty(prod(shape[:-1]) * runs(shape[-1]) * bits, dtype=torch.int32, device=device)
+        self._views = planes_of(self.codes, shape, planes(bits))
 
     def fill(self, start: int, codes: Tensor) -> None:
-        """Fill rows from `start` on with codes u8 [rows, columns]."""
+        """Fill rows from `start` on (leading axes flattened) with codes u8 [rows, columns]."""
         if self.short:
             codes = torch.nn.functional.pad(codes, (0, self.short))
         for view, words in zip(self._views, pack(codes.contiguous(), self.bits)):
-            view[start : start + len(codes)] = words
+            done = 0
+            while done < len(words):
+                matrix, row = divmod(start + done, self.height)
+                piece = words[done : done + self.height - row]
+                view[matrix, row : row + len(piece)] = piece
+                done += len(piece)
 
 
 def _steps(rows: int, columns: int) -> Iterator[tuple[int, int]]:
@@ -190,8 +237,8 @@ def _steps(rows: int, columns: int) -> Iterator[tuple[int, int]]:
 
 def _of_blocks(block: Block, nbytes: int, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
     rows, columns = prod(bound.spec.shape[:-1]), bound.spec.shape[-1]
-    raw = _bytes(np.asarray(bound.parts["data"][...]), device).reshape(rows, -1, nbytes)
-    words = _Planes(rows, columns, block.bits, device)
+    raw = _raw_blocks(bound, nbytes, device)
+    words = _Planes(bound.spec.shape, block.bits, device)
     for start, stop in _steps(rows, columns):
         codes = _gather(raw[start:stop], block.codes)
         words.fill(start, (codes ^ (1 << (block.bits - 1)) if block.signed else codes).reshape(stop - start, -1))
@@ -211,13 +258,92 @@ def _of_blocks(block: Block, nbytes: int, bound: BoundEncoding, device: torch.de
     return arrays
 
 
+def _raw_blocks(bound: BoundEncoding, nbytes: int, device: torch.device) -> Tensor:
+    """The stored blocks, u8 [rows, blocks, bytes]."""
+    return _bytes(np.asarray(bound.parts["data"][...]), device).reshape(prod(bound.spec.shape[:-1]), -1, nbytes)
+
+
+def _as(data: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as flat numbers of another type."""
+    return data.contiguous().view(dtype).reshape(-1)
+
+
+def _of_grid(name: str, grid: Grid, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
+    raw = _raw_blocks(bound, NBYTES[name], device)
+    arrays = {
+        "codes": _as(_gather(raw, grid.codes), torch.int32),
+        "factor": _as(_gather(raw, grid.factor), torch.float16),
+        "grid": _entries(name, bound, device),
+    }
+    if grid.signs:
+        arrays["signs"] = _as(_gather(raw, grid.signs), torch.int32)
+    if grid.high:
+        high = _gather(raw, grid.high)
+        arrays["high"] = _as(high, torch.uint8 if high.shape[-1] == BLOCK // RUN else torch.int16)
+    if grid.scale:
+        scale = _gather(raw, grid.scale)
+        arrays["scale"] = (scale[..., ::2] | scale[..., 1::2] << 4).reshape(-1)
+    return arrays
+
+
+_grids: dict[tuple[str, torch.device], Tensor] = {}
+
+
+def _entries(name: str, bound: BoundEncoding, device: torch.device) -> Tensor:
+    """The entries of a grid as words: what the codec decodes blocks to that have all indices."""
+    if (name, device) not in _grids:
+        grid = GRIDS[name]
+        parts: Any = {"data": _blocks_of_all(grid, NBYTES[name]).reshape(1, -1)}
+        columns = grid.entries * grid.size
+        spec, values = TensorSpec(name="", shape=(1, columns), dtype="f32"), np.empty((1, columns), np.float32)
+        region = (slice(0, 1), slice(0, columns))
+        try:
+            bound.codec.decode(parts, spec, region=region, out=values)
+        except MissingPluginError as error:
+            raise uncovered(error.message) from error
+        _grids[name, device] = _as(_bytes(values.astype(np.int8), device), torch.int32)
+    return _grids[name, device]
+
+
+def _blocks_of_all(grid: Grid, nbytes: int) -> np.ndarray:
+    """Blocks [blocks, bytes] with all indices one after the other, and a scale by which values are integers."""
+    indices = np.arange(grid.entries).reshape(-1, BLOCK // RUN, RUN // grid.size)
+    raw, high, at = np.zeros((len(indices), nbytes), np.uint8), indices >> 8, np.arange(RUN // grid.size)
+    low = indices.reshape(*indices.shape[:2], 4, -1).swapaxes(2, 3).reshape(len(indices), -1)
+    scatter(raw, grid.codes, low & 255)
+    kind, width = grid.high_kind, {"quads": 1, "octets": 2, "threes": 3}.get(grid.high_kind, 4)
+    if kind == "signs":
+        words = (high << (28 + at)).sum(-1).astype("<u4")
+    else:
+        last = high[..., :1] >> 3 << 15 if kind == "threes" else high[..., :1] * 0
+        words = ((high & ((1 << width) - 1)) << (width * at)).sum(-1) | last[..., 0]
+        words = words.astype("<u2" if width > 2 else np.uint8)
+    if HIGH[kind].bits:
+        pieces = grid.signs if kind == "signs" else grid.high
+        assert pieces is not None
+        scatter(raw, pieces, words.view(np.uint8).reshape(len(indices), -1))
+    factor = np.full(len(indices), 1 / grid.unit, "<f2")
+    scatter(raw, grid.factor, factor.view(np.uint8).reshape(-1, 2))
+    return raw
+
+
+def scatter(blocks: np.ndarray, pieces: Pieces, numbers: np.ndarray) -> None:
+    """The inverse of `_gather`, into zeros [blocks, bytes]."""
+    low = 0
+    for width, places in pieces:
+        byte, shift = np.divmod(np.array(places), 8)
+        field = (((numbers >> low) & ((1 << width) - 1)) << shift).astype(np.uint8)
+        np.bitwise_or.at(blocks.T, byte, field.T)  # a byte may have several numbers
+        low += width
+
+
 @lru_cache(256)
 def _indices(places: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     place = torch.tensor(places, device=device)
     return place // 8, (place % 8).to(torch.uint8)
 
 
-def _gather(blocks: Tensor, pieces: tuple[tuple[int, tuple[int, ...]], ...]) -> Tensor:
+def _gather(blocks: Tensor, pieces: Pieces) -> Tensor:
     """Numbers [rows, blocks, numbers] of blocks [rows, blocks, bytes]."""
     numbers, low = None, 0
     for width, places in pieces:
@@ -241,8 +367,8 @@ def _numbers(blocks: Tensor, field: Float | Bits) -> Tensor:
 
 def _of_codes(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
     spec = bound.spec
-    rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
-    words, grids, start, last = _Planes(rows, columns, form.bits, device), _Grids(form, spec), 0, None
+    columns = spec.shape[-1]
+    words, grids, start, last = _Planes(spec.shape, form.bits, device), _Grids(form, spec), 0, None
     for region in bound.panels(whole_rows=True, budget=STEP):
         try:
             codes = bound.codes(region)
@@ -345,7 +471,7 @@ class _Grids:
 def _of_float8(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str, Any]:
     spec, parts = bound.spec, bound.parts
     rows, columns = prod(spec.shape[:-1]), spec.shape[-1]
-    words = _Planes(rows, columns, 8, device)
+    words = _Planes(spec.shape, 8, device)
     raw = _bytes(np.asarray(parts["data"][...]), device).reshape(rows, columns)
     for start, stop in _steps(rows, columns):
         words.fill(start, raw[start:stop])
@@ -369,7 +495,7 @@ def _of_hqq(form: Form, bound: BoundEncoding, device: torch.device) -> dict[str,
     # a word has codes of lines far apart, the first in the highest bits; 3 bits: ten in a word of 32
     shifts = range(27, -1, -3) if stored.itemsize == 4 else range(8 - form.bits, -1, -form.bits)
     codes = torch.cat([(lines >> shift) & ((1 << form.bits) - 1) for shift in shifts])[:groups].to(torch.uint8)
-    words = _Planes(rows, columns, form.bits, device)
+    words = _Planes(spec.shape, form.bits, device)
     words.fill(0, codes.reshape(rows, columns))
     arrays = {"codes": words.codes}
     for role, part in (("scale", "scale"), ("offset", "zero")):

@@ -17,8 +17,12 @@ EXAMPLES = (
     "squish run model.zt --prompt 'Once upon a time' --raw --greedy --max-new-tokens 32",
     "squish run model.gguf --prompt Hello --explain --json",
     "squish run model.squizd --prompt 'What is a codec?' --greedy --draft",
+    "squish run model.gguf --prompt 'What is a codec?' --device cuda",
 )
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="Device that the model runs on: cpu, cuda, cuda:1, mps.")
+]
 Draft = Annotated[
     str | None,
     typer.Option(
@@ -42,6 +46,7 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     draft: Draft = None,
+    device: Device = "cpu",
     explain: Annotated[bool, typer.Option("--explain", help="First explain how the weights run.")] = False,
     json: options.Json = False,
 ) -> Answer:
@@ -63,6 +68,7 @@ def run(
         write=None if json else _write,
         explain=(chains.extend if json else _write_chains) if explain else None,
         draft=draft,
+        device=device,
     )
     data: dict[str, Any] = {
         "text": generation.text, "tokens": generation.tokens, "tokens_per_second": generation.tokens_per_second,

@@ -41,11 +41,14 @@ class DeviceForm:
         What operations need besides the arrays: the backend with its options, the weight's shape, and the layout.
     device
         Where it is.
+    key
+        Of the parts that it was made of; empty for a stack.
     """
 
     arrays: Mapping[str, Tensor]
     text: str
     device: torch.device
+    key: tuple[Any, ...] = ()
 
 
 Key = tuple[Any, ...]
@@ -66,13 +69,31 @@ def form_on(device: torch.device, parts: Sequence[Tensor], description: str, bac
     key = (where, description, backend, *versions)
     form = _forms.get(key)
     if form is None:
-        form = _made(where, parts, description, backend or name)
+        form = _made(where, parts, description, backend or name, key)
         if form is not None:
             _forms[key] = form
     return form
 
 
-def _made(device: torch.device, parts: Sequence[Tensor], description: str, backend: str) -> DeviceForm | None:
+def stacked(forms: Sequence[DeviceForm]) -> tuple[DeviceForm, list[DeviceForm]] | None:
+    """Matrices as one stack, and the matrices as views of it, which replace their forms; None if they differ."""
+    if len({(_read(form.text)[0], form.device) for form in forms}) > 1:
+        return None
+    name, device = _read(forms[0].text)[0], forms[0].device
+    with _current(device):
+        found = _backend(name).stack([_weight(list(form.arrays.values()), form.text)[1] for form in forms])
+    if found is None:
+        return None
+    views = [_form_of(handle, name, device, form.key) for handle, form in zip(found[1], forms)]
+    _forms.update((view.key, view) for view in views)
+    return _form_of(found[0], name, device), views
+
+
+def _form_of(handle: Any, backend: str, device: torch.device, key: Key = ()) -> DeviceForm:
+    return DeviceForm(handle.arrays, json.dumps([backend, list(handle.shape), handle.layout]), device, key)
+
+
+def _made(device: torch.device, parts: Sequence[Tensor], description: str, backend: str, key: Key) -> DeviceForm | None:
     shape = spec_of(description).shape
     tensor = tensor_from_parts(description, dict(zip(roles_of(description), map(memory_of, parts))))
     if not _is_available(parse_spec(backend).id):
@@ -86,7 +107,7 @@ def _made(device: torch.device, parts: Sequence[Tensor], description: str, backe
         if error.code in (ErrorCode.NO_CHAIN, ErrorCode.UNCOVERED):  # torch decodes what the backend refuses
             return None
         raise
-    return DeviceForm(handle.arrays, json.dumps([backend, list(shape), handle.layout]), device)
+    return _form_of(handle, backend, device, key)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -166,11 +187,29 @@ def linear_gradient(gradient: Tensor, arrays: Sequence[Tensor], form: str) -> Te
     rows, columns = weight.shape
     flat = gradient.reshape(-1, rows).float()
     result = torch.zeros(flat.shape[0], columns, device=gradient.device)
+    _add_products(result, flat, backend, weight, 0)
+    return result.reshape(*gradient.shape[:-1], columns).to(gradient.dtype)
+
+
+def experts_gradient(gradient: Tensor, ids: Tensor, arrays: Sequence[Tensor], form: str) -> Tensor:
+    """`gradient[i] @ W[ids[i]]`, in f32: each matrix is decoded once, and nothing is read from the device."""
+    backend, weight = _weight(arrays, form)
+    count, rows, columns = weight.shape
+    result = torch.zeros(len(gradient), columns, device=gradient.device)
+    for number in range(count):
+        mine = gradient.float() * (ids == number)[:, None]
+        _add_products(result, mine, backend, weight, number * rows)
+    return result.to(gradient.dtype)
+
+
+def _add_products(result: Tensor, gradient: Tensor, backend: Any, weight: Any, first: int) -> None:
+    """Add `gradient @ W` for the matrix from the row `first` on."""
+    rows, columns = weight.shape[-2:]
     step = max(1, PANEL // max(columns, 1))
     for start in range(0, rows, step):
         stop = min(start + step, rows)
-        result.addmm_(flat[:, start:stop], backend.values(weight, start, stop, torch.float32))
-    return result.reshape(*gradient.shape[:-1], columns).to(gradient.dtype)
+        values = backend.values(weight, first + start, first + stop, torch.float32)
+        result.addmm_(gradient[:, start:stop], values)
 
 
 def _linear_shape(x: Tensor, bias: Tensor | None, arrays: Sequence[Tensor], form: str, share: bool) -> Tensor:
@@ -193,6 +232,10 @@ def _linear_gradient_shape(gradient: Tensor, arrays: Sequence[Tensor], form: str
     return gradient.new_empty((*gradient.shape[:-1], _read(form)[1][1]))
 
 
+def _experts_gradient_shape(gradient: Tensor, ids: Tensor, arrays: Sequence[Tensor], form: str) -> Tensor:
+    return gradient.new_empty((gradient.shape[0], _read(form)[1][2]))
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, bias, arrays, ctx.form, _ = inputs
     ctx.bias = None if bias is None else bias.dtype
@@ -208,6 +251,16 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     return x, bias, [None] * len(arrays), None, None
 
 
+def _keep_experts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ids, arrays, ctx.form = inputs
+    ctx.save_for_backward(ids, *arrays)
+
+
+def _experts_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    ids, *arrays = ctx.saved_tensors
+    return torch.ops.squish.device_experts_gradient(gradient, ids, arrays, ctx.form), None, [None] * len(arrays), None
+
+
 for _schema, _run, _shape in (
     ("device_linear(Tensor x, Tensor? bias, Tensor[] arrays, str form, bool share) -> Tensor", linear, _linear_shape),
     ("device_embed(Tensor ids, Tensor[] arrays, str form, ScalarType dtype) -> Tensor", embed, _embed_shape),
@@ -218,9 +271,15 @@ for _schema, _run, _shape in (
         linear_gradient,
         _linear_gradient_shape,
     ),
+    (
+        "device_experts_gradient(Tensor gradient, Tensor ids, Tensor[] arrays, str form) -> Tensor",
+        experts_gradient,
+        _experts_gradient_shape,
+    ),
 ):
     _name = _schema.partition("(")[0]
     LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
     LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")  # any device: Triton's interpreter takes the CPU's tensors
     torch.library.register_fake(f"squish::{_name}", _shape, lib=LIBRARY)
 torch.library.register_autograd("squish::device_linear", _backward, setup_context=_keep, lib=LIBRARY)
+torch.library.register_autograd("squish::device_experts", _experts_backward, setup_context=_keep_experts, lib=LIBRARY)

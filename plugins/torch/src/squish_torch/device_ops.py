@@ -98,9 +98,25 @@ def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, b
     return y.to(x.dtype)
 
 
+def experts_gradient(gradient: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """Compute `gradient[i] @ W[ids[i]]`, decoding each matrix once."""
+    count, rows, columns = spec_of(description).shape
+    result = torch.zeros(len(gradient), columns, device=gradient.device)
+    for expert in range(count):
+        mine, first = gradient.float() * (ids == expert)[:, None], expert * rows
+        for start, stop, values in panels(parts, description, backend, first, first + rows):
+            result.addmm_(mine[:, start - first : stop - first], values)
+    return result.to(gradient.dtype)
+
+
 OPERATIONS = {
-    "linear": linear, "embed": embed, "dequantize": dequantize, "linear_gradient": linear_gradient, "experts": experts,
-}  # fmt: skip
+    "linear": linear,
+    "embed": embed,
+    "dequantize": dequantize,
+    "linear_gradient": linear_gradient,
+    "experts": experts,
+    "experts_gradient": experts_gradient,
+}
 for _key in DEVICES:
     for _name, _run in OPERATIONS.items():
         LIBRARY.impl(_name, _run, _key)

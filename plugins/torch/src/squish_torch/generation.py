@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from squish_core.api import Chain, File, UsageError, peak_memory, workers
 
+from .devices import CPU, device_named
 from .pretrained import config_of, from_pretrained, named_file, tokenizer_of
 from .speculation import GREEDY, Acceptance, Drafter, draft_of
 
@@ -101,6 +102,7 @@ def generate(
     write: Callable[[str], None] | None,
     explain: Callable[[list[tuple[int, Chain]]], None] | None,
     draft: str | None = None,
+    device: str = CPU,
 ) -> Generation:
     """Load a model, continue a prompt, and measure.
 
@@ -116,6 +118,8 @@ def generate(
         Receives the result of `chains_of` before anything is loaded.
     draft
         A file or folder with a draft head; "" for the one in the model's own file. None runs the model alone.
+    device
+        Device of the model.
 
     Returns
     -------
@@ -123,12 +127,12 @@ def generate(
         The text, its speed and memory.
     """
     set_up()
-    file = named_file(path)
+    where, file = device_named(device), named_file(path)
     head = None if draft is None else draft_of(draft, file, config_of(file))
     if explain is not None:
         explain(chains_of(file))
-    tokenizer, model = tokenizer_of(file), from_pretrained(file)
-    inputs = prompt.encode(tokenizer)
+    tokenizer, model = tokenizer_of(file), from_pretrained(file, device=where)
+    inputs = {name: ids.to(model.device) for name, ids in prompt.encode(tokenizer).items()}
     drafter = None if head is None else Drafter(model, head)
     torch.manual_seed(prompt.seed)
     streamer = _Streamer(tokenizer, write)

@@ -131,8 +131,15 @@ class Compressed(nn.Module):
     @property
     def arrays(self) -> list[torch.Tensor]:
         """The arrays of the form on the device."""
+        if self._form is not None and not self._form_names:
+            return list(self._form.arrays.values())
         buffers: Mapping[str, Any] = self._buffers
         return [buffers[name] for name in self._form_names]
+
+    @property
+    def form(self) -> DeviceForm | None:
+        """The form on the device, if there is one."""
+        return self._form
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -184,6 +191,12 @@ class Compressed(nn.Module):
         self._form_names = tuple([FORM + role for role in form.arrays])
         for name, array in zip(self._form_names, form.arrays.values()):
             self.register_buffer(name, array, persistent=False)
+
+    def lend_form(self, form: DeviceForm) -> None:
+        """Have the form as views of arrays that another module has as buffers."""
+        for name in self._form_names:
+            self._buffers.pop(name, None)
+        self._form, self._form_text, self._form_names = form, form.text, ()
 
     def _drop_form(self) -> None:
         """Have the parts as parameters, without a form."""
@@ -239,6 +252,15 @@ class Compressed(nn.Module):
         return f"{'x'.join(map(str, spec.shape))}, {spec.encodings[0].codec}"
 
 
+def autocast(x: torch.Tensor) -> torch.Tensor:
+    """Return x in autocast's dtype for its device, where autocast is enabled."""
+    if torch._C._is_any_autocast_enabled():
+        device_type = x.device.type
+        if device_type != "meta" and torch.is_autocast_enabled(device_type):
+            return x.to(torch.get_autocast_dtype(device_type))
+    return x
+
+
 class CompressedLinear(Compressed):
     """`nn.Linear` over stored codes.
 
@@ -264,10 +286,7 @@ class CompressedLinear(Compressed):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute `x @ W.T + bias`, in the dtype of x, or autocast's."""
-        if torch._C._is_any_autocast_enabled():
-            device_type = x.device.type
-            if device_type != "meta" and torch.is_autocast_enabled(device_type):
-                x = x.to(torch.get_autocast_dtype(device_type))
+        x = autocast(x)
         bias = self._parameters["bias"]  # faster than the attribute
         if self._form_text:
             share = not torch.compiler.is_compiling()  # compiled code writes to tensors unnoticed

@@ -23,6 +23,7 @@ SCHEMAS = (
     "experts(Tensor x, Tensor ids, Tensor[] parts, str description, str backend) -> Tensor",
     "dequantize(Tensor[] parts, str description, str backend, ScalarType dtype) -> Tensor",
     "linear_gradient(Tensor gradient, Tensor[] parts, str description, str backend) -> Tensor",
+    "experts_gradient(Tensor gradient, Tensor ids, Tensor[] parts, str description, str backend) -> Tensor",
 )
 for _schema in SCHEMAS:
     LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
@@ -115,6 +116,18 @@ def _linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str
     return result.reshape(*gradient.shape[:-1], columns).to(gradient.dtype)
 
 
+def _experts_gradient(gradient: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """Compute `gradient[i] @ W[ids[i]]`, decoding one matrix at a time."""
+    weight = weight_of(parts, description, backend)
+    _, rows, columns = weight.shape
+    result = torch.zeros(len(gradient), columns)
+    for number in ids.unique().tolist():
+        values = weight.dense(region=(slice(number, number + 1), slice(0, rows), slice(0, columns)))
+        tokens = torch.where(ids == number)[0]
+        result[tokens] = gradient[tokens].float() @ torch.from_numpy(values)[0]
+    return result.to(gradient.dtype)
+
+
 def _linear_shape(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
     return x.new_empty((*x.shape[:-1], spec_of(description).shape[0]))
 
@@ -135,6 +148,12 @@ def _linear_gradient_shape(gradient: Tensor, parts: Sequence[Tensor], descriptio
     return gradient.new_empty((*gradient.shape[:-1], spec_of(description).shape[1]))
 
 
+def _experts_gradient_shape(
+    gradient: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str
+) -> Tensor:
+    return gradient.new_empty((gradient.shape[0], spec_of(description).shape[2]))
+
+
 def _keep_parts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, parts, ctx.description, ctx.backend = inputs
     ctx.save_for_backward(*parts)
@@ -150,13 +169,26 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     )
 
 
+def _keep_experts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ids, parts, ctx.description, ctx.backend = inputs
+    ctx.save_for_backward(ids, *parts)
+
+
+def _experts_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    ids, *parts = ctx.saved_tensors
+    back = torch.ops.squish.experts_gradient(gradient, ids, parts, ctx.description, ctx.backend)
+    return back, None, [None] * len(parts), None, None
+
+
 for _name, _run, _shape in (
     ("linear", linear, _linear_shape),
     ("embed", _embed, _embed_shape),
     ("experts", _experts, _experts_shape),
     ("dequantize", _dequantize, _dequantize_shape),
     ("linear_gradient", _linear_gradient, _linear_gradient_shape),
+    ("experts_gradient", _experts_gradient, _experts_gradient_shape),
 ):
     LIBRARY.impl(_name, _run, "CPU")
     torch.library.register_fake(f"squish::{_name}", _shape, lib=LIBRARY)
 torch.library.register_autograd("squish::linear", _backward, setup_context=_keep_parts, lib=LIBRARY)
+torch.library.register_autograd("squish::experts", _experts_backward, setup_context=_keep_experts, lib=LIBRARY)

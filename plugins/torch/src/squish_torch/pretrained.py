@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from squish_core.api import ErrorCode, File, FormatError, TensorError
 from squish_core.api import open as open_file
 
+from .devices import CPU, device_named
 from .quantizer import SquishConfig
 from .state import LazyState
 
@@ -73,10 +74,12 @@ def from_pretrained(
         The file has no config, or transformers lacks its model type.
     TensorError
         A tensor of the model is missing, or has another shape.
+    UsageError
+        The device is not available.
     SquishError
         The backend does not run a tensor.
     """
-    file = named_file(path)
+    where, file = device_named(device), named_file(path)
     quantization = SquishConfig(backend or "", on_unsupported=on_unsupported, copy=copy)
     config = config_of(file) if config is None else config
     model_class = class_of(config, file)
@@ -94,7 +97,7 @@ def from_pretrained(
     check_complete(report, file)
     if GENERATION in file.assets:
         model.generation_config = GenerationConfig.from_dict(json.loads(bytes(file.assets[GENERATION].raw)))
-    return model if torch.device(device).type == "cpu" else model.to(device)
+    return model if where.type == CPU else model.to(where)
 
 
 def config_of(path: Any) -> Any:

@@ -12,6 +12,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squish_core.api import UsageError
 
 from .checkpoint import PendingModules, folder_of, replace_modules
+from .experts import stack_forms
 from .modules import take_forms
 from .replacement import ModuleOptions, dequantize_modules
 from .saving import attach, detach
@@ -118,6 +119,7 @@ class SquishQuantizer(HfQuantizer):
             attach(model, self._pending.state)
             self._pending = None
         take_forms(model)
+        stack_forms(model)
         return model
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:

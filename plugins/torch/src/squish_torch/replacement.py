@@ -15,14 +15,14 @@ from squish_core.api import ErrorCode, File, SquishError, UsageError
 from squish_core.api import Tensor as StoredTensor
 
 from .description import describe
-from .experts import BIAS, DOWN, GATE_UP, CompressedExperts, CompressedExpertStack, CompressedStack
+from .experts import BIAS, DOWN, GATE_UP, PROJECTIONS, CompressedExperts, CompressedExpertStack, CompressedStack
 from .modules import Compressed, CompressedEmbedding, CompressedLinear, part_names
 from .values import is_compressed
 
 WEIGHT = ".weight"
 EXPERT_PATHS = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
 """Path of the experts in transformers' models, and in the files of a family."""
-EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+EXPERT_NAMES = (PROJECTIONS, ("w1", "w3", "w2"))
 """Gate, up and down of an expert."""
 ROWS_ARE_OUTPUTS = "mxfp4"
 """The quantization that stores stacks as [experts, out, in] where transformers has [experts, in, out]."""
@@ -212,6 +212,8 @@ def dequantize_modules(model: nn.Module, dtype: torch.dtype) -> None:
     """Replace compressed modules by dense ones with the decoded values; ties are kept."""
     decoded: dict[int, nn.Parameter] = {}
     for path, module in list(model.named_modules()):
+        if isinstance(module, CompressedExperts):
+            module.drop_stacks()
         if isinstance(module, CompressedExpertStack):
             model.set_submodule(path, module.dequantized(dtype))
         if not isinstance(module, (CompressedLinear, CompressedEmbedding)):

@@ -27,7 +27,7 @@ def measure_acceptance(
     if state:
         drafter.acceptance.restore(state)
     for number in range(state.get("count", 0), len(windows)):
-        ids = windows[number].ids[None]
+        ids = windows[number].ids[None].to(model.model.device)
         prompt = ids[:, : ids.shape[1] // 2]
         with torch.inference_mode():
             drafter.generate(

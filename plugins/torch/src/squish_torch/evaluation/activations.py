@@ -16,6 +16,8 @@ from torch import nn
 from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file
 from squish_core.api import open as open_file
 
+from ..devices import CPU, device_named
+from ..experts import CompressedExperts
 from ..modules import CompressedLinear
 from ..replacement import WEIGHT
 from .language_model import LanguageModel
@@ -39,7 +41,7 @@ class ColumnSums:
     def add(self, x: torch.Tensor) -> None:
         """Add the inputs of one call, [..., columns]."""
         matrix = x.detach().reshape(-1, len(self.sums))
-        self.sums += matrix.double().square_().sum(0).numpy()
+        self.sums += matrix.double().square_().sum(0).cpu().numpy()
         self.rows += len(matrix)
 
     def merge(self, other: ColumnSums) -> None:
@@ -57,6 +59,7 @@ def collect_activations(
     names: str = "keep",
     backend: str | None = None,
     scheduler: str | None = None,
+    device: Any = CPU,
     progress: Progress | None = None,
 ) -> int:
     """Write the activation statistics (imatrix) of a model on a text.
@@ -79,6 +82,8 @@ def collect_activations(
     scheduler
         Run pieces of the text in other processes, which load the model by its path: "local:4", "dask:tcp://...". The
         statistics are identical.
+    device
+        Device that the model runs on.
     progress
         Called with the name of the step, the tokens so far, and all tokens.
 
@@ -90,19 +95,19 @@ def collect_activations(
     Raises
     ------
     UsageError
-        The text is too short, or `names` is invalid.
+        The text is too short, `names` is invalid, or the device is not available.
     TensorError
         A layer's output is not finite.
     """
     if names not in NAMES:
         raise UsageError("unknown names", found=repr(names), expected=", ".join(NAMES), code=ErrorCode.USAGE)
-    original = model if isinstance(model, File) else open_file(model)
-    subject = LanguageModel(original, backend)
+    where, original = device_named(device), model if isinstance(model, File) else open_file(model)
+    subject = LanguageModel(original, backend, where)
     windows = Windows(subject.tokenizer, text, window)
     if scheduler is None:
         answers = (piece_sums(subject, windows, start) for start in piece_starts(windows))
     else:
-        processes = Processes.of(scheduler, (subject,), backend, windows)
+        processes = Processes.of(scheduler, (subject,), backend, windows, str(where))
         answers = processes.map(run_piece, [Piece(processes.setup, start) for start in piece_starts(windows)])
     sums: dict[str, ColumnSums] = {}
     with closing(answers):
@@ -188,9 +193,14 @@ def column_sums(model: nn.Module) -> Iterator[dict[str, ColumnSums]]:
         for path, module in model.named_modules()
         if isinstance(module, (CompressedLinear, nn.Linear)) and f"{path}{WEIGHT}" not in ties
     ]
+    experts = [module for module in model.modules() if isinstance(module, CompressedExperts)]
+    for module in experts:
+        module.is_apart = True
     try:
         yield sums
     finally:
+        for module in experts:
+            module.is_apart = False
         for hook in hooks:
             hook.remove()
 

@@ -11,7 +11,7 @@ from squish_cli.api import Answer, Progress, options
 
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
-from ..command import Draft, ModelArgument
+from ..command import Device, Draft, ModelArgument
 from ..libraries import required
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
@@ -26,6 +26,7 @@ EVAL_EXAMPLES = (
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --per-tensor --scheduler local:4",
     "squish eval model.squizd --text wiki.txt --limit 4 --draft",
     "squish eval q4.gguf --task questions.yaml",
+    "squish eval q4.gguf --text wiki.txt --device cuda",
 )
 ACTIVATIONS_EXAMPLES = (
     "squish activations model.gguf --text calibration.txt -o imatrix.gguf",
@@ -78,6 +79,7 @@ def eval_model(
     ] = None,
     html: Html = None,
     scheduler: options.Scheduler = None,
+    device: Device = "cpu",
     quiet: options.Quiet = False,
 ) -> Answer:
     """Measure perplexity, divergence from a base, and accuracy.
@@ -99,7 +101,7 @@ def eval_model(
     data, lines = dict[str, Any](), list[str]()
     if task:
         with required("transformers"):
-            results = evaluate_tasks(model, task, limit=limit)
+            results = evaluate_tasks(model, task, limit=limit, device=device)
         data |= {"model": redact(model), "tasks": results["results"], "lm_eval": results}
         lines += task_lines(results)
     if text is None:
@@ -121,6 +123,7 @@ def eval_model(
             logits=logits,
             resume=state,
             scheduler=scheduler,
+            device=device,
             progress=progress,
         )
     if html is not None:
@@ -145,6 +148,7 @@ def activations(
         str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")
     ] = "keep",
     scheduler: options.Scheduler = None,
+    device: Device = "cpu",
     quiet: options.Quiet = False,
 ) -> Answer:
     """Collect activation statistics (imatrix) of a model on a text.
@@ -158,7 +162,14 @@ def activations(
     set_up()
     with Progress("collecting", quiet, "tokens") as progress:
         count = collect_activations(
-            model, output, text=text, window=window, names=names, scheduler=scheduler, progress=progress
+            model,
+            output,
+            text=text,
+            window=window,
+            names=names,
+            scheduler=scheduler,
+            device=device,
+            progress=progress,
         )
     return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from squish_core.api import ErrorCode, TensorError, UsageError
 
+from ..devices import CPU
 from ..pretrained import from_pretrained, named_file, tokenizer_of
 from .windows import Window, Windows, vocabulary_digest, vocabulary_size
 
@@ -24,6 +25,8 @@ class LanguageModel:
         A file or folder of any format, or an open `File`.
     backend
         Backend id, with options for some; the best for each tensor by default.
+    device
+        Device that the model runs on.
 
     Raises
     ------
@@ -31,10 +34,10 @@ class LanguageModel:
         As of `from_pretrained` and `tokenizer_of`.
     """
 
-    def __init__(self, path: Any, backend: str | None = None) -> None:
+    def __init__(self, path: Any, backend: str | None = None, device: Any = CPU) -> None:
         self.file = named_file(path)
         self.tokenizer = tokenizer_of(self.file)
-        self.model = from_pretrained(self.file, backend=backend)
+        self.model = from_pretrained(self.file, backend=backend, device=device)
         self.vocabulary = vocabulary_size(self.tokenizer)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
@@ -44,7 +47,7 @@ class LanguageModel:
         return compared_as(other.file, self.file) if is_same_family else ""
 
     def logits(self, window: Window) -> torch.Tensor:
-        """Return logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.
+        """Return logits [positions, vocabulary] before each scored token, on the CPU; rows past the vocabulary are cut.
 
         Raise TensorError with the first layer whose output is not finite.
         """
@@ -58,11 +61,11 @@ class LanguageModel:
                     tensor=self._first_not_finite(window.ids),
                     code=ErrorCode.NOT_FINITE,
                 )
-        return logits
+        return logits.cpu()
 
     def _forward(self, ids: torch.Tensor, count: int) -> torch.Tensor:
         options = {"logits_to_keep": count} if self._keeps else {}
-        return self.model(ids[None], use_cache=False, **options).logits
+        return self.model(ids[None].to(self.model.device), use_cache=False, **options).logits
 
     def _first_not_finite(self, ids: torch.Tensor) -> str:
         """Return path of the first module whose output is not finite."""

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from squish_core.api import ErrorCode, Sink, UsageError, atomic_file
 
+from ..devices import CPU, device_named
 from ..pretrained import config_of, named_file
 from ..speculation import draft_of
 from .acceptance import measure_acceptance
@@ -44,6 +45,7 @@ def evaluate(
     resume: str | Path | None = None,
     backend: str | None = None,
     scheduler: str | None = None,
+    device: Any = CPU,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model's perplexity on a text, and its KL divergence from a base.
@@ -79,6 +81,8 @@ def evaluate(
     scheduler
         Measure the costs of tensors in other processes, which load both models by their paths: "local:4",
         "dask:tcp://...". Needs `by`. The results are identical.
+    device
+        Device that both models run on.
     progress
         Called with the name of the step, the tokens so far, and all tokens.
 
@@ -93,7 +97,7 @@ def evaluate(
         The draft head is missing, or its config does not fit the model.
     UsageError
         The text is too short, the models differ in vocabulary or tokenizer, the state file belongs to another
-        evaluation, or an argument is invalid.
+        evaluation, an argument is invalid, or the device is not available.
     TensorError
         A layer's output is not finite.
 
@@ -104,16 +108,18 @@ def evaluate(
     """
     stored = LogitsFile(against) if is_logits_file(against) else None
     check_arguments(definition, by, against, stored, logits, resume, scheduler)
-    file = named_file(model)
+    where, file = device_named(device), named_file(model)
     head = None if draft is None else draft_of(draft, file, config_of(file))
-    subject = LanguageModel(file, backend)
-    base = None if against is None or stored else LanguageModel(against)
+    subject = LanguageModel(file, backend, where)
+    base = None if against is None or stored else LanguageModel(against, device=where)
     windows = Windows(subject.tokenizer, text, window, definition, limit)
     if base is not None:
         check_tokens(subject, windows, base, Windows(base.tokenizer, text, window, definition, limit))
     if stored is not None:
         stored.check(windows, subject.vocabulary)
-    processes = Processes.of(scheduler, (subject, base), backend, windows) if scheduler and base else None
+    processes = None
+    if scheduler and base:
+        processes = Processes.of(scheduler, (subject, base), backend, windows, str(where))
     evaluation = Evaluation(
         subject,
         windows,
@@ -124,6 +130,8 @@ def evaluate(
     if resume is not None:
         files = {"model": subject.file, "base": against if stored else base and base.file, "draft": head}
         settings = {"tokens": windows.digest, "window": window, "definition": definition, "backend": backend, "by": by}
+        if where.type != CPU:
+            settings["device"] = str(where)
         state_file = StateFile(resume, identity_of(files, settings))
     with ExitStack() as stack:
         sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))

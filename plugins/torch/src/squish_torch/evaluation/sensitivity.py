@@ -224,8 +224,9 @@ def module_tensors(model: nn.Module, file: File) -> Iterator[tuple[str, str, lis
             prefixes = tuple(f"{path}.".replace(in_model, in_file) for in_model, in_file in EXPERT_PATHS)
             yield path, path, [name for name in file if name.startswith(prefixes)]
             continue
-        for parameter in module._parameters:
-            if module._parameters[parameter] is None or parameter.startswith("weight_"):
+        parameters = {**getattr(module, "_stored", {}), **module._parameters}  # parts lie aside of a form on a device
+        for parameter in parameters:
+            if parameters[parameter] is None or parameter.startswith("weight_"):
                 continue
             name = f"{path}.{parameter}"
             tensor = name if name in file else ties.get(name, name)

@@ -10,12 +10,19 @@ from typing import Any
 
 from squish_core.api import UsageError
 
+from ..devices import CPU, device_named
+
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables that keep the libraries offline, which read them on import."""
 
 
 def evaluate_tasks(
-    model: str | Path, tasks: Sequence[str], *, limit: int | None = None, backend: str | None = None
+    model: str | Path,
+    tasks: Sequence[str],
+    *,
+    limit: int | None = None,
+    backend: str | None = None,
+    device: Any = CPU,
 ) -> dict[str, Any]:
     """Run tasks of lm-eval on a model; nothing is downloaded.
 
@@ -29,6 +36,8 @@ def evaluate_tasks(
         Examples of each task; all by default.
     backend
         Backend id for the model's weights; the best for each tensor by default.
+    device
+        Device that the model runs on.
 
     Returns
     -------
@@ -39,8 +48,9 @@ def evaluate_tasks(
     Raises
     ------
     UsageError
-        A task does not exist, or its data is not local.
+        A task does not exist, its data is not local, or the device is not available.
     """
+    where = device_named(device)
     os.environ |= dict.fromkeys(OFFLINE, "1")
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
@@ -66,6 +76,8 @@ def evaluate_tasks(
             raise UsageError("there is no such task", found=repr(task), code="task", expected="a name, or a YAML file")
         names.append(name)
     options: dict[str, Any] = {"pretrained": model} if backend is None else {"pretrained": model, "backend": backend}
+    if where.type != CPU:
+        options["device"] = str(where)
     try:
         results = simple_evaluate("squish", options, tasks=names, limit=limit, task_manager=manager, log_samples=False)
     except (ConnectionError, FileNotFoundError) as error:

@@ -15,6 +15,7 @@ from squish_convert.api import differences, library_versions, worker_name
 
 from squish_core.api import Address, ErrorCode, File, FormatError, SquishError, address_of, file_at, scheduler_named
 
+from ..devices import CPU
 from ..generation import set_up
 from .language_model import LanguageModel
 from .state_file import LIBRARIES
@@ -34,6 +35,7 @@ class Setup:
 
     models: tuple[Address, ...]
     backend: str | None
+    device: str
     text: str
     window: int
     definition: str
@@ -43,11 +45,12 @@ class Setup:
     versions: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Setup:
+    def of(cls, models: Sequence[LanguageModel], backend: str | None, windows: Windows, device: str) -> Setup:
         """Return the setup of loaded models; raise UsageError if other processes cannot open them."""
         return cls(
             models=tuple(address_of(original(model.file)) for model in models),
             backend=backend,
+            device=device,
             text=str(Path(windows.text).absolute()),
             window=windows.size,
             definition=windows.definition,
@@ -66,10 +69,17 @@ class Processes:
     workers: Any
 
     @classmethod
-    def of(cls, scheduler: str, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Processes:
+    def of(
+        cls,
+        scheduler: str,
+        models: Sequence[LanguageModel],
+        backend: str | None,
+        windows: Windows,
+        device: str = CPU,
+    ) -> Processes:
         """Return the processes of a scheduler; raise UsageError if there are none, or they cannot open the models."""
         workers = scheduler_named(scheduler, models[0].file.registry)
-        return cls(Setup.of(models, backend, windows), workers)
+        return cls(Setup.of(models, backend, windows, device), workers)
 
     def map(self, function: Callable[[Any], Result], items: Sequence[Any]) -> Generator[Result, None, None]:
         """Yield the results of a function in the order of the items."""
@@ -92,7 +102,7 @@ def load_models(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
     set_up()
     check_versions(dict(setup.versions), library_versions(*LIBRARIES))
     models = tuple(
-        LanguageModel(file_at(address, mmap=True), None if number else setup.backend)
+        LanguageModel(file_at(address, mmap=True), None if number else setup.backend, setup.device)
         for number, address in enumerate(setup.models)
     )
     windows = Windows(models[0].tokenizer, setup.text, setup.window, setup.definition, setup.limit)
