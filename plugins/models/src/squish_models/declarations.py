@@ -408,8 +408,8 @@ def _rows(
             change["tile"] = _tile(place, name, change["tile"])
         if isinstance(change.get("kind"), list):
             change["kind"] = tuple(place.check_type(change["kind"], list, name, "rows"))
-        own = place.check_type(change.get("kind", ""), (str, tuple), name, "rows")
-        for each in Row("", "", (), kind=own).kinds:
+        named = place.check_type(change.get("kind", ""), (str, tuple), name, "rows")
+        for each in filter(None, (named,) if isinstance(named, str) else named):
             place.check_name(each, kinds, "kind of layers", name, "rows")
         for field, item in change.items():
             kind = _TYPES.get(field, type(getattr(_EXAMPLE, field)))

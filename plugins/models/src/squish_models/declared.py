@@ -222,8 +222,8 @@ class Declared(TextModel):
         for name, value in self.unstated.items():
             if isinstance(value, Mapping) and settings.get(name) in (None, value):
                 settings[name] = settings.get(value["setting"])
-        if kinds := self._kinds_of_pattern(settings):
-            settings["layer_types"] = kinds
+        if types := self._kinds_of_pattern(settings):
+            settings["layer_types"] = types
         settings |= self._switched(settings) | self._multiplied(settings) | self._listed(settings)
         return settings | self._rope_of_kinds(settings)
 
@@ -231,8 +231,9 @@ class Declared(TextModel):
         """The kinds of layers by `sliding_window_pattern`, where these are not the ones that llama.cpp assumes."""
         every, count = settings.get("sliding_window_pattern"), settings.get("num_hidden_layers")
         assumed = self.patterns.get("layer_types")
-        is_stated = assumed is not None and type(every) is int and type(count) is int and count <= MOST_BLOCKS
-        if assumed is None or not is_stated or settings.get("layer_types") is not None:
+        if type(every) is not int or type(count) is not int or count > MOST_BLOCKS:
+            return None
+        if assumed is None or settings.get("layer_types") is not None:
             return None
         kinds = Pattern(max(every, 1), FULL, SLIDING).of(settings)
         return kinds if kinds != assumed.of(settings) else None
@@ -401,9 +402,9 @@ class Declared(TextModel):
             is_there = any(name.startswith("blk.") and name.endswith(suffix) for name in model.tensors)
             settings[setting] = is_there != tensor.startswith("!")
         for name, value in self.unstated.items():
-            stated = settings.get(name)
-            if type(value) is int and type(stated) is float and stated.is_integer():
-                settings[name] = int(stated)
+            number = settings.get(name)
+            if type(value) is int and type(number) is float and number.is_integer():
+                settings[name] = int(number)
         for place, names in self.nested.items():
             settings[place] = {name: settings[name] for name in names if settings.get(name) is not None}
         settings = self.usual(settings)
@@ -440,7 +441,7 @@ class Declared(TextModel):
                 if len(of_kind) > 1:
                     raise FormatError(
                         "differs between layers of one kind, which no config.json expresses",
-                        part=self._place(name),
+                        part=self._place(name, "gguf"),
                         code=ErrorCode.CONFIG,
                         expected=f"one number for all layers with {kind}",
                         found=str(sorted(of_kind))[:60],
@@ -456,16 +457,12 @@ class Declared(TextModel):
         if len(values) != count:
             raise FormatError(
                 "does not give a value for each layer",
-                part=self._place(name),
+                part=self._place(name, "gguf"),
                 code=ErrorCode.CONTRADICTION,
                 expected=f"{count} values",
                 found=len(values),
             )
         return values
-
-    def _place(self, name: str) -> str:
-        """The GGUF key of a setting."""
-        return f"{self.architecture}.{next(key.gguf for key in self.keys if key.hf == name)}"
 
 
 def layer_types(settings: Mapping[str, Any], legal: Collection[str] = (FULL, SLIDING)) -> list[str]:

@@ -14,6 +14,7 @@ from squish_core.formats.base import WritableContainer
 
 from ..families import CONFIG_FILE, GGUF, HF, Expression, Family, Interleave, Join, Tile
 from .codecs.heads import Order
+from .coverage import sizes_at
 from .mapped import MappedFile, Naming, family_of, map_file, model_of, naming_of, stores_codes
 from .names import Templates, fill, members, target_rules
 from .tensors import tile_order
@@ -129,9 +130,9 @@ class Aliases:
     @cached_property
     def _sizes(self) -> Mapping[str, int]:
         if self._mapped is not None:
-            return self._mapped.mapped.setting.sizes
+            return sizes_at(self._mapped.mapped.setting.sizes, {})
         assert self._family is not None
-        return self._family.sizes(self._family.settings(model_of(self._file, self._family, HF)))
+        return sizes_at(self._family.sizes(self._family.settings(model_of(self._file, self._family, HF))), {})
 
 
 def _tile_of_columns(expression: Expression) -> Tile | None:

@@ -272,7 +272,7 @@ class Gemma4(Declared):
     def _inexpressible(self, name: str, expected: str) -> FormatError:
         return FormatError(
             f"cannot be expressed in the config.json of a {self.model_type}",
-            part=self._place(name),
+            part=self._place(name, "gguf"),
             code=ErrorCode.CONFIG,
             expected=expected,
         )

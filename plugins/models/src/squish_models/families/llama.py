@@ -29,7 +29,7 @@ class Llama(TextModel):
     model_type, architecture, class_name = "llama", "llama", "LlamaForCausalLM"
     rows = pre_norm_model(attention(permute=True), gated_mlp(bias=True))
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {"gguf": fused_attention(permute=True)}
-    constants = SCALED_ROPE
+    constants: ClassVar[Sequence[str]] = SCALED_ROPE
     keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
     fixed: ClassVar = {"hidden_act": "silu"}
     biases: ClassVar = {"attention_bias": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp_bias": SWITCH}
@@ -180,7 +180,7 @@ class Mixtral(TextModel):
         "mlx": stacked_experts("block_sparse_moe", "switch_mlp", zip(SWITCH, PROJECTIONS), reading=False),
         "uqff": stacked_experts("block_sparse_moe", "experts", zip(SWITCH, PROJECTIONS), reading=False),
     }
-    constants = SCALED_ROPE
+    constants: ClassVar[Sequence[str]] = SCALED_ROPE
     keys = (*COMMON, VOCABULARY, *MIXTURE["num_local_experts"])
     fixed: ClassVar = {"hidden_act": "silu"}
     unstated: ClassVar = {"rope_theta": 1000000.0}

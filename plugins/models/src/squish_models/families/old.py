@@ -5,7 +5,7 @@ Source of the names and of the order of rows: llama.cpp, conversion/falcon.py an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
@@ -101,7 +101,7 @@ class MiniCpm(Llama):
         Key("residual_scale", "residual_scale", "f32"),
         Key("logit_scale", "logit_scale", "f32"),
     )
-    constants: ClassVar = ("rope_factors_long.weight", "rope_factors_short.weight")
+    constants: ClassVar[Sequence[str]] = ("rope_factors_long.weight", "rope_factors_short.weight")
     derived = (*Llama.derived, "embedding_scale", "residual_scale", "logit_scale")
     tied_by_default = True
     engines: ClassVar = {
