@@ -157,7 +157,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "llama": RMS,
     "granite": {
         **RMS, "logit_scale": REQUIRED, "residual_scale": 1.0, "embedding_scale": 1.0,
-        "attention.scale": _attention_scale, "rope.scaling.finetuned": True,
+        "attention.scale": _attention_scale, "rope.scaling.finetuned": True, **dict.fromkeys(SSM2),
+        "expert_shared_feed_forward_length": None,
     },
     "qwen2": RMS,
     "qwen2vl": {**RMS, "rope.dimension_sections": REQUIRED},

@@ -1,4 +1,7 @@
-"""Multiplies rows on reading: the product of a code and a number that no scale of its codec has is a value."""
+"""Multiplies rows on reading: the product of a code and a number that no scale of its codec has is a value.
+
+Each codec has its own module, which is imported when a tensor is read through it.
+"""
 
 from __future__ import annotations
 
