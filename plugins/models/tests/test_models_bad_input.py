@@ -30,19 +30,19 @@ CONFIGS: dict[str, Config] = {
     if suite.family
     for label, config in suite().configs().items()
 }
-CONFIGS |= {f"{family}: {model}": config for model, (family, config) in published_old.PUBLISHED.items()}
-LIKE_PUBLISHED = (
-    "llama4", "qwen3vlmoe", "arcee", "dots1", "solar_open", "ernie4_5_moe", "hunyuan-moe", "exaone_moe", "afmoe",
-    "mellum", "bailing_moe",
-)  # fmt: skip
-"""Families with the config of a published model."""
-CONFIGS |= {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}
 CONFIGS |= {
     f"{family}: {model}": {**config, "torch_dtype": "bfloat16"}
     for model, (family, config) in published_old.PUBLISHED.items()
 }
 FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.items())}
 """A family -> its first config."""
+LIKE_PUBLISHED = (
+    "llama4", "qwen3vlmoe", "arcee", "dots1", "solar_open", "ernie4_5_moe", "hunyuan-moe", "exaone_moe", "afmoe",
+    "mellum", "bailing_moe",
+)  # fmt: skip
+"""Families with the config of a published model."""
+ALL = CONFIGS | {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}
+ALL_FIRST = {name.partition(":")[0]: config for name, config in reversed(ALL.items())}
 
 
 def family_of(name: str) -> Family:
@@ -64,12 +64,12 @@ def refusal(arrays: Mapping[str, np.ndarray], config: Config) -> SquishError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", ALL_FIRST)
 def test_a_tensor_that_is_left_out_is_named_in_both_directions(name: str) -> None:
-    arrays = model_arrays(family_of(name), FIRST[name])
-    there = mapped(arrays, FIRST[name])
+    arrays = model_arrays(family_of(name), ALL_FIRST[name])
+    there = mapped(arrays, ALL_FIRST[name])
     for tensor in [each for each in arrays if ".layers." not in each or ".layers.0." in each]:
-        error = refusal({key: values for key, values in arrays.items() if key != tensor}, FIRST[name])
+        error = refusal({key: values for key, values in arrays.items() if key != tensor}, ALL_FIRST[name])
         assert error.code in ("unmapped", "config"), f"{name} without {tensor}: {error}"
     stored = {each: there[each].numpy() for each in there}
     for tensor in [each for each in stored if not each.startswith("blk.") or each.startswith("blk.0.")]:
@@ -83,7 +83,7 @@ def test_a_tensor_that_is_left_out_is_named_in_both_directions(name: str) -> Non
 
 def other_forms(name: str, layouts: tuple[str, ...], present: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Tensors of a layer in forms that a model does not have, such as fused ones; optional tensors are left out."""
-    family, config = family_of(name), FIRST[name]
+    family, config = family_of(name), ALL_FIRST[name]
     settings = family.settings(model_of(opened({}, config), family, "hf"))
     sizes = sizes_at({"experts": 0, **family.sizes(settings)}, {"n": 1})
     shapes = {each.name: each.shape for each in family.tensors}
@@ -104,13 +104,13 @@ def leaves(rule: Rule, numbers: Mapping[str, int], sizes: Mapping[str, int]) -> 
     return [leaf for leaf, _ in members(rule.of, numbers, max(sizes["experts"], 1))]
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", ALL_FIRST)
 def test_a_tensor_in_two_forms_is_refused(name: str) -> None:
-    arrays = model_arrays(family_of(name), FIRST[name])
+    arrays = model_arrays(family_of(name), ALL_FIRST[name])
     for tensor, values in other_forms(name, ("hf", "mlx", "uqff"), arrays).items():
-        error = refusal({**arrays, tensor: values}, FIRST[name])
+        error = refusal({**arrays, tensor: values}, ALL_FIRST[name])
         assert error.code == "doubled", f"{name} with {tensor}: {error}"
-    there = mapped(arrays, FIRST[name])
+    there = mapped(arrays, ALL_FIRST[name])
     stored = {each: there[each].numpy() for each in there}
     for tensor, values in other_forms(name, ("gguf",), stored).items():
         if tensor.endswith("attn_kv_b.weight"):  # llama.cpp's forks keep it beside what is made of it
@@ -139,9 +139,9 @@ def greater_by_one(config: Config) -> Iterator[Config]:
             yield {**config, key: value + 1}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ALL)
 def test_no_size_of_another_model_is_accepted(name: str) -> None:
-    family, config = family_of(name), CONFIGS[name]
+    family, config = family_of(name), ALL[name]
     arrays, shapes, changes = model_arrays(family, config), shapes_of(family, config), 0
     for other in greater_by_one(config):
         expected = shapes_of(family, other)
@@ -160,12 +160,12 @@ def permuted(expression: Expression) -> bool:
     return isinstance(expression, Permute) or any(map(permuted, parts))
 
 
-PERMUTED = [name for name in FIRST if any(permuted(rule.of) for rule in family_of(name).names["gguf"])]
+PERMUTED = [name for name in ALL_FIRST if any(permuted(rule.of) for rule in family_of(name).names["gguf"])]
 
 
 @pytest.mark.parametrize("name", PERMUTED)
 def test_heads_with_an_odd_number_of_rows_are_refused(name: str) -> None:
-    config = {**FIRST[name], "head_dim": 15}
+    config = {**ALL_FIRST[name], "head_dim": 15}
     file = mapped(model_arrays(family_of(name), config), config)
     with pytest.raises(SquishError) as caught:
         list(file.index.tensors.values())
@@ -176,13 +176,13 @@ def test_heads_with_an_odd_number_of_rows_are_refused(name: str) -> None:
 
 def test_a_family_that_fails_does_not_hide_missing_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(family_of("llama")), "absent", lambda *_: 1 / 0)
-    file = opened({"model.norm.weight": np.ones(32, np.float32)}, FIRST["llama"])
+    file = opened({"model.norm.weight": np.ones(32, np.float32)}, ALL_FIRST["llama"])
     missing = missing_tensors(file, naming_of(file))
     assert "model.layers.{n}.mlp.up_proj.weight" in missing
     assert "model.norm.weight" not in missing
 
 
-@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("name", ALL_FIRST)
 def test_rules_are_about_tensors_of_the_family(name: str) -> None:
     family = family_of(name)
     templates = {tensor.name for tensor in family.tensors}
