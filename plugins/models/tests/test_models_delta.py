@@ -175,3 +175,12 @@ def test_rows_of_experts_one_by_one_that_become_codes_are_refused_by_mlx(tmp_pat
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "codes", "mlx", encode={"*experts.*.gate_proj*": "int4:group_size=32"})
     assert caught.value.code == "engine"
+
+
+def test_a_folder_of_mlx_gets_the_name_that_transformers_reads(tmp_path: Path) -> None:
+    config = PUBLISHED["Qwen3.5-4B"][1]["text_config"]
+    write_model(tmp_path / "m", "qwen35", config, files=TOKENIZER)
+    squish.convert(tmp_path / "m", tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "back", "hf")
+    names = [json.loads((tmp_path / name / "config.json").read_text())["model_type"] for name in ("m", "mlx", "back")]
+    assert names == ["qwen3_5_text", "qwen3_5", "qwen3_5_text"]

@@ -31,6 +31,7 @@ from .mapping.mapped import (
     foreign_tensors,
     map_file,
     missing_tensors,
+    model_of,
     naming_of,
     pass_through_family,
     stores_codes,
@@ -221,10 +222,11 @@ def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bo
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts)."""
+    """Return whether neither a tensor nor config.json has names that only MLX or UQFF uses."""
     if naming.family is None:
         return True
-    return not has_engine_names(family_of(file, naming), file)
+    family = family_of(file, naming)
+    return not has_engine_names(family, file) and not family.is_for_mlx(model_of(file, family, naming.layout).config())
 
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:

@@ -219,6 +219,9 @@ class TextSettings(Family):
                     hint="The written file would describe a different model.",
                 )
 
+    def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
+        return bool(self.mlx_type) and config.get("model_type") == self.mlx_type and "text_config" not in config
+
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
         if INEXPRESSIBLE in settings:
