@@ -233,3 +233,12 @@ def test_a_missing_tensor_of_a_prediction_has_the_name_of_the_file() -> None:
     with pytest.raises(SquishError) as caught:
         map_file(file, "gguf", {}, naming_of(file))
     assert (caught.value.code, caught.value.tensor) == ("unmapped", "mtp.layers.0.self_attn.q_norm.weight")
+
+
+def test_a_folder_of_mlx_gets_the_name_that_transformers_reads(tmp_path: Path) -> None:
+    config = PUBLISHED["Qwen3.5-4B"][1]["text_config"]
+    write_model(tmp_path / "m", "qwen35", config, files=TOKENIZER)
+    squish.convert(tmp_path / "m", tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "back", "hf")
+    names = [json.loads((tmp_path / name / "config.json").read_text())["model_type"] for name in ("m", "mlx", "back")]
+    assert names == ["qwen3_5_text", "qwen3_5", "qwen3_5_text"]

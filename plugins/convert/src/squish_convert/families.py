@@ -385,6 +385,10 @@ class Family:
         """
         return {}
 
+    def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a config.json is that of an mlx-lm model, which Transformers would read as another one."""
+        return False
+
     def own_name(self, name: str) -> str:
         """Translate a tensor's name in a larger model to the name in this family.
 

@@ -32,6 +32,7 @@ from .mapping.mapped import (
     foreign_tensors,
     map_file,
     missing_tensors,
+    model_of,
     naming_of,
     pass_through_family,
     stores_codes,
@@ -250,12 +251,14 @@ def _has_layout(file: File, naming: Naming, layout: str, options: Options) -> bo
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
-    """Return whether no tensor has a name that only MLX or UQFF uses (stacked experts), or a convolution as in MLX."""
+    """Return whether neither a tensor nor config.json is as only MLX or UQFF has it: stacks, turned convolutions."""
     if naming.family is None:
         return True
     shapes = [spec.shape for spec in file.index.tensors.values()]
-    is_turned = any(len(shape) == 3 and shape[-1] == 1 != shape[1] for shape in shapes)
-    return not is_turned and not has_engine_names(family_of(file, naming), file)
+    if any(len(shape) == 3 and shape[-1] == 1 != shape[1] for shape in shapes):
+        return False
+    family = family_of(file, naming)
+    return not has_engine_names(family, file) and not family.is_for_mlx(model_of(file, family, naming.layout).config())
 
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:

@@ -242,6 +242,9 @@ class TextSettings(Family):
         """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
         return True
 
+    def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
+        return bool(self.mlx_type) and config.get("model_type") == self.mlx_type and "text_config" not in config
+
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
         if INEXPRESSIBLE in settings:

@@ -59,7 +59,7 @@ def small_config(family: str) -> dict[str, Any]:
     Examples
     --------
     >>> from squish_models.api import small_config
-    >>> small_config("qwen3_moe")["hidden_size"]
+    >>> small_config("qwen3moe")["hidden_size"]
     64
     """
     model = registry().implementation("family", family) if family in registry().families else None
