@@ -37,10 +37,6 @@ DROP = "drop"
 MLA = {"num_key_value_heads": 4, "head_dim": DROP, "rms_norm_eps": 1e-6}
 """mlx-lm computes with 1e-6 in the norms of latent attention."""
 OWN_HEAD = {"head_dim": 16}
-MISTRAL4 = {
-    **families.YARN, "factor": 8.0, "original_max_position_embeddings": 64, "mscale_all_dim": 1.0, "mscale": 1.0,
-    "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 1 / 3,
-}  # fmt: skip
 
 MODELS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {**MLA, "layer_group_size": 2}, "bitnet": {},
@@ -49,10 +45,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "rope_theta": THETA, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "deepseek_v32": MLA,
     "falcon_h1": {"head_dim": DROP}, "falcon_mamba": {"layer_norm_epsilon": 1e-5},
     "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
-    "glm_moe_dsa": MLA,
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_expand": 2},
     "helium": OWN_HEAD, "iquestcoder": {},
@@ -60,7 +54,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8, "use_mamba_kernels": False,
         "num_experts": 1, "num_experts_per_tok": 1,
     },
-    "kimi_k25": {"text_config": {"num_key_value_heads": 4, "head_dim": DROP}},
     "kimi_linear": {
         **MLA, "q_lora_rank": None, "layer_types": ["linear_attention", "full_attention"] * 2,
         "mlp_layer_types": ["sparse"] * 4,
@@ -79,7 +72,6 @@ MODELS: dict[str, dict[str, Any]] = {
             "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5},
         },
     },
-    "mistral4": {**MLA, "rope_parameters": MISTRAL4},
     "muse_glimmer": {"projector_hidden_size": 32}, "nanochat": OWN_HEAD,
     "nemotron_h": {
         "hybrid_override_pattern": "M*-E", "moe_shared_expert_intermediate_size": 32, "time_step_min": 1e-9,

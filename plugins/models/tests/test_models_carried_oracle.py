@@ -19,7 +19,6 @@ pytestmark = pytest.mark.oracle
 REFUSED = {
     "bailing_hybrid": "it needs n_group, group_norm_size",
     "bitnet": "it needs tensors like *.weight_scale",
-    "kimi_k25": "it has no language_model.model.blocks.0",
     "minimax": "it needs shared_intermediate_size",
     "muse_glimmer": "it has no model.vision_",
     "nanochat": "it has no model.embed_tokens.weight",
