@@ -45,15 +45,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "rope_theta": THETA, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "falcon_h1": {"head_dim": DROP}, "falcon_mamba": {"layer_norm_epsilon": 1e-5},
     "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
     "gptj": {"rotary_dim": 8},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_expand": 2},
     "helium": OWN_HEAD, "iquestcoder": {},
-    "jamba": {
-        "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8, "use_mamba_kernels": False,
-        "num_experts": 1, "num_experts_per_tok": 1,
-    },
     "kimi_linear": {
         **MLA, "q_lora_rank": None, "layer_types": ["linear_attention", "full_attention"] * 2,
         "mlp_layer_types": ["sparse"] * 4,
@@ -63,7 +57,6 @@ MODELS: dict[str, dict[str, Any]] = {
         **MLA, "head_dim": 16, "num_layers": 2, "num_hidden_layers": DROP, "ffn_hidden_size": 128,
         "expert_ffn_hidden_size": 32, "moe_topk": 2, "zero_expert_num": 0,
     },
-    "mamba": {"layer_norm_epsilon": 1e-5}, "mamba2": {"num_heads": 8, "head_dim": 16, "layer_norm_epsilon": 1e-5},
     "mimo_v2_flash": {},
     "minicpm3": {**MLA, "v_head_dim": 16, "tie_word_embeddings": False}, "minimax": {},
     "minimax_m3_vl": {
@@ -73,10 +66,6 @@ MODELS: dict[str, dict[str, Any]] = {
         },
     },
     "muse_glimmer": {"projector_hidden_size": 32}, "nanochat": OWN_HEAD,
-    "nemotron_h": {
-        "hybrid_override_pattern": "M*-E", "moe_shared_expert_intermediate_size": 32, "time_step_min": 1e-9,
-        "num_hidden_layers": DROP, "layer_norm_epsilon": 1e-5,
-    },
     "olmo_hybrid": {},
     "phimoe": {**OWN_HEAD, "attention_bias": True, "lm_head_bias": True, "sliding_window": None},
     "recurrent_gemma": {
