@@ -113,16 +113,5 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "tokenizer": "sentencepiece", "special": BOS,
     },
-    "kimi_linear": {
-        "size": {**SIZE, "num_key_value_heads": 4},
-        "config": {
-            "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
-            "moe_intermediate_size": 48, "n_shared_experts": 1, "num_experts_per_tok": 2, "num_local_experts": 4,
-            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "linear_head_dim": 16, "linear_num_heads": 4,
-            "bos_token_id": None, "pad_token_id": 0,
-        },
-        "tokenizer": "deepseek", "special": END,
-    },
 }  # fmt: skip
 """As in `oracles.families`."""
