@@ -17,7 +17,8 @@ from published_configs import SIZES
 from small_tokenizer import TOKENIZER
 from squish_cli.app import run
 from squish_convert.api import NegExp, Reshape, Tile, family_conflicts
-from squish_models.declarations import LARGEST, read_family, register_family
+from squish_models.declaration_file import LARGEST
+from squish_models.declarations import read_family, register_family
 from squish_testing import write_model
 
 import squish_core as squish
