@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
+from squish_models.engines.llama_cpp.architectures import LAYERS, OTHERS
 from squish_models.engines.llama_cpp.keys import ARCHITECTURES
-from squish_models.engines.llama_cpp.tensors import LAYERS, OTHERS
 from squish_testing import write_model
 from test_models_bad_input import FIRST
 
