@@ -20,7 +20,15 @@ from squish_testing import model_arrays
 import squish_core as squish
 
 Config = Mapping[str, Any]
-FAMILIES = [entry.id for entry in squish.registry().families.values() if not entry.info.layouts]
+BY_HAND = {
+    "apertus": "test_models_mixtures.py", "laguna": "test_models_mixtures.py", "deepseek4": "test_models_deepseek4.py",
+}  # fmt: skip
+"""Families whose tensors the kit cannot make -> the tests that make them, which have their own bad input."""
+FAMILIES = [
+    entry.id
+    for entry in squish.registry().families.values()
+    if not entry.info.layouts and entry.info.part == "text" and entry.id not in BY_HAND
+]
 MOST_LAYERS = 4
 
 

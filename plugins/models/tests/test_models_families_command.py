@@ -23,7 +23,8 @@ def test_every_family_is_listed_with_engines_and_components(capsys: pytest.Captu
     assert listed["qwen3moe"]["components"] == {
         "text": "mapped", "experts": "mapped", "adapters": "mapped",
     }  # fmt: skip
-    assert listed["gemma3"]["components"]["images and audio"] == "left out"
+    assert listed["gemma3"]["components"]["vision"] == "mapped"
+    assert listed["qwen2vl"]["components"]["images and audio"] == "left out"
     assert listed["mlx-lm"]["layouts"] == ["mlx"]
 
 

@@ -47,7 +47,7 @@ def main(folder: str, *families: str) -> None:
     for family in families or FAMILIES:
         with context.Pool(1) as pool:  # an assertion of llama.cpp ends only this process
             try:
-                found[family] = pool.apply_async(types_of, (folder, family)).get(240)
+                found[family] = pool.apply_async(types_of, (folder, family)).get(60)
             except multiprocessing.TimeoutError:
                 print(f"{family}: llama.cpp has no such architecture, or stops at it", file=sys.stderr)
                 found[family] = None
