@@ -56,7 +56,11 @@ def pairs_of(matrices: Arrays, config: Mapping[str, Any]) -> dict[str, np.ndarra
         return {} if error.code in REFUSED else {error.code: np.zeros(0)}
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt2"])  # has [in, out]: test_models_adapters
+NOT_HERE = ("gpt2", "falcon_h1")
+"""Families with matrices as [in, out] (test_models_adapters), and with factors that no adapter can have."""
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in NOT_HERE])
 def test_an_adapter_adds_what_the_map_makes_of_its_weights(family: str) -> None:
     weights, config = arrays_of(family), config_of(family)
     zeros = {each: np.zeros(values.shape, np.float32) for each, values in weights.items()}
@@ -75,6 +79,14 @@ def test_an_adapter_adds_what_the_map_makes_of_its_weights(family: str) -> None:
     assert {name.split(".")[-2] for name in refused} <= UNADAPTED.get(family, set())
 
 
+def test_an_adapter_of_a_family_whose_weights_are_multiplied_is_refused() -> None:
+    weights, config = arrays_of("falcon_h1"), config_of("falcon_h1")
+    name = "model.layers.0.self_attn.q_proj"
+    with pytest.raises(SquishError) as caught:
+        to_gguf(matrices_of([name], weights[f"{name}.weight"].shape), config)
+    assert caught.value.code == "names"
+
+
 def batched(values: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """A and B of each module."""
     pairs = iter(values)
@@ -82,5 +94,11 @@ def batched(values: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 _LATENT = {"q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"}
-UNADAPTED = {"deepseek2": _LATENT, "glm4_moe_lite": _LATENT, "qwen3next": {"in_proj_qkvz"}}
+_INDEXED = {*_LATENT, "wq_b", "wk", "weights_proj"}
+_FUSED = {"input_linear", "output_linear"}
+UNADAPTED = {
+    **dict.fromkeys(("deepseek2", "glm4_moe_lite", "kimi", "mistral4"), _LATENT), "deepseek32": _INDEXED,
+    "glm-dsa": _INDEXED, **dict.fromkeys(("granitehybrid", "granitehybrid_moe", "granite4"), _FUSED),
+    "internlm2": {"wqkv"}, "qwen3next": {"in_proj_qkvz"},
+}  # fmt: skip
 """Modules whose adapters are refused: llama.cpp ignores them, or has several tensors for them."""

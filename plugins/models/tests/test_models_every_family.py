@@ -24,7 +24,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 def unfit(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """What may be wrong with a tensor, and such a tensor."""
-    if values.ndim > 1 and values.shape[-1] != values.shape[-2]:
+    if values.ndim > 1 and values.shape[-1] != values.shape[-2] and 1 not in values.shape[-2:]:
         yield "transposed", np.ascontiguousarray(values.swapaxes(-1, -2))
     yield "longer", np.concatenate([values, values[:1]])
     yield "dtype", np.zeros(values.shape, np.int32)
@@ -51,7 +51,7 @@ def check_misfits(arrays: Arrays, skipped: Collection[str], map_all: Callable[[A
     """Assert that no tensor can be missing or changed, and that the error names it."""
     for name in [each for each in one_of_each(arrays) if each not in skipped]:
         missing = caught(lambda without=name: map_all({key: each for key, each in arrays.items() if key != without}))
-        assert code_of(missing) in ("unmapped", "config"), f"{name} missing: {missing}"
+        assert code_of(missing) in ("unmapped", "config", "contradiction"), f"{name} missing: {missing}"
         for wrong, values in unfit(arrays[name]):
             error = caught(lambda other={name: values}: map_all({**arrays, **other}))
             expected = ("dtype", "values") if wrong == "dtype" else ("contradiction", "unmapped")
@@ -140,13 +140,18 @@ def shapes_of(arrays: Arrays) -> Shapes:
     return {name: values.shape for name, values in arrays.items()}
 
 
+def layers_of(family: str) -> Shapes:
+    """The shapes without the head, which may be tied, and the factors of the rotation, which are settings."""
+    shapes = shapes_of(stored(family)[0])
+    return {name: shape for name, shape in shapes.items() if name != "output.weight" and not name.startswith("rope_f")}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tensors_of_another_family_are_refused(family: str) -> None:
-    (arrays, meta), config = stored(family), config_of(family)
+    meta, config = stored(family)[1], config_of(family)
     for other in FAMILIES:
-        if shapes_of(arrays_of(other)) != shapes_of(arrays_of(family)):
+        if layers_of(other) != layers_of(family):
             error = caught(lambda: mapped(arrays_of(other), config))  # noqa: B023 - called at once
             assert place_of(error), f"a folder of {other}: {error}"
-        if shapes_of(stored(other)[0]) != shapes_of(arrays):
             error = caught(lambda: from_gguf(stored(other)[0], meta))  # noqa: B023 - called at once
             assert place_of(error), f"a GGUF of {other}: {error}"

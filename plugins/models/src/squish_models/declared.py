@@ -15,6 +15,7 @@ from squish_core.api import ErrorCode, FormatError
 
 from .config.gguf_defaults import LoadedKeys
 from .config.spelling import BEHIND, FULL, SLIDING, all_layers
+from .config.values import check_spellings
 from .family import TextModel
 from .layer_kinds import LayerKinds
 from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
@@ -208,6 +209,7 @@ class Declared(TextModel):
     by_kind: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        check_spellings(config, self.aliases)
         objects = [(config.get(place), names) for place, names in self.nested.items()]
         inner = {
             name: each[name] for each, names in objects if isinstance(each, dict) for name in names if name in each
@@ -363,11 +365,11 @@ class Declared(TextModel):
         return {**settings, BEHIND: self._behind(model, stated, self._predicted(settings))}
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        patterns = [*super().left_out(settings), *self.more_left_out]
         if self._maps_prediction():
-            return super().left_out(settings)
+            return patterns
         first, count = settings["num_hidden_layers"], settings.get(BEHIND, self._predicted(settings))
-        more = [name for n in range(first, first + count) for name in (f"model.layers.{n}.*", f"blk.{n}.*")]
-        return [*super().left_out(settings), *self.more_left_out, *more]
+        return [*patterns, *(name for n in range(first, first + count) for name in (f"model.layers.{n}.*", f"blk.{n}.*"))]
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some

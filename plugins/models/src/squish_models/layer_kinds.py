@@ -123,9 +123,11 @@ class LayerKinds:
                 return [[kind if layer in stated else self.first for layer in range(count)]]
         kinds, found = [self.first] * count, False
         for kind, names in self.periods.items():
-            period, start = map(settings.get, names)
-            if type(period) is not int or type(start) is not int or not 0 <= start < period:
+            if all(settings.get(name) is None for name in names):
                 continue
+            period, start = (_number(settings, name) for name in names)
+            if start >= period:
+                raise _wrong(names[1], f"less than {names[0]}, {period}", start)
             found = True
             kinds = [kind if layer % period == start else own for layer, own in enumerate(kinds)]
         return [kinds] if found else []
@@ -140,6 +142,7 @@ class LayerKinds:
             if layers[0] >= every or (layers != [*range(layers[0], len(kinds), every)] and layers[0] < len(kinds)):
                 raise FormatError(
                     f"has layers in which no {period} expresses where the kind {kind} is",
+                    part=f"{CONFIG} {period}",
                     code=ErrorCode.CONFIG,
                     expected="the same distance between all of them",
                     found=str(layers)[:60],
@@ -153,3 +156,20 @@ class LayerKinds:
     @property
     def _expected(self) -> str:
         return " and ".join(names[0] for names in self.names.values())
+
+
+def _number(settings: Mapping[str, Any], name: str) -> int:
+    number = settings.get(name)
+    if type(number) is not int or number < 0:
+        raise _wrong(name, "an integer, at least 0", number)
+    return number
+
+
+def _wrong(name: str, expected: str, found: Any) -> FormatError:
+    return FormatError(
+        "does not give a kind for each layer",
+        part=f"{CONFIG} {name}",
+        code=ErrorCode.CONFIG,
+        expected=expected,
+        found=f"{type(found).__name__} {str(found)[:40]}",
+    )

@@ -452,7 +452,7 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
         encoding is None
         or encoding.codec != DENSE
         or not floats
-        or not 1 <= len(spec.shape) <= 4
+        or len(spec.shape) > 4
         or spec.elements > MAX_SIZE
     ):
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")

@@ -19,7 +19,7 @@ SWITCHES_LIST = "array:bool"
 MOST_LAYERS = 1 << 18
 NUMBERS_LIST = "array:f32"
 """Type of a setting with several numbers."""
-LAYER_SIZES = "u32 or array:i32"
+LAYER_SIZES = "sizes"
 """Type of a setting with a size for each layer, or one for all."""
 LISTS = (SIZES_LIST, SWITCHES_LIST, NUMBERS_LIST)
 MAX_F32 = float(np.finfo(np.float32).max)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -10,6 +10,7 @@ from attrs import frozen
 from squish_core.api import ErrorCode, FormatError
 
 from .keys import MAX_F32
+from .spelling import FULL, SLIDING
 
 CONFIG = "config.json"
 MOST = (1 << 32) - 1
@@ -51,6 +52,9 @@ KINDS = Kind("a list of texts", lambda value: isinstance(value, list) and all(is
 PATTERN = Kind("a number of layers", lambda value: isinstance(value, (str, list)) or _is_size(value))
 SIZES = Kind("a list of sizes", _are_sizes, ErrorCode.ROPE)
 
+SIZE_OF_ALL = Kind(f"{SIZE.expected}, or a list of such", lambda value: _is_size(value) or _are_sizes(value))
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+
 PARTS = {
     **dict.fromkeys(("text_config", "vision_config", "audio_config", "rope_parameters"), OBJECT),
     "tie_word_embeddings": SWITCH,
@@ -60,7 +64,10 @@ SETTINGS = {
     "sliding_window": SIZE, "sliding_window_pattern": PATTERN,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "full_attention_interval", "rotary_dim"), COUNT),
     **dict.fromkeys(("n_group", "topk_group"), COUNT),
-    **dict.fromkeys(("num_hidden_layers", "num_key_value_heads", "q_lora_rank", "kv_lora_rank"), SIZE),
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"), SIZE),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), SIZE),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), SIZE_OF_ALL),
+    "position_embedding_type": TEXT,
     "num_nextn_predict_layers": SIZE,
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "conv_bias", "use_expert_bias", "use_qk_norm"), SWITCH),
     **dict.fromkeys(("norm_topk_prob", "use_sliding_window", "block_auto_adjust_ff_dim"), SWITCH),
@@ -84,9 +91,15 @@ def check_parts(config: Mapping[str, Any]) -> None:
         for name in ("rope_parameters", "rope_scaling"):
             rope = settings.get(name)
             if isinstance(rope, Mapping):
+                _check(dict.fromkeys((FULL, SLIDING), OBJECT), rope, f"{CONFIG} {place}{name}")
                 kinds = {key: each for key, each in rope.items() if isinstance(each, Mapping)}
                 for kind, each in {"": rope, **kinds}.items():
                     _check(SCALING, each, " ".join(filter(None, (f"{CONFIG} {place}{name}", kind))))
+
+
+def check_spellings(config: Mapping[str, Any], spellings: Mapping[str, Sequence[str]]) -> None:
+    """Raise FormatError for such a setting under one of its other names; `spellings` has the names of each setting."""
+    _check({other: SETTINGS[name] for name in spellings.keys() & SETTINGS for other in spellings[name]}, config, CONFIG)
 
 
 def check_values(settings: Mapping[str, Any], own_names: Mapping[str, str]) -> None:

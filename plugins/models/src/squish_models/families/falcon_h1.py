@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Carried, Model, Reshape, Rule, Scale
+from squish_convert.api import Carried, Family, Model, Reshape, Rule, Scale
 
 from squish_core.api import ErrorCode, FormatError, Options
 
@@ -80,6 +80,9 @@ class FalconH1(Mamba2Layers):
     derived = (*TextSettings.derived, *USUAL)
     kinds: ClassVar[Mapping[str, Layers]] = {NORMED: Layers(when="mamba_rms_norm")}
     presence: ClassVar = {"mamba_rms_norm": "ssm_norm.weight"}
+
+    def adapter(self) -> Family | None:
+        return None  # the numbers multiply the product of A and B only where they multiply the weights
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled({**config, **{name: ONES[name] for name in LISTS if config.get(name) is None}})

@@ -256,7 +256,6 @@ class Gemma4(Declared):
         groups = settings.pop(GLOBAL_GROUPS, None)
         if not same and groups not in (None, settings["num_key_value_heads"]):
             settings[INEXPRESSIBLE] = self._inexpressible("kv_heads", "one number, in layers with values of their own")
-        embeddings = model.tensors.get("per_layer_token_embd.weight")
         return {
             **DEFAULTS,
             **dict.fromkeys(ROUTING),
@@ -266,7 +265,7 @@ class Gemma4(Declared):
             "attention_k_eq_v": same,
             GLOBAL_GROUPS: groups if same else None,
             "enable_moe_block": bool(settings.get("num_experts")),
-            TOKENS: embeddings.shape[0] if embeddings is not None and embeddings.shape else settings["vocab_size"],
+            TOKENS: settings["vocab_size"],
         }
 
     def _inexpressible(self, name: str, expected: str) -> FormatError:
