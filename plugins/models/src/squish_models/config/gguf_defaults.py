@@ -184,6 +184,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "deepseek32": INDEXED,
     "deepseek4": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
+        "embedding_length_out": None,
         **dict.fromkeys((
             "attention.q_lora_rank", "attention.sliding_window", "expert_feed_forward_length", "expert_shared_count",
             "expert_weights_scale", "expert_weights_norm", "swiglu_clamp_exp", "attention.indexer.head_count",

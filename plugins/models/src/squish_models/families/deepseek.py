@@ -25,7 +25,7 @@ FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=
 """Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""
-SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa")
+SIGMOIDS = ("deepseek_v3", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "kimi_k25")
 """Model types that weigh each expert by itself."""
 SCALES = {
     "deepseek_v2": 1.0, "deepseek_v3": 2.5, "glm4_moe_lite": 1.8, "deepseek_v32": 2.5, "glm_moe_dsa": 2.5,
