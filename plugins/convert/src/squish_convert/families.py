@@ -1,5 +1,4 @@
-"""The interface of a model family: its tensors, their names and forms in each layout, and its settings; and which of
-several families a file belongs to."""
+"""The interface of a model family: its tensors, names, forms and settings; and which family a file belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from squish_core.plugins.hookspecs import FamilyInfo
 
 if TYPE_CHECKING:
     import numpy as np
-
 
 CONFIG_FILE = "config.json"
 MAX_JSON_ENTRY = 4 << 20
@@ -386,7 +384,17 @@ class Family:
         return {}
 
     def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a config.json is that of an mlx-lm model, which Transformers would read as another one."""
+        """Tell whether a folder is one for mlx-lm, which Transformers would read as another model.
+
+        Parameters
+        ----------
+        config
+            Its config.json.
+
+        Returns
+        -------
+        bool
+        """
         return False
 
     def own_name(self, name: str) -> str:

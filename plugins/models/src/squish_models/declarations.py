@@ -231,9 +231,7 @@ def _check_entries(place: Place, stated: Mapping[str, Any]) -> None:
 def _inherited(place: Place, stated: Mapping[str, Any], base: type[TextModel]) -> dict[str, Any]:
     """The attributes that have the base's entries and those of a table; a setting without a key is not fixed either."""
     left_out = {name for name, value in stated.get("keys", {}).items() if value is False}
-    own: dict[str, Mapping[str, Any]] = {
-        attribute: stated.get(table, {}) for table, attribute in MERGED.items()
-    }  # fmt: skip
+    own: dict[str, Mapping[str, Any]] = {attribute: stated.get(table, {}) for table, attribute in MERGED.items()}
     own |= {attribute: read_each(place, stated, table, read) for table, (attribute, read) in READERS.items()}
     own["computed"] = read_products(place, stated.get("computed", {}), "computed")
     own["products"] = read_products(place, stated.get("sizes", {}), "sizes")

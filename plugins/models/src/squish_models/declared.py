@@ -369,7 +369,8 @@ class Declared(TextModel):
         if self._maps_prediction():
             return patterns
         first, count = settings["num_hidden_layers"], settings.get(BEHIND, self._predicted(settings))
-        return [*patterns, *(name for n in range(first, first + count) for name in (f"model.layers.{n}.*", f"blk.{n}.*"))]
+        numbers = range(first, first + count)
+        return [*patterns, *(name for n in numbers for name in (f"model.layers.{n}.*", f"blk.{n}.*"))]
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = {"rope_scaling": None, **super()._from_keys(model)}  # mlx-lm requires it of some

@@ -448,13 +448,7 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if (
-        encoding is None
-        or encoding.codec != DENSE
-        or not floats
-        or len(spec.shape) > 4
-        or spec.elements > MAX_SIZE
-    ):
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 4 or spec.elements > MAX_SIZE:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",
