@@ -264,7 +264,7 @@ class TextSettings(Family):
         if not self.is_run(layout, settings):
             raise UsageError(
                 f"is a model of the family {self.id}, which {TITLES[WRITTEN_FOR[layout]]} does not have",
-                code="engine",
+                code=ErrorCode.ENGINE,
                 hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
             )
 

@@ -260,7 +260,7 @@ class FamilySuite(Suite):
         try:
             return self._mapped(file, layout)
         except UsageError as error:
-            if layout in (HF, GGUF) or error.code != "engine":
+            if layout in (HF, GGUF) or error.code != ErrorCode.ENGINE:
                 raise
             return None
 
