@@ -10,18 +10,17 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule
+from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule, Whole
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
 
-from ..config.keys import Key, check_settings, gguf_keys
+from ..config.keys import Key, check_settings, gguf_keys, shortest
 from ..config_file import STORAGE
 from ..settings import CONFIG
 from ..tables import Row
+from .whole import PREPROCESSORS, VISION, kept_for_joining, whole_model
 
-ARCHITECTURE, VISION = "clip", "clip.vision"
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""Files that state how images are prepared; the second one counts where both state a setting."""
+ARCHITECTURE = "clip"
 NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
 SIZES = (
     Key("image_size", "image_size"),
@@ -55,6 +54,17 @@ class Tower(Family):
         Settings that a config.json need not state.
     activation
         GGUF's key that is true for the tower's activation, and the value of `hidden_act` for which it is.
+    class_name, model_type, vision_type
+        The names of the whole model and of its tower in a config.json that is written for GGUFs that keep none;
+        without a class, only kept ones are written.
+    fixed
+        Settings in its `vision_config` that are always the same.
+    tokens
+        Setting in that config.json -> the token whose id it is.
+    text_names
+        Prefixes of the names of the text layers -> those in published checkpoints of the whole model.
+    processor_type
+        The class of the image processor in a file that is written for GGUFs that keep none.
     """
 
     projector: ClassVar[str]
@@ -64,6 +74,13 @@ class Tower(Family):
     outer: ClassVar[Sequence[str]] = ()
     unstated: ClassVar[Mapping[str, Any]] = {}
     activation: ClassVar[tuple[str, str]] = ("clip.use_gelu", "gelu_pytorch_tanh")
+    class_name: ClassVar[str] = ""
+    model_type: ClassVar[str] = ""
+    vision_type: ClassVar[str] = ""
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    tokens: ClassVar[Mapping[str, str]] = {}
+    text_names: ClassVar[Mapping[str, str]] = {"model.": "model.language_model."}
+    processor_type: ClassVar[str] = ""
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -97,7 +114,8 @@ class Tower(Family):
         values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
         settings = {name: value for name, value in values.items() if value is not None}
         check_settings(self.keys, settings, VISION)
-        return settings
+        decimals = {key.hf for key in self.keys if key.type == "f32"}
+        return {name: shortest(value) if name in decimals else value for name, value in settings.items()}
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         sizes = {key.hf: settings[key.hf] for key in self.keys if key.type == "u32" and key.hf in settings}
@@ -109,11 +127,15 @@ class Tower(Family):
                 "is a vision tower without text layers, which a folder needs, too",
                 file=model.name,
                 code=ErrorCode.USAGE,
-                hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
+                hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=FILE}.",
             )
         if model.layout == "gguf":
             return Carried(meta=model.meta)
-        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
+        kept = kept_for_joining(self, model) if options.get("keep") != "no" else {}
+        return Carried(meta={**self._gguf_keys(model, settings), **kept}, storage=(*STORAGE, *kept))
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        return whole_model(self, model, text, text_model)
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
         self._check_activation(settings)
@@ -147,6 +169,38 @@ class Tower(Family):
             None by default.
         """
         return {}
+
+    def outer_settings(self, model: Model, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the config.json of the whole model states outside of `vision_config` for the tower of a GGUF.
+
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            The settings in `outer` by default.
+        """
+        return {name: settings[name] for name in self.outer if name in settings}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the image processor for the keys of a GGUF.
+
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
+
+        Returns
+        -------
+        dict
+            The content of preprocessor_config.json.
+        """
+        stated = {name: [shortest(each) for each in model.value(key, ())] for name, key in NORMALIZATION.items()}
+        size = {"height": settings["image_size"], "width": settings["image_size"]}
+        return {"image_processor_type": self.processor_type, "size": size, **stated}
 
     def _check_activation(self, settings: Mapping[str, Any]) -> None:
         expected = self.activation[1]
