@@ -125,12 +125,16 @@ class JoinedModel(MappedFile):
             MappedFile(other, family, own, layout, options, names=places, carried=carried)
             for other, family, own, places in others
         ]
-        self._original, self._members = original, {name: each for each in (main, *more) for name in each}
-        self._all = (main, *more)
+        self._original, self._all = original, (main, *more)
+        self._members = {name: each for each in self._all for name in each}
         self.family, self.naming, self.layout, self.carried = main.family, naming, layout, main.carried
-        self.predicting, self.coverage = main.predicting, main.coverage
+        self.predicting, self.behind, self.coverage = main.predicting, main.behind, main.coverage
         tensors = _Union([each.mapped for each in self._all])
         File.__init__(self, original.source, evolve(main.index, tensors=tensors), original.registry, original.limits)
+
+    @property
+    def members(self) -> tuple[MappedFile, ...]:
+        return self._all
 
     def sources(self, name: str) -> tuple[str, ...]:
         return self._members[name].sources(name)
