@@ -161,6 +161,19 @@ def test_a_contradiction_names_file_key_and_values_in_its_text(glm: Path, tmp_pa
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_another_shape_is_an_error_of_its_file(glm: Path, tmp_path: Path) -> None:
+    with squish.open(glm / "mtp.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file}
+        arrays["blk.4.nextn.enorm.weight"] = np.ones(7, np.float32)
+        squish.save(tmp_path / "x.gguf", arrays, metadata=dict(file.index.meta))
+    for target in ("hf", "mlx"):
+        with pytest.raises(squish.SquishError) as caught:
+            squish.convert(glm / "text.gguf", tmp_path / "back", target, part={"mtp": tmp_path / "x.gguf"})
+        error = caught.value
+        assert (error.code, error.tensor) == ("contradiction", "blk.4.nextn.enorm.weight")
+        assert (str(error.file), error.found) == (str(tmp_path / "x.gguf"), [7])
+
+
 def test_the_layers_alone_are_no_folder(glm: Path, tmp_path: Path) -> None:
     with expect_error(squish.SquishError, code="usage"):
         squish.convert(glm / "mtp.gguf", tmp_path / "back", "hf")

@@ -18,7 +18,7 @@ from .mapping.coverage import Coverage, matches
 from .mapping.inventory import Outline, outline_of
 from .mapping.mapped import MappedFile, Naming, family_of, naming_of
 
-_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio)\.")
+_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*)\.")
 _PREDICTING = re.compile(r"(?:^|\.)(?:mtp|nextn)\.")
 
 
@@ -53,7 +53,7 @@ def check_part(part: str | None) -> str:
             expected=", ".join(COMPONENTS),
             found=repr(part),
             code=ErrorCode.USAGE,
-            hint=did_you_mean(part, COMPONENTS),
+            hint=did_you_mean(str(part), COMPONENTS),
         )
     return part or TEXT
 

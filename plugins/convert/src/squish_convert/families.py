@@ -549,7 +549,7 @@ class Family:
         FormatError
             The files do not belong together, or the family has no such layers.
         """
-        raise self._apart(other)
+        raise FormatError(f"the family {self.id} joins no layers", file=other.name, code=ErrorCode.UNMAPPED)
 
     def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
         """Describe the checkpoint of the whole model that this component and text layers belong to.
@@ -571,11 +571,7 @@ class Family:
         FormatError
             The component belongs to another model, or the family's components are not joined.
         """
-        raise self._apart(model)
-
-    def _apart(self, model: Model) -> FormatError:
-        reason = f"the family {self.id} has no rules for joining it with text layers"
-        return FormatError(f"is not joined: {reason}", file=model.name, code=ErrorCode.UNMAPPED)
+        raise FormatError(f"the family {self.id} is not joined with text", file=model.name, code=ErrorCode.UNMAPPED)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.
