@@ -135,8 +135,8 @@ def join(file: File, parts: Mapping[str, File]) -> File:
         _check_kind(part, each)
         moved = {name: _moved(spec, first) for name, spec in each.without_caches().index.tensors.items()}
         if part == MTP:
-            meta, names = _with_behind(file, each)
-            moved = {name: moved[name] for name in names}
+            meta, own = _with_behind(file, each)
+            moved = {name: moved[name] for name in own}
             index = evolve(index, meta=meta)
         else:
             _check_other(part, file, each)
