@@ -128,7 +128,10 @@ TOWERS = {
         ("smolvlm", "idefics3"),
         "idefics3",
     ),
-}
+    "pixtral.vision": (
+        "The vision tower of Pixtral and Mistral 3", "pixtral:PixtralVision", ("mistral3", "llava"), "pixtral",
+    ),
+}  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),

@@ -53,8 +53,10 @@ class Tower(Family):
         Settings that config.json states outside of `vision_config`.
     unstated
         Settings that a config.json need not state.
-    activation
-        GGUF's key that is true for the tower's activation, and the value of `hidden_act` for which it is.
+    activations
+        Value of `hidden_act` -> GGUF's key that is true for it; the first is that of a tower that states none.
+    fixed
+        Settings that llama.cpp takes for granted, with the value for which it computes the tower.
     """
 
     projector: ClassVar[str]
@@ -63,7 +65,8 @@ class Tower(Family):
     own_names: ClassVar[Mapping[str, str]] = {}
     outer: ClassVar[Sequence[str]] = ()
     unstated: ClassVar[Mapping[str, Any]] = {}
-    activation: ClassVar[tuple[str, str]] = ("clip.use_gelu", "gelu_pytorch_tanh")
+    activations: ClassVar[Mapping[str, str]] = {"gelu_pytorch_tanh": "clip.use_gelu"}
+    fixed: ClassVar[Mapping[str, Any]] = {}
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -87,7 +90,7 @@ class Tower(Family):
                 expected="an object with the sizes of the tower",
                 found=type(stated).__name__,
             )
-        outer = {name: config[name] for name in self.outer if name in config}
+        outer = {name: config[name] for name in (*self.outer, *self.fixed) if name in config}
         settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
         settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
         check_settings(self.keys, settings, f"{CONFIG} vision_config")
@@ -116,7 +119,6 @@ class Tower(Family):
         return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
-        self._check_activation(settings)
         images = image_settings(model)
         arrays = {key: _normalization(images, name) for name, key in NORMALIZATION.items()}
         return {
@@ -124,7 +126,7 @@ class Tower(Family):
             "general.type": Typed("str", "mmproj"),
             "clip.has_vision_encoder": Typed("bool", True),
             "clip.projector_type": Typed("str", self.projector),
-            self.activation[0]: Typed("bool", True),
+            self._activation(settings): Typed("bool", True),
             **gguf_keys(self.keys, VISION, settings),
             **arrays,
             **self.other_keys(settings, images),
@@ -148,17 +150,25 @@ class Tower(Family):
         """
         return {}
 
-    def _check_activation(self, settings: Mapping[str, Any]) -> None:
-        expected = self.activation[1]
-        stated = settings.get("hidden_act", expected)
-        if stated != expected:
-            raise FormatError(
-                f"has an activation that llama.cpp does not compute for the projector {self.projector}",
-                part=f"{CONFIG} vision_config hidden_act",
-                code=ErrorCode.CONFIG,
-                expected=expected,
-                found=repr(stated),
-            )
+    def _activation(self, settings: Mapping[str, Any]) -> str:
+        """Return the key of the activation; FormatError for settings with which llama.cpp computes something else."""
+        stated = settings.get("hidden_act", next(iter(self.activations)))
+        if not isinstance(stated, str) or stated not in self.activations:
+            raise _not_computed(self.projector, "hidden_act", " or ".join(self.activations), stated)
+        for name, value in self.fixed.items():
+            if settings.get(name, value) != value:
+                raise _not_computed(self.projector, name, value, settings[name])
+        return self.activations[stated]
+
+
+def _not_computed(projector: str, name: str, expected: Any, found: Any) -> FormatError:
+    return FormatError(
+        f"has a value that llama.cpp does not compute for the projector {projector}",
+        part=f"{CONFIG} vision_config {name}",
+        code=ErrorCode.CONFIG,
+        expected=str(expected),
+        found=repr(found)[:60],
+    )
 
 
 def image_settings(model: Model) -> dict[str, Any]:

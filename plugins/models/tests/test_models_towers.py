@@ -1,0 +1,117 @@
+"""Vision towers of the published checkpoints: into llama.cpp's GGUF, back, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import published_towers as towers
+import pytest
+from every_family import one_of_each
+from squish_convert.components import components
+
+import squish_core as squish
+from squish_core.testing import expect_error
+
+
+@pytest.mark.parametrize("name", towers.MODELS)
+def test_a_tower_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
+    source = towers.arrays_of(name)
+    squish.convert(towers.save(tmp_path / "model", name, source), tmp_path / "tower.gguf", part="vision")
+    result = towers.back(tmp_path / "tower.gguf")
+    text = {towers.MODELS[name].get("embedding")}
+    assert {*result} == {*source} - text
+    for tensor, value in result.items():
+        assert np.array_equal(value, source[tensor]), tensor
+
+
+@pytest.mark.parametrize("name", towers.MODELS)
+def test_a_towers_gguf_is_copied_and_named(name: str, tmp_path: Path) -> None:
+    squish.convert(towers.save(tmp_path / "model", name), tmp_path / "tower.gguf", part="vision")
+    squish.convert(tmp_path / "tower.gguf", tmp_path / "copy.gguf")
+    assert squish.diff(tmp_path / "tower.gguf", tmp_path / "copy.gguf").same
+    with squish.open(tmp_path / "tower.gguf") as file:
+        assert [*components(file)] == ["vision"]
+
+
+@pytest.mark.parametrize("name", towers.MODELS)
+def test_a_tower_without_a_tensor_or_with_another_shape_is_refused(name: str, tmp_path: Path) -> None:
+    source = towers.arrays_of(name)
+    for number, tensor in enumerate(one_of_each(source)):
+        lacking = {key: value for key, value in source.items() if key != tensor}
+        folder = towers.save(tmp_path / f"lacking{number}", name, lacking)
+        with expect_error(squish.SquishError, code="unmapped"):
+            squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+        longer = np.concatenate([source[tensor], source[tensor][:1]])
+        folder = towers.save(tmp_path / f"longer{number}", name, {**source, tensor: longer})
+        if tensor != towers.MODELS[name].get("embedding"):
+            with expect_error(squish.SquishError, code="contradiction"):
+                squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    assert not (tmp_path / "tower.gguf").exists()
+
+
+@pytest.mark.parametrize("name", towers.MODELS)
+def test_a_towers_gguf_without_a_key_is_refused(name: str, tmp_path: Path) -> None:
+    squish.convert(towers.save(tmp_path / "model", name), tmp_path / "tower.gguf", part="vision")
+    with squish.open(tmp_path / "tower.gguf") as file:
+        meta, arrays = dict(file.index.meta), {tensor: file[tensor].numpy() for tensor in file}
+    sizes = [key for key in meta if key.startswith("clip.vision.") and key.endswith(("_size", "_length", "_count"))]
+    squish.save(tmp_path / "whole.gguf", arrays, metadata=meta)
+    assert towers.back(tmp_path / "whole.gguf")
+    for number, key in enumerate(sizes):
+        lacking = {each: value for each, value in meta.items() if each != key}
+        squish.save(tmp_path / f"{number}.gguf", arrays, metadata=lacking)
+        with expect_error(squish.SquishError):
+            towers.back(tmp_path / f"{number}.gguf")
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("mistral3", {"vision_config.hidden_act": "relu"}, "config"),
+    ("mistral3", {"vision_config.hidden_act": ["silu"]}, "config"),
+    ("mistral3", {"vision_config.rope_theta": 500.0}, "config"),
+    ("mistral3", {"vision_config.rope_parameters": {"rope_theta": 500.0, "rope_type": "axial"}}, "config"),
+    ("mistral3", {"vision_feature_layer": -2}, "config"),
+    ("mistral3", {"projector_hidden_act": "relu"}, "config"),
+    ("mistral3", {"spatial_merge_size": 3}, "contradiction"),
+    ("mistral3", {"spatial_merge_size": "2"}, "config"),
+    ("pixtral", {"vision_config.model_type": "clip_vision_model"}, "unmapped"),
+    ("pixtral", {"spatial_merge_size": 2}, "unmapped"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "code"), REFUSED)
+def test_settings_that_llama_cpp_does_not_compute_are_refused(
+    name: str, changes: dict[str, Any], code: str, tmp_path: Path
+) -> None:
+    config = copy.deepcopy(towers.MODELS[name]["config"])
+    for path, value in changes.items():
+        *parents, key = path.split(".")
+        place = config
+        for parent in parents:
+            place = place[parent]
+        place[key] = value
+    folder = towers.save(tmp_path / "model", name, config=config)
+    with expect_error(squish.SquishError, code=code):
+        squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    assert not (tmp_path / "tower.gguf").exists()
+
+
+@pytest.mark.parametrize("added", [{}, {"12": {"content": "[IMG]"}}, {"64": towers.BREAK["12"]}])
+def test_a_pixtral_without_its_break_token_is_refused(added: dict[str, Any], tmp_path: Path) -> None:
+    folder = towers.save(
+        tmp_path / "model", "mistral3", files={"tokenizer_config.json": {"added_tokens_decoder": added}}
+    )
+    with expect_error(squish.FormatError):
+        squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    assert not (tmp_path / "tower.gguf").exists()
+
+
+def test_a_pixtral_has_the_embedding_of_its_break_token(tmp_path: Path) -> None:
+    source = towers.arrays_of("mistral3")
+    squish.convert(towers.save(tmp_path / "model", "mistral3", source), tmp_path / "tower.gguf", part="vision")
+    with squish.open(tmp_path / "tower.gguf") as tower:
+        row = tower["v.token_embd.img_break"].numpy()
+        assert tower.metadata["clip.use_silu"] is True
+    assert np.array_equal(row, source[towers.MODELS["mistral3"]["embedding"]][12])
