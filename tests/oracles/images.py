@@ -82,10 +82,20 @@ def transformers(folder: str, image: np.ndarray) -> Any:
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    sizes = "image_sizes" in inspect.signature(model.model.get_image_features).parameters
-    others = {"image_sizes": torch.tensor([image.shape[1:]])} if sizes else {}
+    parameters = inspect.signature(model.model.get_image_features).parameters
+    pixels, others = torch.tensor(image)[None], {}
+    if "image_sizes" in parameters:
+        others = {"image_sizes": torch.tensor([image.shape[1:]])}
+    elif "image_grid_thw" in parameters:  # patches, square by square, of the image twice
+        vision = model.config.vision_config
+        size, side = vision.patch_size, vision.spatial_merge_size
+        rows, columns = (length // size for length in image.shape[1:])
+        cut = pixels[0].reshape(3, rows // side, side, size, columns // side, side, size)
+        cut = cut.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
+        pixels, others = cut.reshape(rows * columns, -1), {"image_grid_thw": torch.tensor([[1, rows, columns]])}
     with torch.inference_mode():
-        features = model.get_image_features(pixel_values=torch.tensor(image)[None], **others)
-    features = getattr(features, "pooler_output", features)
-    rows = [each.reshape(-1, each.shape[-1]) for each in features]
-    return torch.cat(rows).float().numpy()
+        features = model.get_image_features(pixel_values=pixels, **others)
+    merged = getattr(features, "pooler_output", features)
+    found = torch.cat([each.reshape(-1, each.shape[-1]) for each in merged])
+    deep = [torch.cat([*each]) for each in getattr(features, "deepstack_features", None) or ()]
+    return torch.cat([found, *deep], -1).float().numpy()

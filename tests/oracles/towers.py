@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import converter, families, peer, towers_vl
+from . import converter, families, peer, towers_qwen, towers_vl
 
 TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32}
 VISION = {
@@ -37,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "images": {**IMAGES, "size": {"longest_edge": 112}},
     },
     **towers_vl.MODELS,
+    **towers_qwen.MODELS,
 }
 """Name -> config.json, the settings of its image processor, and prefixes of names: Transformers' -> the Hub's."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published_towers_qwen
 from squish_convert.api import Carried, Family
 from squish_convert.mapping.mapped import MappedFile, family_of, naming_of
 
@@ -49,6 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "files": {"tokenizer.json": {"added_tokens": [{"id": 12, "content": "[IMG_BREAK]"}]}},
         "embedding": "language_model.model.embed_tokens.weight",
     },
+    **published_towers_qwen.MODELS,
 }  # fmt: skip
 """Name -> the family, config.json, other files, settings of the image processor beyond COLORS, and the name of the text
 model's embedding where the tower needs it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import published_towers as towers
+import published_towers_qwen
 import pytest
 from every_family import one_of_each
 from squish_convert.components import components
@@ -78,6 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mistral3", {"spatial_merge_size": "2"}, "config"),
     ("pixtral", {"vision_config.model_type": "clip_vision_model"}, "unmapped"),
     ("pixtral", {"spatial_merge_size": 2}, "unmapped"),
+    *published_towers_qwen.REFUSED,
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import families, images, peer, towers
+from oracles import families, images, peer, towers, towers_qwen
 
 import squish_core as squish
 
@@ -20,7 +20,7 @@ BREAK = "v.token_embd.img_break"
 ADDED = {"mistral3": {BREAK}, "llava": {BREAK}}
 """Tensors that the converter leaves out, although llama.cpp does not load the file without them."""
 MEAN, STD = np.array([0.5, 0.4, 0.3]), np.array([0.5, 0.6, 0.7])
-ENCODED = {"mistral3": ((112, 84), 3e-3), "llava": ((112, 84), 6e-3), "gemma3": ((56, 56), 3e-3)}
+ENCODED = {"mistral3": ((112, 84), 3e-3), "llava": ((112, 84), 6e-3), "gemma3": ((56, 56), 3e-3), **towers_qwen.ENCODED}
 """Tower -> height and width of an image that llama.cpp encodes without resizing it, and the largest difference of an
 embedding in Transformers, which is that of llama.cpp's GELU, rounded to f16."""
 
@@ -56,11 +56,21 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "text.gguf"
 
 
+def with_mergers(name: str, folder: Path) -> Path:
+    """A text model that takes the output of a tower's other mergers, too, into its first layers."""
+    squish.convert(
+        families.make(name, folder / "text", vision_config=towers.MODELS[name]["config"]["vision_config"]),
+        folder / "text.gguf",
+    )
+    return folder / "text.gguf"
+
+
 @pytest.mark.parametrize("name", ENCODED)
 def test_llama_cpp_encodes_an_image_as_transformers_does(name: str, text_model: Path, tmp_path: Path) -> None:
     (height, width), bound = ENCODED[name]
     folder = towers.make(name, tmp_path / "model")
     squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    text_model = with_mergers(name, tmp_path) if name == "qwen3_vl" else text_model
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     found = peer("llama.cpp").run(
         images.llama_cpp, model=str(text_model), tower=str(tmp_path / "tower.gguf"), image=image

@@ -131,6 +131,14 @@ TOWERS = {
     "pixtral.vision": (
         "The vision tower of Pixtral and Mistral 3", "pixtral:PixtralVision", ("mistral3", "llava"), "pixtral",
     ),
+    "qwen2vl.vision": ("The vision tower of Qwen 2 VL", "qwen:Qwen2Vision", ("qwen2_vl",), "qwen2vl_merger"),
+    "qwen25vl.vision": (
+        "The vision tower of Qwen 2.5 VL", "qwen:Qwen25Vision", ("qwen2_5_vl",), "qwen2.5vl_merger",
+    ),
+    "qwen3vl.vision": (
+        "The vision tower of Qwen 3 VL, 3.5 and 3.6", "qwen:Qwen3Vision",
+        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger",
+    ),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from attrs import evolve
 from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
@@ -20,6 +21,7 @@ from ..settings import CONFIG
 from ..tables import Row
 
 ARCHITECTURE, VISION = "clip", "clip.vision"
+VISION_CONFIG = f"{CONFIG} vision_config"
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """Files that state how images are prepared; the second one counts where both state a setting."""
 NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
@@ -45,6 +47,8 @@ class Tower(Family):
         GGUF's name of the projector.
     rows
         The weights.
+    more
+        Layout -> rules for other layouts than GGUF.
     keys
         Settings with keys of GGUF.
     own_names
@@ -54,13 +58,14 @@ class Tower(Family):
     unstated
         Settings that a config.json need not state.
     activations
-        Value of `hidden_act` -> GGUF's key that is true for it; the first is that of a tower that states none.
+        Value of `hidden_act` -> GGUF's key that is true for it, or none; the first is that of a tower that states none.
     fixed
         Settings that llama.cpp takes for granted, with the value for which it computes the tower.
     """
 
     projector: ClassVar[str]
     rows: ClassVar[Sequence[Row]]
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]] = SIZES
     own_names: ClassVar[Mapping[str, str]] = {}
     outer: ClassVar[Sequence[str]] = ()
@@ -75,7 +80,7 @@ class Tower(Family):
 
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
-        return {"gguf": tuple(rule for row in self.rows for rule in row.rules())}
+        return {"gguf": tuple(rule for row in self.rows for rule in row.rules()), **self.more}
 
     def settings(self, model: Model) -> dict[str, Any]:
         if model.layout == "gguf":
@@ -92,9 +97,29 @@ class Tower(Family):
             )
         outer = {name: config[name] for name in (*self.outer, *self.fixed) if name in config}
         settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
-        settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
-        check_settings(self.keys, settings, f"{CONFIG} vision_config")
+        own = [evolve(key, hf=self.own_names[key.hf]) for key in self.keys if key.hf in self.own_names]
+        check_settings(own, settings, VISION_CONFIG)
+        settings |= {name: settings[own] for name, own in self.own_names.items()}
+        settings |= self.derived(settings, config)
+        check_settings(self.keys, settings, VISION_CONFIG)
         return settings
+
+    def derived(self, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings that follow from others of a config.json.
+
+        Parameters
+        ----------
+        settings
+            Those that `vision_config` states.
+        config
+            The content of config.json.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
@@ -107,6 +132,8 @@ class Tower(Family):
         return {"channels": 3, **sizes, "layers": settings["num_hidden_layers"], "experts": 0}
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        if layout == model.layout:
+            return Carried(meta=model.meta)
         if layout != "gguf":
             raise FormatError(
                 "is a vision tower without text layers, which a folder needs, too",
@@ -114,8 +141,6 @@ class Tower(Family):
                 code=ErrorCode.USAGE,
                 hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
             )
-        if model.layout == "gguf":
-            return Carried(meta=model.meta)
         return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
@@ -126,7 +151,7 @@ class Tower(Family):
             "general.type": Typed("str", "mmproj"),
             "clip.has_vision_encoder": Typed("bool", True),
             "clip.projector_type": Typed("str", self.projector),
-            self._activation(settings): Typed("bool", True),
+            **{key: Typed("bool", True) for key in [self._activation(settings)] if key},
             **gguf_keys(self.keys, VISION, settings),
             **arrays,
             **self.other_keys(settings, images),
@@ -164,7 +189,7 @@ class Tower(Family):
 def _not_computed(projector: str, name: str, expected: Any, found: Any) -> FormatError:
     return FormatError(
         f"has a value that llama.cpp does not compute for the projector {projector}",
-        part=f"{CONFIG} vision_config {name}",
+        part=f"{VISION_CONFIG} {name}",
         code=ErrorCode.CONFIG,
         expected=str(expected),
         found=repr(found)[:60],
