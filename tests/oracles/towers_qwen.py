@@ -17,6 +17,7 @@ COLORS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7]}
 IMAGES = {**COLORS, "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
 QWEN = {"depth": 4, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "intermediate_size": 64}
 QWEN3 = {**QWEN, "patch_size": 16, "num_position_embeddings": 16, "out_hidden_size": 64}
+GLM = {**QWEN, "image_size": 56, "out_hidden_size": 64, "intermediate_size": 96}
 VISUAL = {"model.visual.": "visual.", "model.language_model.": "model."}
 
 
@@ -32,6 +33,8 @@ MODELS: dict[str, dict[str, Any]] = {
         TEXT, {**QWEN, "fullatt_block_indexes": [1, 3], "out_hidden_size": 64, "window_size": 112}, published=VISUAL
     ),
     "qwen2_vl": qwen(TEXT, {**QWEN, "embed_dim": 32, "hidden_size": 64}, published=VISUAL),
+    "glm4v": qwen(TEXT, GLM),
+    "glm4v_moe": qwen({**TEXT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}, GLM),
     "qwen3_5": qwen(TEXT, QWEN3),
     "qwen3_5_moe": qwen({**TEXT, **EXPERTS, "shared_expert_intermediate_size": 32}, QWEN3),
 }
@@ -41,5 +44,6 @@ ENCODED = {
     "qwen2_5_vl": ((168, 140), 2e-3),
     "qwen2_vl": ((112, 84), 3e-3),
     "qwen3_5": ((128, 96), 2e-3),
+    "glm4v": ((112, 84), 5e-3),
 }
 """Name -> height and width of an image, and the largest difference of an embedding."""

@@ -26,6 +26,12 @@ QWEN3 = {
     "num_position_embeddings": 16, "out_hidden_size": 64, "patch_size": 16, "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }  # fmt: skip
+GLM = {
+    "attention_bias": False, "attention_dropout": 0.0, "depth": 3, "hidden_act": "silu", "hidden_dropout_prob": 0.0,
+    "hidden_size": 32, "image_size": 56, "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 96,
+    "model_type": "glm4v", "num_heads": 2, "out_hidden_size": 64, "patch_size": 14, "rms_norm_eps": 1e-05,
+    "spatial_merge_size": 2, "temporal_patch_size": 2,
+}  # fmt: skip
 SECTIONS = {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"}
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_vl": {
@@ -66,6 +72,21 @@ MODELS: dict[str, dict[str, Any]] = {
             "vision_config": {**QWEN3, "deepstack_visual_indexes": [], "model_type": "qwen3_5"},
         },
     },
+    "glm4v": {
+        "family": "glm4v.vision",
+        "config": {
+            "architectures": ["Glm4vForConditionalGeneration"], "model_type": "glm4v", "tie_word_embeddings": False,
+            "text_config": {**NESTED, "model_type": "glm4v_text", "rope_scaling": ROPE}, "vision_config": GLM,
+        },
+    },
+    "glm4v_moe": {
+        "family": "glm4v.vision",
+        "config": {
+            "architectures": ["Glm4vMoeForConditionalGeneration"], "model_type": "glm4v_moe",
+            "text_config": {**NESTED, "model_type": "glm4v_moe_text", "n_routed_experts": 4, "rope_scaling": ROPE},
+            "tie_word_embeddings": False, "vision_config": {**GLM, "model_type": "glm4v_moe"},
+        },
+    },
 }  # fmt: skip
 """As in `published_towers`."""
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -95,5 +116,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2_vl", {"vision_config.mlp_ratio": "4"}, "config"),
     ("qwen2_vl", {"vision_config.mlp_ratio": 2}, "contradiction"),
     ("qwen2_vl", {"vision_config.embed_dim": None}, "config"),
+    ("glm4v", {"vision_config.hidden_act": "quick_gelu"}, "config"),
+    ("glm4v", {"vision_config.rms_norm_eps": 0}, "config"),
+    ("glm4v", {"vision_config.spatial_merge_size": 4}, "config"),
+    ("glm4v", {"vision_config.image_size": 112}, "contradiction"),
+    ("glm4v", {"vision_config.depth": "3"}, "config"),
+    ("glm4v_moe", {"vision_config.intermediate_size": 48}, "contradiction"),
 ]
 """Name, changes to config.json, and the code of the error."""

@@ -139,6 +139,9 @@ TOWERS = {
         "The vision tower of Qwen 3 VL, 3.5 and 3.6", "qwen:Qwen3Vision",
         ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger",
     ),
+    "glm4v.vision": (
+        "The vision tower of GLM 4.1V, 4.5V and 4.6V", "glm:Glm4Vision", ("glm4v", "glm4v_moe"), "glm4v",
+    ),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
