@@ -121,6 +121,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("glm4v", {"vision_config.spatial_merge_size": 4}, "config"),
     ("glm4v", {"vision_config.image_size": 112}, "contradiction"),
     ("glm4v", {"vision_config.depth": "3"}, "config"),
+    ("glm4v", {"vision_config.num_heads": 3}, "contradiction"),
+    ("qwen2_vl", {"vision_config.num_heads": 0}, "contradiction"),
     ("glm4v_moe", {"vision_config.intermediate_size": 48}, "contradiction"),
 ]
 """Name, changes to config.json, and the code of the error."""

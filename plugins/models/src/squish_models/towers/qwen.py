@@ -13,16 +13,18 @@ from squish_convert.api import Interleave, Join, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError
 
-from ..config.keys import MOST_LAYERS, SIZES_LIST, SWITCHES_LIST, Key, check_settings
+from ..config.keys import SIZES_LIST, SWITCHES_LIST, Key, check_settings
 from ..tables import Row
 from .siglip import HIDDEN, INNER, PATCHES, TEXT_LAYERS
-from .tower import VISION_CONFIG, Tower
+from .tower import VISION, VISION_CONFIG, Tower
 
 VISUAL, MODEL_VISUAL = "visual.", "model.visual."
 """Prefixes of a tower's names, in published models before Qwen 3 and since."""
 BLOCK, TEXT, MERGED = "v.blk.{n}.", "text_hidden_size", "merged"
 MERGE = "spatial_merge_size"
-NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
+MOST_LAYERS = 4096
+HEADS = "num_attention_heads"
+NAMES = {"num_hidden_layers": "depth", HEADS: "num_heads"}
 
 
 def patches(prefix: str, *, biased: bool) -> tuple[Row, Row]:
@@ -50,6 +52,19 @@ class VideoTower(Tower):
     own_names: ClassVar[Mapping[str, str]] = NAMES
     fixed: ClassVar[Mapping[str, Any]] = {MERGE: 2, "temporal_patch_size": 2}
     other_modalities = (*TEXT_LAYERS, "model.layers.*", "model.embed_tokens.*", "model.norm.*", "mtp.*")
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        settings = super().settings(model)
+        heads, width = settings[HEADS], settings[HIDDEN]
+        if not heads or width % heads:
+            raise FormatError(
+                "is not a number of heads of equal size",
+                part=f"{VISION}.attention.head_count" if model.layout == "gguf" else f"{VISION_CONFIG} num_heads",
+                code=ErrorCode.CONTRADICTION,
+                expected=f"a divisor of {width}, the width of the tower",
+                found=heads,
+            )
+        return settings
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         merged = settings[HIDDEN] * settings.get(MERGE, 2) ** 2
