@@ -74,14 +74,20 @@ def llama_cpp(model: str, tower: str, image: np.ndarray) -> Any:
     return np.concatenate(embeddings)
 
 
-def transformers(folder: str, image: np.ndarray) -> Any:
-    """Encode an image (f32 [3, height, width], normalized) with the model of a folder."""
+def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
+    """Encode an image (f32 [3, height, width], normalized) with the model of a folder.
+
+    `moved`: each patch gets the position of the one before, and the class token that of the last patch.
+    """
     import inspect
 
     import torch
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    for name, parameter in model.named_parameters():
+        if moved and name.endswith("position_embeddings"):
+            parameter.data = parameter.roll(1, 1)
     sizes = "image_sizes" in inspect.signature(model.model.get_image_features).parameters
     others = {"image_sizes": torch.tensor([image.shape[1:]])} if sizes else {}
     with torch.inference_mode():

@@ -131,6 +131,9 @@ TOWERS = {
     "pixtral.vision": (
         "The vision tower of Pixtral and Mistral 3", "pixtral:PixtralVision", ("mistral3", "llava"), "pixtral",
     ),
+    "internvl.vision": (
+        "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
+    ),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),

@@ -57,6 +57,8 @@ class Tower(Family):
         Value of `hidden_act` -> GGUF's key that is true for it; the first is that of a tower that states none.
     fixed
         Settings that llama.cpp takes for granted, with the value for which it computes the tower.
+    notes
+        What llama.cpp computes otherwise, for reports.
     """
 
     projector: ClassVar[str]
@@ -67,6 +69,7 @@ class Tower(Family):
     unstated: ClassVar[Mapping[str, Any]] = {}
     activations: ClassVar[Mapping[str, str]] = {"gelu_pytorch_tanh": "clip.use_gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {}
+    notes: ClassVar[Sequence[str]] = ()
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -80,7 +83,7 @@ class Tower(Family):
     def settings(self, model: Model) -> dict[str, Any]:
         if model.layout == "gguf":
             return self._from_keys(model)
-        config = model.config()
+        config = self.spelled(model.config())
         stated, text = config.get("vision_config"), config.get("text_config", config)
         if not isinstance(stated, dict) or not isinstance(text, dict):
             raise FormatError(
@@ -95,6 +98,21 @@ class Tower(Family):
         settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
         check_settings(self.keys, settings, f"{CONFIG} vision_config")
         return settings
+
+    def spelled(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return config.json with the names of settings that other towers have.
+
+        Parameters
+        ----------
+        config
+            The content of config.json.
+
+        Returns
+        -------
+        Mapping
+            The same by default.
+        """
+        return config
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
@@ -116,7 +134,7 @@ class Tower(Family):
             )
         if model.layout == "gguf":
             return Carried(meta=model.meta)
-        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
+        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE), notes=tuple(self.notes))
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
         images = image_settings(model)
