@@ -88,10 +88,20 @@ def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
     for name, parameter in model.named_parameters():
         if moved and name.endswith("position_embeddings"):
             parameter.data = parameter.roll(1, 1)
-    sizes = "image_sizes" in inspect.signature(model.model.get_image_features).parameters
-    others = {"image_sizes": torch.tensor([image.shape[1:]])} if sizes else {}
+    parameters = inspect.signature(model.model.get_image_features).parameters
+    height, width = image.shape[1:]
+    inputs = {"pixel_values": torch.tensor(image)[None]}
+    if "image_sizes" in parameters:
+        inputs["image_sizes"] = torch.tensor([[height, width]])
+    if "spatial_shapes" in parameters:  # each row has the pixels of a patch, their colors side by side
+        size = model.config.vision_config.patch_size
+        rows, columns = height // size, width // size
+        patches = inputs["pixel_values"][0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0)
+        inputs["pixel_values"] = patches.reshape(1, rows * columns, -1)
+        inputs["spatial_shapes"] = torch.tensor([[rows, columns]])
+        inputs["pixel_attention_mask"] = torch.ones(1, rows * columns, dtype=torch.int64)
     with torch.inference_mode():
-        features = model.get_image_features(pixel_values=torch.tensor(image)[None], **others)
+        features = model.get_image_features(**inputs)
     features = getattr(features, "pooler_output", features)
     rows = [each.reshape(-1, each.shape[-1]) for each in features]
     return torch.cat(rows).float().numpy()

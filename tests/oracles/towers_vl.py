@@ -114,5 +114,24 @@ MODELS: dict[str, dict[str, Any]] = {
         "images": {**COLORS, "size": 56, "crop_size": 56},
         "finish": spell_as_the_authors,
     },
+    "lfm2_vl": {
+        "config": {
+            "text_config": {**SIZE, "model_type": "lfm2", "layer_types": ["conv", "full_attention"]},
+            "vision_config": {
+                "model_type": "siglip2_vision_model",
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 2,
+                "patch_size": 16,
+                "num_patches": 256,
+                "vision_use_head": False,
+            },
+            "projector_hidden_size": 40,
+            "downsample_factor": 2,
+        },
+        "images": {**COLORS, "size": {"height": 512, "width": 512}, "resample": 2, "tile_size": 512},
+        "published": {"model.vision_tower.": "model.vision_tower.vision_model."},
+    },
 }
 """As in `towers`; `files`: other files of the folder; `finish`: a function of the folder."""

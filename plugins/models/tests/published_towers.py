@@ -32,6 +32,17 @@ INTERNVL = {
     "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 32, "intermediate_size": 48, "layer_norm_eps": 1e-06,
     "norm_type": "layer_norm", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
 }  # fmt: skip
+LFM2 = {
+    "architectures": ["Lfm2VlForConditionalGeneration"], "do_image_splitting": True, "downsample_factor": 2,
+    "encoder_patch_size": 16, "image_token_index": 396, "model_type": "lfm2_vl", "projector_bias": True,
+    "projector_hidden_act": "gelu", "projector_hidden_size": 40, "text_config": {**TEXT, "model_type": "lfm2"},
+    "tile_size": 512, "vision_config": {
+        "attention_dropout": 0.0, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32, "intermediate_size": 48,
+        "layer_norm_eps": 1e-06, "model_type": "siglip2_vision_model", "num_attention_heads": 2, "num_channels": 3,
+        "num_hidden_layers": 2, "num_patches": 16, "patch_size": 16, "vision_use_head": False,
+    },
+    "vision_feature_layer": -1,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "mistral3": {  # Mistral Small 3.1 and 3.2
         "family": "pixtral.vision",
@@ -82,6 +93,16 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {"crop_size": 56, "size": 56, "resample": 3},
         "respelled": True,
+    },
+    "lfm2_vl": {  # LFM2-VL-450M
+        "family": "lfm2_vl.vision",
+        "config": LFM2,
+        "images": {"resample": 2, "tile_size": 512},
+    },
+    "lfm2_5_vl": {  # LFM2.5-VL-1.6B, whose projector has no norm
+        "family": "lfm2_vl.vision",
+        "config": {**LFM2, "projector_use_layernorm": False},
+        "images": {"resample": 2, "tile_size": 512},
     },
 }  # fmt: skip
 """Name -> the family, config.json, other files, settings of the image processor beyond COLORS, and the name of the text

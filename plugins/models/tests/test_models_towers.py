@@ -89,6 +89,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("internvl_chat", {"ps_version": "v1"}, "config"),
     ("internvl_chat", {"vision_config.qkv_bias": False}, "contradiction"),
     ("internvl_chat", {"llm_config": None}, "config"),
+    ("lfm2_vl", {"projector_bias": False}, "config"),
+    ("lfm2_vl", {"projector_hidden_act": "silu"}, "config"),
+    ("lfm2_vl", {"projector_use_layernorm": False}, "contradiction"),
+    ("lfm2_vl", {"vision_feature_layer": -2}, "config"),
+    ("lfm2_vl", {"downsample_factor": 3}, "contradiction"),
+    ("lfm2_vl", {"downsample_factor": "2"}, "config"),
+    ("lfm2_vl", {"projector_hidden_size": 41}, "contradiction"),
+    ("lfm2_vl", {"projector_hidden_size": [40]}, "config"),
+    ("lfm2_vl", {"vision_config.num_patches": 25}, "contradiction"),
+    ("lfm2_vl", {"vision_config.num_patches": None}, "config"),
+    ("lfm2_vl", {"vision_config.patch_size": 8}, "contradiction"),
+    ("lfm2_vl", {"vision_config": []}, "config"),
 ]
 
 
@@ -148,3 +160,29 @@ def test_the_large_internvl_has_rms_norms_and_no_biases_of_queries() -> None:
     assert "vision_tower.encoder.layer.44.layernorm_before.bias" in absent
     assert "vision_tower.encoder.layer.0.attention.q_proj.bias" in absent
     assert "vision_tower.encoder.layer.0.attention.q_norm.weight" not in absent
+
+
+@pytest.mark.parametrize(("number", "method"), [(1, "lanczos"), (2, "bilinear"), (3, "bicubic"), (None, None)])
+def test_an_lfm2_states_how_its_images_are_resized(number: int | None, method: str | None, tmp_path: Path) -> None:
+    images = {**towers.COLORS, "resample": number}
+    folder = towers.save(tmp_path / "model", "lfm2_vl", files={"preprocessor_config.json": images})
+    squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    with squish.open(tmp_path / "tower.gguf") as tower:
+        assert tower.metadata.get("clip.vision.image_resize_algo") == method
+
+
+@pytest.mark.parametrize("number", [0, 4, "bicubic", 2.0, True])
+def test_images_that_llama_cpp_does_not_resize_so_are_refused(number: Any, tmp_path: Path) -> None:
+    images = {**towers.COLORS, "resample": number}
+    folder = towers.save(tmp_path / "model", "lfm2_vl", files={"preprocessor_config.json": images})
+    with expect_error(squish.FormatError, code="config"):
+        squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+
+
+def test_patches_have_the_first_color_of_all_pixels_first(tmp_path: Path) -> None:
+    source = towers.arrays_of("lfm2_vl")
+    squish.convert(towers.save(tmp_path / "model", "lfm2_vl", source), tmp_path / "tower.gguf", part="vision")
+    stored = source["model.vision_tower.vision_model.embeddings.patch_embedding.weight"]
+    with squish.open(tmp_path / "tower.gguf") as tower:
+        patches = tower["v.patch_embd.weight"].numpy()
+    assert np.array_equal(patches, stored.reshape(32, 16, 16, 3).transpose(0, 3, 1, 2))

@@ -23,6 +23,7 @@ MEAN, STD = np.array([0.5, 0.4, 0.3]), np.array([0.5, 0.6, 0.7])
 ENCODED = {
     "mistral3": ((112, 84), 3e-3), "llava": ((112, 84), 6e-3), "gemma3": ((56, 56), 3e-3),
     "internvl": ((56, 56), 3e-3),
+    "lfm2_vl": ((288, 320), 3e-3),
 }  # fmt: skip
 """Tower -> height and width of an image that llama.cpp encodes without resizing it, and the largest difference of an
 embedding in Transformers, which is that of llama.cpp's GELU, rounded to f16."""

@@ -134,6 +134,7 @@ TOWERS = {
     "internvl.vision": (
         "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
     ),
+    "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
