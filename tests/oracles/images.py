@@ -74,27 +74,42 @@ def llama_cpp(model: str, tower: str, image: np.ndarray) -> Any:
     return np.concatenate(embeddings)
 
 
-def transformers(folder: str, image: np.ndarray) -> Any:
-    """Encode an image (f32 [3, height, width], normalized) with the model of a folder."""
+def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
+    """Encode an image (f32 [3, height, width], normalized) with the model of a folder.
+
+    `moved`: each patch gets the position of the one before, and the class token that of the last patch.
+    """
     import inspect
 
     import torch
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    for name, parameter in model.named_parameters():
+        if moved and name.endswith("position_embeddings"):
+            parameter.data = parameter.roll(1, 1)
     parameters = inspect.signature(model.model.get_image_features).parameters
-    pixels, others = torch.tensor(image)[None], {}
+    height, width = image.shape[1:]
+    inputs = {"pixel_values": torch.tensor(image)[None]}
     if "image_sizes" in parameters:
-        others = {"image_sizes": torch.tensor([image.shape[1:]])}
-    elif "image_grid_thw" in parameters:  # patches, square by square, of the image twice
+        inputs["image_sizes"] = torch.tensor([[height, width]])
+    if "spatial_shapes" in parameters:  # each row has the pixels of a patch, their colors side by side
+        size = model.config.vision_config.patch_size
+        rows, columns = height // size, width // size
+        patches = inputs["pixel_values"][0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0)
+        inputs["pixel_values"] = patches.reshape(1, rows * columns, -1)
+        inputs["spatial_shapes"] = torch.tensor([[rows, columns]])
+        inputs["pixel_attention_mask"] = torch.ones(1, rows * columns, dtype=torch.int64)
+    if "image_grid_thw" in parameters:  # patches, square by square, of the image twice
         vision = model.config.vision_config
         size, side = vision.patch_size, vision.spatial_merge_size
-        rows, columns = (length // size for length in image.shape[1:])
-        cut = pixels[0].reshape(3, rows // side, side, size, columns // side, side, size)
-        cut = cut.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
-        pixels, others = cut.reshape(rows * columns, -1), {"image_grid_thw": torch.tensor([[1, rows, columns]])}
+        rows, columns = height // size, width // size
+        patches = inputs["pixel_values"][0].reshape(3, rows // side, side, size, columns // side, side, size)
+        twice = patches.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
+        inputs["pixel_values"] = twice.reshape(rows * columns, -1)
+        inputs["image_grid_thw"] = torch.tensor([[1, rows, columns]])
     with torch.inference_mode():
-        features = model.get_image_features(pixel_values=pixels, **others)
+        features = model.get_image_features(**inputs)
     merged = getattr(features, "pooler_output", features)
     found = torch.cat([each.reshape(-1, each.shape[-1]) for each in merged])
     deep = [torch.cat([*each]) for each in getattr(features, "deepstack_features", None) or ()]

@@ -51,6 +51,8 @@ def make(name: str, folder: Path) -> Path:
     rename(folder / "model.safetensors", model.get("published", {}))
     for file, content in {"preprocessor_config.json": model["images"], **model.get("files", {})}.items():
         (folder / file).write_text(json.dumps(content))
+    if "finish" in model:
+        model["finish"](folder)
     return folder
 
 

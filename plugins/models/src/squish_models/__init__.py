@@ -142,6 +142,10 @@ TOWERS = {
     "glm4v.vision": (
         "The vision tower of GLM 4.1V, 4.5V and 4.6V", "glm:Glm4Vision", ("glm4v", "glm4v_moe"), "glm4v",
     ),
+    "internvl.vision": (
+        "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
+    ),
+    "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),

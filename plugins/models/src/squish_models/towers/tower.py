@@ -61,6 +61,8 @@ class Tower(Family):
         Value of `hidden_act` -> GGUF's key that is true for it, or none; the first is that of a tower that states none.
     fixed
         Settings that llama.cpp takes for granted, with the value for which it computes the tower.
+    notes
+        What llama.cpp computes otherwise, for reports.
     """
 
     projector: ClassVar[str]
@@ -72,6 +74,7 @@ class Tower(Family):
     unstated: ClassVar[Mapping[str, Any]] = {}
     activations: ClassVar[Mapping[str, str]] = {"gelu_pytorch_tanh": "clip.use_gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {}
+    notes: ClassVar[Sequence[str]] = ()
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -85,7 +88,7 @@ class Tower(Family):
     def settings(self, model: Model) -> dict[str, Any]:
         if model.layout == "gguf":
             return self._from_keys(model)
-        config = model.config()
+        config = self.spelled(model.config())
         stated, text = config.get("vision_config"), config.get("text_config", config)
         if not isinstance(stated, dict) or not isinstance(text, dict):
             raise FormatError(
@@ -99,7 +102,7 @@ class Tower(Family):
         settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
         own = [evolve(key, hf=self.own_names[key.hf]) for key in self.keys if key.hf in self.own_names]
         check_settings(own, settings, VISION_CONFIG)
-        settings |= {name: settings[own] for name, own in self.own_names.items()}
+        settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
         settings |= self.derived(settings, config)
         check_settings(self.keys, settings, VISION_CONFIG)
         return settings
@@ -121,6 +124,21 @@ class Tower(Family):
         """
         return {}
 
+    def spelled(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return config.json with the names of settings that other towers have.
+
+        Parameters
+        ----------
+        config
+            The content of config.json.
+
+        Returns
+        -------
+        Mapping
+            The same by default.
+        """
+        return config
+
     def _from_keys(self, model: Model) -> dict[str, Any]:
         values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
         settings = {name: value for name, value in values.items() if value is not None}
@@ -141,7 +159,7 @@ class Tower(Family):
                 code=ErrorCode.USAGE,
                 hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
             )
-        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE))
+        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE), notes=tuple(self.notes))
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
         images = image_settings(model)
