@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import converter, families, peer
+from . import converter, families, peer, towers_qwen, towers_vl
 
 TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32, "query_pre_attn_scalar": 32}
 VISION = {
@@ -40,6 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {**IMAGES, "size": {"longest_edge": 112}},
     },
+    **towers_vl.MODELS,
+    **towers_qwen.MODELS,
 }
 """Name -> config.json, the settings of its image processor, and prefixes of names: Transformers' -> the Hub's."""
 
@@ -51,7 +53,10 @@ def make(name: str, folder: Path) -> Path:
     settings = model["config"]
     peer("torch").run(families.save_model, folder=str(folder), family=model.get("model_type", name), settings=settings)
     rename(folder / "model.safetensors", model.get("published", {}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(model["images"]))
+    for file, content in {"preprocessor_config.json": model["images"], **model.get("files", {})}.items():
+        (folder / file).write_text(json.dumps(content))
+    if "finish" in model:
+        model["finish"](folder)
     return folder
 
 
@@ -68,13 +73,14 @@ def rename(file: Path, prefixes: dict[str, str]) -> None:
     file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
 
-def convert(folder: Path, target: Path) -> Path:
-    """Write llama.cpp's GGUF of the tower of a folder, in f32."""
-    peer("torch").run(run, root=str(converter.fetch()), source=str(folder), target=str(target), timeout=600)
+def convert(folder: Path, target: Path, dtype: str = "f32") -> Path:
+    """Write llama.cpp's GGUF of the tower of a folder."""
+    paths = {"root": str(converter.fetch()), "source": str(folder), "target": str(target)}
+    peer("torch").run(run, **paths, kind={"f32": "ALL_F32", "bf16": "MOSTLY_BF16"}[dtype], timeout=600)
     return target
 
 
-def run(root: str, source: str, target: str) -> None:
+def run(root: str, source: str, target: str, kind: str) -> None:
     """Runs in the peer."""
     import logging
     import sys
@@ -89,5 +95,5 @@ def run(root: str, source: str, target: str) -> None:
     logging.disable(logging.WARNING)
     with torch.inference_mode():
         settings = ModelBase.load_hparams(Path(source), False)
-        kind = get_model_class(get_model_architecture(settings, ModelType.MMPROJ), mmproj=True)
-        kind(Path(source), gguf.LlamaFileType.ALL_F32, Path(target)).write()
+        tower = get_model_class(get_model_architecture(settings, ModelType.MMPROJ), mmproj=True)
+        tower(Path(source), gguf.LlamaFileType[kind], Path(target)).write()

@@ -43,11 +43,11 @@ def run(root: str, source: str, target: str) -> None:
     torch.set_num_threads(1)
     with torch.inference_mode(), contextlib.redirect_stderr(io.StringIO()):
         settings = ModelBase.load_hparams(Path(source), False)
-        made = get_model_class(get_model_architecture(settings, ModelType.TEXT))
-        assert made.supports_mtp_export
-        made.mtp_only, made.set_vocab = True, lambda self: None
-        made(Path(source), gguf.LlamaFileType.ALL_F32, Path(target)).write()
-        made.mtp_only = False
+        kind = get_model_class(get_model_architecture(settings, ModelType.TEXT))
+        assert kind.supports_mtp_export
+        kind.mtp_only, kind.set_vocab = True, lambda self: None
+        kind(Path(source), gguf.LlamaFileType.ALL_F32, Path(target)).write()
+        kind.mtp_only = False
 
 
 def keys_of(file: squish.File) -> dict[str, Any]:

@@ -193,13 +193,13 @@ class Join:
 class Interleave:
     """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
 
-    The rows lie along `axis`. `folded` tensors have one axis for groups and one for the rows of a group; the result
-    merges both into its first axis.
+    The rows lie along `axis` of the result. In its place, the tensors have as many `axes`: 2 are one for the groups and
+    one for the rows of a group; with 0, each tensor is one row of the only group.
     """
 
     of: tuple[tuple[Expression, str], ...]
     axis: int = 0
-    folded: bool = False
+    axes: int = 1
 
 
 Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Transpose | Stack | Join | Interleave

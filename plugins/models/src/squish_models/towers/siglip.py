@@ -67,7 +67,7 @@ class Gemma3Vision(Siglip):
     projector = "gemma3"
     class_name, model_type = "Gemma3ForConditionalGeneration", "gemma3"
     vision_type, processor_type = "siglip_vision_model", "Gemma3ImageProcessor"
-    fixed: ClassVar = {"vision_use_head": False}
+    written: ClassVar = {"vision_use_head": False}
     tokens: ClassVar = {
         "boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>",
         "image_token_index": "<image_soft_token>",
