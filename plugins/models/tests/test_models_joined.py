@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published_towers
 import pytest
+from layers_behind import arrays_of as arrays_with_layers_behind
+from layers_behind import is_behind
+from published_configs import PUBLISHED
+from published_towers_qwen import MODELS as TOWERS_OF_QWEN
 from squish_models.api import small_tokenizer
 from test_models_components import CONFIG, IMAGES, TEXT, VISION
 
@@ -175,6 +180,63 @@ def test_open_files_are_joined_and_stay_open(parts: tuple[Path, Path, Path], tmp
         assert source["token_embd.weight"].numpy().shape == (320, 64)
         assert other["mm.input_projection.weight"].numpy().shape == (32, 64)
     assert_same_model(folder, tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "prefix"),
+    [
+        ("qwen2_vl", "qwen2vl", "model.language_model."),
+        ("qwen2_5_vl", "qwen2vl", "model.language_model."),
+        ("qwen3_vl", "qwen3vl", "model.language_model."),
+        ("internvl", "qwen2", "language_model.model."),
+        ("pixtral", "llama", "language_model.model."),
+    ],
+)
+def test_other_towers_are_joined_by_what_their_ggufs_keep(name: str, family: str, prefix: str, tmp_path: Path) -> None:
+    """InternVL and Pixtral have text layers of families that know nothing of them."""
+    model = published_towers.MODELS[name]
+    config = {**model["config"], "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+    text = config.get("text_config", config)
+    text |= {"rope_theta": 10000.0, "tie_word_embeddings": False}
+    layers = model_arrays(family, text)
+    places = {"model.": prefix, **({"lm_head.": "language_model.lm_head."} if prefix[0] == "l" else {})}
+    arrays = {**published_towers.arrays_of(name), **{named(each, places): array for each, array in layers.items()}}
+    images = {**published_towers.COLORS, **model.get("images", {})}
+    contents = {"config.json": config, "preprocessor_config.json": images, **model.get("files", {})}
+    assets = {file: json.dumps(content).encode() for file, content in contents.items()}
+    place = "safetensors:max_shard_size=1GB"
+    squish.save(tmp_path / "model", arrays, format=place, assets=assets)
+    squish.save(tmp_path / "text", layers, format=place, assets={"config.json": json.dumps(text).encode()})
+    squish.convert(tmp_path / "text", tmp_path / "text.gguf", rename="gguf")
+    squish.convert(tmp_path / "model", tmp_path / "mmproj.gguf", part="vision")
+    joined = {"part": {"vision": tmp_path / "mmproj.gguf"}, "rename": "hf"}
+    squish.convert(tmp_path / "text.gguf", tmp_path / "back", "hf", **joined)
+    assert_same_model(tmp_path / "model", tmp_path / "back", files=False)
+    for file in ("config.json", "preprocessor_config.json"):
+        assert (tmp_path / "model" / file).read_bytes() == (tmp_path / "back" / file).read_bytes()
+
+
+def test_a_tower_and_layers_behind_the_last_one_are_joined_together(tmp_path: Path) -> None:
+    config = {**PUBLISHED["Qwen3.5-4B"][1], "torch_dtype": "bfloat16"}
+    text, tower = config["text_config"], TOWERS_OF_QWEN["qwen3_5"]["config"]["vision_config"]
+    config["vision_config"] = {**tower, "out_hidden_size": text["hidden_size"]}
+    layers, place = arrays_with_layers_behind("Qwen3.5-4B"), "safetensors:max_shard_size=1GB"
+    layers = {named(each, {"model.": "model.language_model."}): array for each, array in layers.items()}
+    arrays = {**layers, **model_arrays("qwen3vl.vision", config)}
+    files = {"config.json": config, "preprocessor_config.json": published_towers.COLORS}
+    assets = {file: json.dumps(content).encode() for file, content in files.items()}
+    assets |= small_tokenizer(text["vocab_size"])
+    squish.save(tmp_path / "model", arrays, format=place, assets=assets)
+    known = {each: array for each, array in arrays.items() if not is_behind(each, text["num_hidden_layers"])}
+    squish.save(tmp_path / "text", known, format=place, assets=assets)
+    squish.convert(tmp_path / "text", tmp_path / "text.gguf")
+    for part in ("vision", "mtp"):
+        report = squish.convert(tmp_path / "model", tmp_path / f"{part}.gguf", part=part)
+        others = {"vision": ["text", "mtp"], "mtp": ["text", "vision"]}[part]
+        assert [item.part for item in report.left_out] == others
+    parts = {part: tmp_path / f"{part}.gguf" for part in ("vision", "mtp")}
+    squish.convert(tmp_path / "text.gguf", tmp_path / "back", "hf", part=parts)
+    assert_same_model(tmp_path / "model", tmp_path / "back")
 
 
 Change = Callable[[Path, Path, Path, Path], Mapping[str, Any]]

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 from squish_convert.api import Model
 
 from squish_core.api import ErrorCode, FormatError, Typed
 
 from .config.spelling import BEHIND
+from .general import SIZE, size_label
 from .keep import same_value
 from .settings import TextSettings
 
@@ -57,7 +59,12 @@ def joined_layers(family: TextSettings, model: Model, other: Model) -> tuple[Map
         raise _error(other, _OTHERS.format(model.name), place, expected, f"{found} and those behind them")
     if not count:
         raise _error(other, "has no layers behind the last one", predicted, "at least 1", other.value(predicted))
-    return {**model.meta, **_counted(family, model, other)}, names
+    counted, constants = _counted(family, model, other), [*model.vectors.values()]
+    if model.value(SIZE) == size_label(family, model, own, constants):  # not the name of a published model
+        whole = evolve(model, tensors={**model.tensors, **{name: other.tensors[name] for name in names}})
+        counted[SIZE] = Typed("str", size_label(family, whole, theirs, constants))
+    meta = {**model.meta, **counted}
+    return {key: meta[key] for key in (*other.meta, *meta) if key in meta}, names  # in the order of a whole model
 
 
 def _counted(family: TextSettings, model: Model, other: Model) -> dict[str, Any]:

@@ -169,25 +169,27 @@ def text_of(file: File, joined: Joined) -> File:
 def text_family(file: File, other: File) -> FamilyInfo:
     """Return the family of the text layers of models that have another file's component.
 
-    FormatError if none of them has GGUFs like this file.
+    The file's own for a model type without a family; FormatError if those of all types have other GGUFs.
     """
     naming, own, registry = naming_of(file), naming_of(other), file.registry
     assert naming.family is not None
     assert own.family is not None
-    types = registry.families[own.family].info.model_types
+    types = {*registry.families[own.family].info.model_types}
     infos = [entry.info for entry in registry.families.values() if entry.info.part == TEXT and not entry.info.layouts]
-    candidates = [info for info in infos if set(types) & set(info.model_types)]
     kind = type(registry.implementation("family", naming.family))
-    for info in candidates:
-        if issubclass(type(registry.implementation("family", info.id)), kind):
+    for info in infos:
+        is_read = info.architecture in ("", naming.model_type) and not types.isdisjoint(info.model_types)
+        if is_read and issubclass(type(registry.implementation("family", info.id)), kind):
             return info
+    if types.difference(*(info.model_types for info in infos)):
+        return registry.families[naming.family].info
     raise FormatError(
         f"is the component of another model than {file.name}",
         file=other.name,
         part=own.model_type,
         code=ErrorCode.CONTRADICTION,
         expected=f"one beside {naming.model_type}",
-        found=f"that of {', '.join(types)}",
+        found=f"that of {', '.join(sorted(types))}",
         hint="Name the two files of one model.",
     )
 

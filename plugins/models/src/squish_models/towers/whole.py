@@ -21,6 +21,10 @@ PREFIXES = "squish.prefixes"
 """GGUF's key with the prefixes that the names of the whole checkpoint have, text layers included."""
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """Files that state how images are prepared; the second one counts where both state a setting."""
+TEXT_PREFIXES = {
+    "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
+}  # fmt: skip
+"""Prefixes of text layers in a whole checkpoint -> those of their families, which need not list them."""
 OUTER = ("tie_word_embeddings", "torch_dtype")
 """Settings that the whole model states, and not its text part."""
 
@@ -118,7 +122,7 @@ class Joinable(Family):
         """
         files = {name: model.assets[name] for name in (CONFIG, *PREPROCESSORS) if name in model.assets}
         texts = [text.prefixes for text in _text_families(model.config().get("model_type"))]
-        known = dict.fromkeys(prefix for each in (self.prefixes, *texts) for prefix in each)
+        known = dict.fromkeys(prefix for each in (self.prefixes, *texts, TEXT_PREFIXES) for prefix in each)
         used = [prefix for prefix in known if any(name.startswith(prefix) for name in model.tensors)]
         return {**kept_files(files, list(files)), PREFIXES: Typed("array:str", used)}
 
@@ -162,9 +166,9 @@ def _names(tower: Joinable, model: Model, text: Family) -> dict[str, Mapping[str
     """Prefixes of both families' names -> those in the whole checkpoint."""
     if PREFIXES not in model.meta:
         return {"text_names": tower.text_names}
-    used = [str(each) for each in model.value(PREFIXES)]
+    used, of_text = [str(each) for each in model.value(PREFIXES)], {**TEXT_PREFIXES, **text.prefixes}
     return {
-        "text_names": {text.prefixes[each]: each for each in used if each in text.prefixes},
+        "text_names": {of_text[each]: each for each in used if each in of_text},
         "own_names": {tower.prefixes[each]: each for each in used if each in tower.prefixes},
     }
 
@@ -200,12 +204,15 @@ def _contradiction(tower: Joinable, model: Model, config: bytes) -> SquishError 
 def _written_config(tower: Joinable, model: Model, text: TextSettings, text_model: Model) -> dict[str, Any]:
     """Return a config.json for two GGUFs that keep none."""
     if not tower.class_name:
+        is_kept = CONFIG in restored_files(model.meta)[0]
         raise FormatError(
-            "keeps no config.json of the whole model, and none can be written for this tower",
+            f"keeps a config.json that is not that of {text_model.name}"
+            if is_kept
+            else "keeps no config.json of the whole model, and none can be written for this tower",
             part=CONFIG,
-            code=ErrorCode.CONFIG,
-            expected="the config.json of the published model",
-            hint="Put it into a folder, and name that: {option:assets=FOLDER}.",
+            code=ErrorCode.CONTRADICTION if is_kept else ErrorCode.CONFIG,
+            expected="the config.json of both, as it was published",
+            hint="Name the two files of one model, and if need be a folder with that file: {option:assets=FOLDER}.",
         )
     settings = tower.settings(model)
     inner = json.loads(text.carry(text_model, text.settings(text_model), "hf", {}).assets[CONFIG])
