@@ -227,8 +227,8 @@ def test_a_tower_and_layers_behind_the_last_one_are_joined_together(tmp_path: Pa
     assets = {file: json.dumps(content).encode() for file, content in files.items()}
     assets |= small_tokenizer(text["vocab_size"])
     squish.save(tmp_path / "model", arrays, format=place, assets=assets)
-    known = {each: array for each, array in arrays.items() if not is_behind(each, text["num_hidden_layers"])}
-    squish.save(tmp_path / "text", known, format=place, assets=assets)
+    of_text = {each: array for each, array in arrays.items() if not is_behind(each, text["num_hidden_layers"])}
+    squish.save(tmp_path / "text", of_text, format=place, assets=assets)
     squish.convert(tmp_path / "text", tmp_path / "text.gguf")
     for part in ("vision", "mtp"):
         report = squish.convert(tmp_path / "model", tmp_path / f"{part}.gguf", part=part)
@@ -263,6 +263,16 @@ def cut(tower: Path, place: Path, *, start: int = 0) -> Path:
     return place / "cut.gguf"
 
 
+def with_keys(tower: Path, place: Path, keys: Mapping[str, Any]) -> Path:
+    """The tower with other keys and without the files that it keeps; None leaves one out."""
+    with squish.open(tower) as file:
+        meta = {key: value for key, value in file.index.meta.items() if not key.startswith("squish.")} | {**keys}
+        meta = {key: value for key, value in meta.items() if value is not None}
+        squish.save(place / "keys.gguf", {name: file[name].numpy() for name in file}, metadata=meta)
+    return place / "keys.gguf"
+
+
+KEYS = "clip.vision."
 NARROW = {**TEXT, "hidden_size": 32}
 REFUSED: dict[str, tuple[str, Change]] = {
     "of other models": ("contradiction", lambda f, t, m, p: {"part": {"vision": other_tower(p, "smolvlm")}}),
@@ -287,6 +297,8 @@ REFUSED: dict[str, tuple[str, Change]] = {
     ),
     "the text layers": ("usage", lambda f, t, m, p: {"part": {"text": m}}),
     "audio": ("unmapped", lambda f, t, m, p: {"part": {"audio": m}}),
+    "no colors": ("config", lambda f, t, m, p: {"part": {"vision": with_keys(m, p, {f"{KEYS}image_mean": None})}}),
+    "a color": ("config", lambda f, t, m, p: {"part": {"vision": with_keys(m, p, {f"{KEYS}image_std": 1})}}),
     "no component": ("usage", lambda f, t, m, p: {"part": {"visio": m}}),
     "a tower as source": ("usage", lambda f, t, m, p: {"src": m, "part": {"vision": m}}),
     "a folder as source": ("usage", lambda f, t, m, p: {"src": f, "part": {"vision": m}}),
@@ -328,6 +340,15 @@ def test_a_refusal_names_file_key_and_values_in_its_text(
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(**{"src": parts[1], "dst": tmp_path / "back", "to": "hf", **REFUSED[name][1](*parts, tmp_path)})
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize("value", [3, "model.", [1, 2]])
+def test_prefixes_that_are_no_texts_are_ignored(value: Any, parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    _, text, tower = parts
+    other = with_keys(tower, tmp_path, {"squish.prefixes": value})
+    squish.convert(text, tmp_path / "back", "hf", part={"vision": other}, rename="hf")
+    with squish.open(tmp_path / "back") as file:
+        assert "language_model.model.norm.weight" in file
 
 
 def test_a_config_of_another_tower_beside_the_ggufs_is_refused(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:

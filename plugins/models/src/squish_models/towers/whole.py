@@ -88,7 +88,7 @@ class Joinable(Family):
         dict
             The content of preprocessor_config.json.
         """
-        stated = {name: [shortest(each) for each in model.value(key, ())] for name, key in NORMALIZATION.items()}
+        stated = {name: _colors(model, key) for name, key in NORMALIZATION.items()}
         size = {"height": settings["image_size"], "width": settings["image_size"]}
         return {"image_processor_type": self.processor_type, "size": size, **stated}
 
@@ -154,6 +154,20 @@ class Joinable(Family):
         return Whole(**_names(self, model, text), assets={**own, **config})
 
 
+def _colors(model: Model, key: str) -> list[float]:
+    """The numbers for each color in a key of a GGUF; FormatError if it has none."""
+    stated = model.meta.get(key)
+    if not isinstance(stated, Typed) or stated.type != "array:f32" or len(stated.value) != 3:
+        raise FormatError(
+            "is missing" if stated is None else "is not a value for each color",
+            part=key,
+            code=ErrorCode.CONFIG,
+            expected="3 numbers",
+            found=str(model.value(key))[:60],
+        )
+    return [shortest(each) for each in stated.value]
+
+
 def _text_families(model_type: Any) -> list[Family]:
     """The families of the text layers of a model type."""
     plugins = registry()
@@ -164,9 +178,10 @@ def _text_families(model_type: Any) -> list[Family]:
 
 def _names(tower: Joinable, model: Model, text: Family) -> dict[str, Mapping[str, str]]:
     """Prefixes of both families' names -> those in the whole checkpoint."""
-    if PREFIXES not in model.meta:
+    stated = model.meta.get(PREFIXES)
+    if not isinstance(stated, Typed) or stated.type != "array:str":
         return {"text_names": tower.text_names}
-    used, of_text = [str(each) for each in model.value(PREFIXES)], {**TEXT_PREFIXES, **text.prefixes}
+    used, of_text = [str(each) for each in stated.value], {**TEXT_PREFIXES, **text.prefixes}
     return {
         "text_names": {of_text[each]: each for each in used if each in of_text},
         "own_names": {tower.prefixes[each]: each for each in used if each in tower.prefixes},
