@@ -13,6 +13,7 @@ from squish_convert.api import Model
 from squish_core.api import ErrorCode, FormatError, SquishError, check_assets
 
 from .config.gguf_defaults import LoadedKeys
+from .config.spelling import text_config
 from .config_file import (
     config_agrees,
     config_keys,
@@ -95,7 +96,7 @@ class GgufFiles(Mapping[str, bytes]):
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
         if self.has_config:
-            self.vectors = vector_dtype(json.loads(self._files[CONFIG]))
+            self.vectors = vector_dtype(text_config(json.loads(self._files[CONFIG])))
             self._files[CONFIG] = undeclared(self._files[CONFIG])
         else:
             self._files[CONFIG] = dump_json(written_config(family, settings, self._special))
@@ -134,7 +135,7 @@ class GgufFiles(Mapping[str, bytes]):
         return tokenizer_keys(tokenizer) if tokenizer is not None else {}
 
     def _read(self, content: Content) -> Tokenizer | None:
-        config = json.loads(self._files[CONFIG])
+        config = text_config(json.loads(self._files[CONFIG]))
         return read_content(content, config, self._family.pretokenizers, self._family.merging)
 
     @cached_property
@@ -144,7 +145,9 @@ class GgufFiles(Mapping[str, bytes]):
         if DIGEST not in meta:
             return False
         kept = {name: data for name, data in files.items() if describes_tokenizer(name)}
-        return same_value(meta[DIGEST], tokenizer_digest(stored_keys(meta), kept, json.loads(files[CONFIG])))
+        return same_value(
+            meta[DIGEST], tokenizer_digest(stored_keys(meta), kept, text_config(json.loads(files[CONFIG])))
+        )
 
     @property
     def _all(self) -> Mapping[str, bytes]:

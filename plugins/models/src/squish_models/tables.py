@@ -121,7 +121,7 @@ class Row:
             expression = Scale(expression, self.scale)
         if self.i32:
             expression = Int32(expression)
-        if self.tile is not None:
+        if self.tile is not None and (suffix == self.suffix or not self.tile.columns):
             expression = evolve(self.tile, of=expression)
         if self.pad:
             expression = Pad(expression, self.pad)

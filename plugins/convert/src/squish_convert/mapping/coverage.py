@@ -245,7 +245,7 @@ def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
-    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.axes)
 
 
 def forms(expression: Expression) -> tuple[Expression, ...]:
@@ -304,6 +304,11 @@ def _shape(names: Iterable[str], sizes: Sizes) -> tuple[int, ...]:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name fits any of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_included(name: str, origin: SourceTensor, only: Collection[str]) -> bool:
+    """Return whether a family's tensor is in one of some layers, or outside of all; `only` empty: all are."""
+    return not only or "n" not in origin.numbers or matches(name, only)
 
 
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:

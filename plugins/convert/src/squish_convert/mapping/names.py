@@ -44,8 +44,11 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
         return next(fitting, found[0]) if len(found) > 1 else next(iter(found), None)
 
     def find_all(self, name: str) -> list[tuple[Value, dict[str, int]]]:
-        """Return the values of all templates that match a name, and the numbers in the name."""
-        key = _NUMBER.sub("#", name)
+        """Return the values of all templates that match a name, and the numbers in the name.
+
+        A template with numbers of its own, such as `mlp.0.weight`, matches the same name alone.
+        """
+        key = name if name in self else _NUMBER.sub("#", name)
         if key not in self:
             return []
         numbers = [*map(int, _NUMBER.findall(name))]

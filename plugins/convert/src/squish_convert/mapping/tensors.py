@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
@@ -44,6 +44,7 @@ from .coverage import (
     SourceTensor,
     groups_of_sizes,
     is_dense,
+    is_included,
     matches,
     shape_of,
     sizes_at,
@@ -86,6 +87,7 @@ class Setting:
     `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
     the source's.
     `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `only`: patterns of the layers to write, if not all are written.
     `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
@@ -96,6 +98,7 @@ class Setting:
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     left_out: tuple[str, ...] = ()
+    only: Collection[str] = ()
     moved: Mapping[str, str] = field(factory=dict)
 
     @property
@@ -240,7 +243,7 @@ class _Builder:
             self.words["matrices fused"] = None
             return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
         if isinstance(expression, Interleave):
-            self.words["rows interleaved"] = None
+            self.words["rows interleaved" if expression.axes else "slices joined"] = None
             pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
             return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
         spec = self._forward(expression.of, numbers)
@@ -278,7 +281,7 @@ class _Builder:
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Interleave):
-            self.words["interleaved rows separated"] = None
+            self.words["interleaved rows separated" if expression.axes else "slices separated"] = None
             groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
             number = _part_of(pieces, name, numbers)
             return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
@@ -404,8 +407,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
     experts = setting.experts
-    for name in coverage.origins:
-        if matches(name, setting.left_out):
+    for name, origin in coverage.origins.items():
+        if matches(name, setting.left_out) or not is_included(name, origin, setting.only):
             continue
         match = table.find(name)
         if match is None:
