@@ -277,9 +277,11 @@ class Whole:
     """What the checkpoint of a whole model has that neither of two components states.
 
     `text_names`, `own_names`: prefixes of the family's names -> those in the whole checkpoint, of the text layers and
-    of the component. `assets`: files for both, such as a config.json with the settings of both.
+    of the component. `assets`: files for both, such as a config.json with the settings of both. `text`: the family of
+    the text layers in the whole checkpoint, if that has other tensors than a checkpoint of them alone.
     """
 
+    text: Family | None = None
     text_names: Mapping[str, str] = field(factory=dict)
     own_names: Mapping[str, str] = field(factory=dict)
     assets: Mapping[str, bytes] = field(factory=dict)

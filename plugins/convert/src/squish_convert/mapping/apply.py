@@ -103,7 +103,7 @@ class JoinedModel(MappedFile):
     """Text layers and other components, under the names and with the settings of the whole checkpoint."""
 
     def __init__(self, original: File, joined: Joined, naming: Naming, layout: str, options: Options) -> None:
-        names, assets = dict[str, str](), dict[str, Part]()
+        names, assets, text_layers = dict[str, str](), dict[str, Part](), None
         others = list[tuple[File, Family, Naming, Mapping[str, str]]]()
         text_file = text_of(original, joined)
         for part, index in joined.indexes.items():
@@ -114,12 +114,13 @@ class JoinedModel(MappedFile):
             family, text = family_of(other, own), family_of(text_file, naming)
             with guarded(FormatError, f"joining it with {text_file.name}", file=other.name):
                 whole = family.beside(model_of(other, family, GGUF), text, model_of(text_file, text, GGUF))
-            names |= whole.text_names
+            names, text_layers = names | whole.text_names, whole.text or text_layers
             assets |= {name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in whole.assets.items()}
             others.append((other, family, own, whole.own_names))
         index = evolve(text_file.index, assets={**text_file.index.assets, **assets})
         text_file = _Component(original, index, text_file.name)
-        main = MappedFile(text_file, family_of(text_file, naming), naming, layout, options, names=names)
+        text_layers = text_layers or family_of(text_file, naming)
+        main = MappedFile(text_file, text_layers, naming, layout, options, names=names)
         carried = Carried(vectors=main.carried.vectors)
         more = [
             MappedFile(other, family, own, layout, options, names=places, carried=carried)

@@ -231,6 +231,54 @@ class Tower(Family):
         """
         return {name: settings[name] for name in self.outer if name in settings}
 
+    def types(self, text: Family) -> tuple[str, str, str]:
+        """Return the names of a whole model's class, of its type and of the tower's type.
+
+        Parameters
+        ----------
+        text
+            The family of the text layers.
+
+        Returns
+        -------
+        tuple of str
+            `class_name`, `model_type` and `vision_type` by default.
+        """
+        return self.class_name, self.model_type, self.vision_type
+
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a `vision_config` that is written for a GGUF.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        dict
+            Those with keys, but not those in `outer`, by default.
+        """
+        keys = [key for key in self.keys if key.hf in settings and key.hf not in (*self.outer, "text_hidden_size")]
+        return {self.own_names.get(key.hf, key.hf): settings[key.hf] for key in keys}
+
+    def text_changes(self, text: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what `text_config` states and the config.json of the text layers alone does not.
+
+        Parameters
+        ----------
+        text, settings
+            The family of the text layers, and the result of its `settings`.
+        config
+            The config.json of the text layers alone.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
+
     def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of the image processor for the keys of a GGUF.
 

@@ -145,7 +145,8 @@ def _contradiction(tower: Tower, model: Model, config: bytes) -> SquishError | N
 
 def _written_config(tower: Tower, model: Model, text: TextSettings, text_model: Model) -> dict[str, Any]:
     """Return a config.json for two GGUFs that keep none."""
-    if not tower.class_name:
+    class_name, model_type, vision_type = tower.types(text)
+    if not class_name:
         raise FormatError(
             "keeps no config.json of the whole model, and none can be written for this tower",
             part=CONFIG,
@@ -154,25 +155,22 @@ def _written_config(tower: Tower, model: Model, text: TextSettings, text_model: 
             hint="Put it into a folder, and name that: {option:assets=FOLDER}.",
         )
     settings = tower.settings(model)
-    inner = json.loads(text.carry(text_model, text.settings(text_model), "hf", {}).assets[CONFIG])
+    text_settings = text.settings(text_model)
+    inner = json.loads(text.carry(text_model, text_settings, "hf", {}).assets[CONFIG])
+    inner |= tower.text_changes(text, text_settings, inner)
     tokens = text_model.value("tokenizer.ggml.tokens", ())
     numbers = {token: number for number, token in enumerate(tokens)} if tower.tokens else {}
-    vision = {
-        tower.own_names.get(key.hf, key.hf): settings[key.hf]
-        for key in tower.keys
-        if key.hf in settings and key.hf not in (*tower.outer, "text_hidden_size")
-    }
     return {
-        "architectures": [tower.class_name],
-        "model_type": tower.model_type,
+        "architectures": [class_name],
+        "model_type": model_type,
         **tower.outer_settings(model, settings),
         **{name: numbers[token] for name, token in tower.tokens.items() if token in numbers},
         "text_config": {key: value for key, value in inner.items() if key not in (*OUTER, "architectures")},
         "vision_config": {
-            "model_type": tower.vision_type,
+            "model_type": vision_type,
             "hidden_act": tower.hidden_act(model),
             **tower.written,
-            **vision,
+            **tower.vision_settings(settings),
         },
         **{name: inner.get(name) for name in OUTER},
     }
