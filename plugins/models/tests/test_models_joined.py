@@ -195,6 +195,12 @@ def damaged(tower: Path, place: Path, name: str, array: np.ndarray | None) -> Pa
     return place / "damaged.gguf"
 
 
+def cut(tower: Path, place: Path, *, start: int = 0) -> Path:
+    """The tower without its last bytes, or without the first ones."""
+    (place / "cut.gguf").write_bytes(tower.read_bytes()[start:-100])
+    return place / "cut.gguf"
+
+
 NARROW = {**TEXT, "hidden_size": 32}
 REFUSED: dict[str, tuple[str, Change]] = {
     "of other models": ("contradiction", lambda f, t, m, p: {"part": {"vision": other_tower(p, "smolvlm")}}),
@@ -203,6 +209,9 @@ REFUSED: dict[str, tuple[str, Change]] = {
         lambda f, t, m, p: {"part": {"vision": other_tower(p, "gemma3, published", text_config=NARROW)}},
     ),
     "a whole model": ("usage", lambda f, t, m, p: {"part": {"vision": t}}),
+    "cut off": ("bounds", lambda f, t, m, p: {"part": {"vision": cut(m, p)}}),
+    "no model": ("magic", lambda f, t, m, p: {"part": {"vision": cut(m, p, start=9)}}),
+    "a list": ("usage", lambda f, t, m, p: {"part": ["vision"]}),
     "a folder": ("usage", lambda f, t, m, p: {"part": {"vision": f}}),
     "a missing file": ("missing", lambda f, t, m, p: {"part": {"vision": p / "absent.gguf"}}),
     "no file": ("usage", lambda f, t, m, p: {"part": {"vision": ""}}),

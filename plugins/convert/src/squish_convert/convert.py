@@ -83,7 +83,8 @@ def open_inputs(
         activations = stack.enter_context(open_activations(arguments["activations"], limits=limits, registry=registry))
     rules = {name: arguments[name] for name in RULES}
     if isinstance(rules["part"], Mapping):
-        file, rules["part"] = open_parts(file, rules["part"], stack, limits, registry), None
+        file = open_parts(file, rules["part"], stack, limits, registry) if rules["part"] else file
+        rules["part"] = None
     target: Path | RemoteTarget = Path(dst)
     if scheme_of(dst):
         target = stack.enter_context(closing(remote_target(dst, file.registry)))

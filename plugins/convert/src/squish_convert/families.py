@@ -193,8 +193,8 @@ class Join:
 class Interleave:
     """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
 
-    The rows lie along `axis` of the result. In its place, the tensors have as many `axes`: 2 are one for the groups and
-    one for the rows of a group; with 0, each tensor is one row of the only group.
+    The rows lie along `axis` of the result, and along as many `axes` of the tensors: 2 are for the groups and the rows
+    of each; with 0, a tensor is a row of the only group.
     """
 
     of: tuple[tuple[Expression, str], ...]
@@ -276,9 +276,8 @@ class Carried:
 class Whole:
     """What the checkpoint of a whole model has that neither of two components states.
 
-    `text_names`, `own_names`: prefixes of the family's names -> those in the whole checkpoint, of the text layers and
-    of the component. `assets`: files for both, such as a config.json with the settings of both. `text`: the family of
-    the text layers in the whole checkpoint, if that has other tensors than a checkpoint of them alone.
+    `text_names`, `own_names`: prefixes of the family's names -> those in it, of the text layers and of the component.
+    `assets`: files for both, such as config.json. `text`: the family of the text layers, if it has other tensors there.
     """
 
     text: Family | None = None
@@ -551,17 +550,15 @@ class Family:
         FormatError
             The files do not belong together, or the family has no such layers.
         """
-        raise self._apart(other)
+        raise FormatError(f"the family {self.id} joins no layers", file=other.name, code=ErrorCode.UNMAPPED)
 
     def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
         """Describe the checkpoint of the whole model that this component and text layers belong to.
 
         Parameters
         ----------
-        model
-            The GGUF of this component.
-        text, text_model
-            The family of the text layers, and their GGUF.
+        model, text, text_model
+            The GGUF of this component, the family of the text layers, and their GGUF.
 
         Returns
         -------
@@ -573,11 +570,7 @@ class Family:
         FormatError
             The component belongs to another model, or the family's components are not joined.
         """
-        raise self._apart(model)
-
-    def _apart(self, model: Model) -> FormatError:
-        reason = f"the family {self.id} has no rules for joining it with text layers"
-        return FormatError(f"is not joined: {reason}", file=model.name, code=ErrorCode.UNMAPPED)
+        raise FormatError(f"the family {self.id} is not joined with text", file=model.name, code=ErrorCode.UNMAPPED)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.

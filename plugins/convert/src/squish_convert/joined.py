@@ -126,17 +126,18 @@ def join(file: File, parts: Mapping[str, File]) -> File:
             found=file.format if naming.layout != GGUF else naming.model_type or file.index.kind,
             hint="Convert the folder as it is, without {option:part}, or convert its text layers to a GGUF first.",
         )
+    parts = dict(sorted(parts.items()))
     source = JoinedSource({TEXT: file, **parts}, file.name)
-    files = [FileRef(f"{part}/{ref.name}", ref.size, ref.digest) for part, each in source.opened.items()
-             for ref in each.index.files]  # fmt: skip
+    refs = [(part, ref) for part, each in source.opened.items() for ref in each.index.files]
+    files = [FileRef(f"{part}/{ref.name}", ref.size, ref.digest) for part, ref in refs]
     index, first = evolve(file.index, files=files), len(file.index.files)
     components: dict[str, Index] = {}
-    for part, each in sorted(parts.items()):
+    for part, each in parts.items():
         _check_kind(part, each)
         moved = {name: _moved(spec, first) for name, spec in each.without_caches().index.tensors.items()}
         if part == MTP:
-            meta, names = _with_behind(file, each)
-            moved = {name: moved[name] for name in names}
+            meta, own = _with_behind(file, each)
+            moved = {name: moved[name] for name in own}
             index = evolve(index, meta=meta)
         else:
             _check_other(part, file, each)

@@ -59,8 +59,9 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     experts = family.expert_count(settings)
     padded = {row.module(row.suffix): settings[row.pad] for row in family.rows if row.pad}
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
+    behind = tuple(family.moved(settings))
     for name, spec in model.tensors.items():
-        if any(fnmatchcase(name, pattern) for pattern in ignored):
+        if any(fnmatchcase(name, pattern) for pattern in ignored) and not family.own_name(name).startswith(behind):
             continue
         if settings["tie_word_embeddings"] and (name.endswith(family.head) or name == "output.weight"):
             continue

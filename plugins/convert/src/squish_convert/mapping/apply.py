@@ -103,9 +103,10 @@ class JoinedModel(MappedFile):
     """Text layers and other components, under the names and with the settings of the whole checkpoint."""
 
     def __init__(self, original: File, joined: Joined, naming: Naming, layout: str, options: Options) -> None:
-        names, assets, text_layers = dict[str, str](), dict[str, Part](), None
+        names, assets = dict[str, str](), dict[str, Part]()
         others = list[tuple[File, Family, Naming, Mapping[str, str]]]()
         text_file = text_of(original, joined)
+        text_layers = family_of(text_file, naming)
         for part, index in joined.indexes.items():
             other = _Component(original, index, joined.names[part])
             info = text_family(text_file, other)
@@ -114,24 +115,28 @@ class JoinedModel(MappedFile):
             family, text = family_of(other, own), family_of(text_file, naming)
             with guarded(FormatError, f"joining it with {text_file.name}", file=other.name):
                 whole = family.beside(model_of(other, family, GGUF), text, model_of(text_file, text, GGUF))
-            names, text_layers = names | whole.text_names, whole.text or text_layers
+            names |= whole.text_names
+            text_layers = whole.text or text
             assets |= {name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in whole.assets.items()}
             others.append((other, family, own, whole.own_names))
         index = evolve(text_file.index, assets={**text_file.index.assets, **assets})
         text_file = _Component(original, index, text_file.name)
-        text_layers = text_layers or family_of(text_file, naming)
         main = MappedFile(text_file, text_layers, naming, layout, options, names=names)
         carried = Carried(vectors=main.carried.vectors)
         more = [
             MappedFile(other, family, own, layout, options, names=places, carried=carried)
             for other, family, own, places in others
         ]
-        self._original, self._members = original, {name: each for each in (main, *more) for name in each}
-        self._all = (main, *more)
+        self._original, self._all = original, (main, *more)
+        self._members = {name: each for each in self._all for name in each}
         self.family, self.naming, self.layout, self.carried = main.family, naming, layout, main.carried
-        self.predicting, self.coverage = main.predicting, main.coverage
+        self.predicting, self.behind, self.coverage = main.predicting, main.behind, main.coverage
         tensors = _Union([each.mapped for each in self._all])
         File.__init__(self, original.source, evolve(main.index, tensors=tensors), original.registry, original.limits)
+
+    @property
+    def members(self) -> tuple[MappedFile, ...]:
+        return self._all
 
     def sources(self, name: str) -> tuple[str, ...]:
         return self._members[name].sources(name)

@@ -306,6 +306,11 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def is_included(name: str, origin: SourceTensor, only: Collection[str]) -> bool:
+    """Return whether a family's tensor is in one of some layers, or outside of all; `only` empty: all are."""
+    return not only or "n" not in origin.numbers or matches(name, only)
+
+
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:
     near = ", ".join(close_matches(name, templates))
     return TensorError(

@@ -29,6 +29,7 @@ from ..families import (
     ENGINES,
     GGUF,
     HF,
+    MTP,
     TEXT,
     VISION,
     Carried,
@@ -38,7 +39,7 @@ from ..families import (
     source_names,
 )
 from ..family_choice import conflict, fitting_families
-from .coverage import check_ties, cover, is_dense, matches, sizes_at, turns_when_dense
+from .coverage import check_ties, cover, is_dense, is_included, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -145,6 +146,8 @@ class MappedFile(File):
         The mapped metadata and files, and what the target lacks; the family's unless the caller states it.
     predicting
         Patterns of the tensors that predict more tokens, which are left out.
+    behind
+        Patterns of the layers behind the last one, which the family maps.
     """
 
     def __init__(
@@ -168,12 +171,17 @@ class MappedFile(File):
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.predicting = family.left_out(settings)
-            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
+            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part != VISION else ()))
             absent, optional, moved = family.absent(settings), family.optional(settings), family.moved(settings)
             tensors, before = original.index.tensors, {} if gguf else moved
             self.coverage = cover(family, tensors, gguf, sizes, tied, absent, left_out, optional, before)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
+            self.behind = family.behind(settings)
+            only = self.behind if naming.part == MTP else ()
+            if only:
+                names_of = {each.name for own, each in self.coverage.origins.items() if is_included(own, each, only)}
+                model = evolve(model, tensors={name: tensors[name] for name in tensors if name in names_of})
             self.carried = family.carry(model, settings, layout, options) if carried is None else carried
             places = {**(names or {}), **({} if layout == GGUF else {own: place for place, own in moved.items()})}
             setting = Setting(
@@ -184,6 +192,7 @@ class MappedFile(File):
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
                 left_out=self.carried.left_out,
+                only=only,
                 moved=places,
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
@@ -194,6 +203,11 @@ class MappedFile(File):
     @property
     def original(self) -> File:
         return self._original
+
+    @property
+    def members(self) -> tuple[MappedFile, ...]:
+        """The mapped files whose tensors these are: this one alone, unless several are joined."""
+        return (self,)
 
     def sources(self, name: str) -> tuple[str, ...]:
         return self.mapped.targets[name].sources
@@ -212,16 +226,10 @@ class MappedFile(File):
         return self.mapped.changes.get(name, Change())
 
     @property
-    def behind(self) -> tuple[str, ...]:
-        """The source tensors of the layers behind the last one that the target's engine does not load."""
-        left_out = self.carried.left_out
-        origins = self.coverage.origins.items() if left_out else ()
-        return tuple(dict.fromkeys(origin.name for name, origin in origins if matches(name, left_out)))
-
-    @property
     def unwritten(self) -> tuple[str, ...]:
         """The source tensors of other components, which the target does not have."""
-        return (*self.coverage.other_modalities, *self.behind)
+        written = {source for target in self.mapped.targets.values() for source in target.sources}
+        return (*self.coverage.other_modalities, *(name for name in self.coverage.sources if name not in written))
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
@@ -236,6 +244,8 @@ class MappedFile(File):
     def _modality(self, name: str) -> str:
         """Description of a tensor outside the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
+        if self.naming.part == MTP:
+            return "not part of the layers behind the last one"
         return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
@@ -279,7 +289,8 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
     model_type = facts
-    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == part]
+    of_family = TEXT if part == MTP else part  # the family of the text layers has those behind them, too
+    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == of_family]
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:

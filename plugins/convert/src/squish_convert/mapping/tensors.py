@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
@@ -44,6 +44,7 @@ from .coverage import (
     SourceTensor,
     groups_of_sizes,
     is_dense,
+    is_included,
     matches,
     shape_of,
     sizes_at,
@@ -86,6 +87,7 @@ class Setting:
     `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
     the source's.
     `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `only`: patterns of the layers to write, if not all are written.
     `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
@@ -96,6 +98,7 @@ class Setting:
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     left_out: tuple[str, ...] = ()
+    only: Collection[str] = ()
     moved: Mapping[str, str] = field(factory=dict)
 
     @property
@@ -404,8 +407,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
     experts = setting.experts
-    for name in coverage.origins:
-        if matches(name, setting.left_out):
+    for name, origin in coverage.origins.items():
+        if matches(name, setting.left_out) or not is_included(name, origin, setting.only):
             continue
         match = table.find(name)
         if match is None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from attrs import evolve
-from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule, Whole
+from squish_convert.api import Carried, FamilyTensor, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
 
@@ -19,11 +19,10 @@ from ..config.keys import Key, check_settings, gguf_keys, shortest
 from ..config_file import STORAGE
 from ..settings import CONFIG
 from ..tables import Row
-from .whole import PREPROCESSORS, VISION, kept_for_joining, whole_model
+from .whole import NORMALIZATION, PREPROCESSORS, VISION, Joinable
 
 ARCHITECTURE = "clip"
 VISION_CONFIG = f"{CONFIG} vision_config"
-NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
 SIZES = (
     Key("image_size", "image_size"),
     Key("patch_size", "patch_size"),
@@ -37,7 +36,7 @@ SIZES = (
 """Settings of every tower."""
 
 
-class Tower(Family):
+class Tower(Joinable):
     """A vision tower; subclasses state what differs.
 
     Attributes
@@ -62,17 +61,6 @@ class Tower(Family):
         Settings that llama.cpp takes for granted, with the value for which it computes the tower.
     notes
         What llama.cpp computes otherwise, for reports.
-    class_name, model_type, vision_type
-        The names of the whole model and of its tower in a config.json that is written for GGUFs that keep none;
-        without a class, only kept ones are written.
-    written
-        Settings in its `vision_config` that are always the same.
-    tokens
-        Setting in that config.json -> the token whose id it is.
-    text_names
-        Prefixes of the names of the text layers -> those in published checkpoints of the whole model.
-    processor_type
-        The class of the image processor in a file that is written for GGUFs that keep none.
     """
 
     projector: ClassVar[str]
@@ -85,13 +73,6 @@ class Tower(Family):
     activations: ClassVar[Mapping[str, str]] = {"gelu_pytorch_tanh": "clip.use_gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {}
     notes: ClassVar[Sequence[str]] = ()
-    class_name: ClassVar[str] = ""
-    model_type: ClassVar[str] = ""
-    vision_type: ClassVar[str] = ""
-    written: ClassVar[Mapping[str, Any]] = {}
-    tokens: ClassVar[Mapping[str, str]] = {}
-    text_names: ClassVar[Mapping[str, str]] = {"model.": "model.language_model."}
-    processor_type: ClassVar[str] = ""
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -177,12 +158,9 @@ class Tower(Family):
                 code=ErrorCode.USAGE,
                 hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=FILE}.",
             )
-        kept = kept_for_joining(self, model) if options.get("keep") != "no" else {}
+        kept = self.kept(model) if options.get("keep") != "no" else {}
         meta = {**self._gguf_keys(model, settings), **kept}
         return Carried(meta=meta, storage=(*STORAGE, *kept), notes=tuple(self.notes))
-
-    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
-        return whole_model(self, model, text, text_model)
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
         images = image_settings(model)
@@ -215,86 +193,6 @@ class Tower(Family):
             None by default.
         """
         return {}
-
-    def outer_settings(self, model: Model, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the config.json of the whole model states outside of `vision_config` for the tower of a GGUF.
-
-        Parameters
-        ----------
-        model, settings
-            The GGUF, and the result of `settings`.
-
-        Returns
-        -------
-        Mapping
-            The settings in `outer` by default.
-        """
-        return {name: settings[name] for name in self.outer if name in settings}
-
-    def types(self, text: Family) -> tuple[str, str, str]:
-        """Return the names of a whole model's class, of its type and of the tower's type.
-
-        Parameters
-        ----------
-        text
-            The family of the text layers.
-
-        Returns
-        -------
-        tuple of str
-            `class_name`, `model_type` and `vision_type` by default.
-        """
-        return self.class_name, self.model_type, self.vision_type
-
-    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a `vision_config` that is written for a GGUF.
-
-        Parameters
-        ----------
-        settings
-            The result of `settings`.
-
-        Returns
-        -------
-        dict
-            Those with keys, but not those in `outer`, by default.
-        """
-        keys = [key for key in self.keys if key.hf in settings and key.hf not in (*self.outer, "text_hidden_size")]
-        return {self.own_names.get(key.hf, key.hf): settings[key.hf] for key in keys}
-
-    def text_changes(self, text: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what `text_config` states and the config.json of the text layers alone does not.
-
-        Parameters
-        ----------
-        text, settings
-            The family of the text layers, and the result of its `settings`.
-        config
-            The config.json of the text layers alone.
-
-        Returns
-        -------
-        Mapping
-            None by default.
-        """
-        return {}
-
-    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of the image processor for the keys of a GGUF.
-
-        Parameters
-        ----------
-        model, settings
-            The GGUF, and the result of `settings`.
-
-        Returns
-        -------
-        dict
-            The content of preprocessor_config.json.
-        """
-        stated = {name: [shortest(each) for each in model.value(key, ())] for name, key in NORMALIZATION.items()}
-        size = {"height": settings["image_size"], "width": settings["image_size"]}
-        return {"image_processor_type": self.processor_type, "size": size, **stated}
 
     def hidden_act(self, model: Model) -> str:
         """Return the activation that the keys of a GGUF state."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from squish_convert.api import TEXT, Family, Model, Whole
 
 from squish_core.api import ErrorCode, FormatError, SquishError, Typed, registry
 
-from ..config.keys import gguf_keys
+from ..config.keys import Key, gguf_keys, shortest
 from ..config_file import config_agrees, dump_json
 from ..keep import kept_files, restored_files, same_value
 from ..settings import CONFIG, TextSettings
 
-if TYPE_CHECKING:
-    from .tower import Tower
-
 VISION = "clip.vision"
+NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
 PREFIXES = "squish.prefixes"
 """GGUF's key with the prefixes that the names of the whole checkpoint have, text layers included."""
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -27,73 +25,178 @@ OUTER = ("tie_word_embeddings", "torch_dtype")
 """Settings that the whole model states, and not its text part."""
 
 
-def kept_for_joining(tower: Tower, model: Model) -> dict[str, Typed]:
-    """Return GGUF's keys with what a folder has of the whole model: its config.json, its processor, its prefixes.
+class Joinable(Family):
+    """A tower that is joined with text layers; subclasses state what the checkpoint of the whole model has.
 
-    Parameters
+    Attributes
     ----------
-    tower, model
-        The family of the tower, and the folder.
-
-    Returns
-    -------
-    dict
-        Keys that only Squish reads.
+    keys, own_names, outer
+        As in `Tower`.
+    class_name, model_type, vision_type
+        The names of the whole model and of its tower in a config.json that is written for GGUFs that keep none;
+        without a class, only kept ones are written.
+    written
+        Settings in its `vision_config` that are always the same.
+    tokens
+        Setting in that config.json -> the token whose id it is.
+    text_names
+        Prefixes of the names of the text layers -> those in published checkpoints of the whole model.
+    processor_type
+        The class of the image processor in a file that is written for GGUFs that keep none.
     """
-    files = {name: model.assets[name] for name in (CONFIG, *PREPROCESSORS) if name in model.assets}
-    texts = [text.prefixes for text in _text_families(model.config().get("model_type"))]
-    known = dict.fromkeys(prefix for each in (tower.prefixes, *texts) for prefix in each)
-    used = [prefix for prefix in known if any(name.startswith(prefix) for name in model.tensors)]
-    return {**kept_files(files, list(files)), PREFIXES: Typed("array:str", used)}
 
+    keys: ClassVar[Sequence[Key]]
+    own_names: ClassVar[Mapping[str, str]] = {}
+    outer: ClassVar[Sequence[str]] = ()
+    class_name: ClassVar[str] = ""
+    model_type: ClassVar[str] = ""
+    vision_type: ClassVar[str] = ""
+    written: ClassVar[Mapping[str, Any]] = {}
+    tokens: ClassVar[Mapping[str, str]] = {}
+    text_names: ClassVar[Mapping[str, str]] = {"model.": "model.language_model."}
+    processor_type: ClassVar[str] = ""
 
-def whole_model(tower: Tower, model: Model, text: Family, text_model: Model) -> Whole:
-    """Describe the checkpoint of a whole model.
+    def outer_settings(self, model: Model, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the config.json of the whole model states outside of `vision_config` for the tower of a GGUF.
 
-    Parameters
-    ----------
-    tower, model
-        The family of the tower, and its GGUF.
-    text, text_model
-        The family of the text layers, and their GGUF.
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
 
-    Returns
-    -------
-    Whole
-        The names of the folder that both were written from, or the published ones; and its files.
+        Returns
+        -------
+        Mapping
+            The settings in `outer` by default.
+        """
+        return {name: settings[name] for name in self.outer if name in settings}
 
-    Raises
-    ------
-    FormatError
-        The tower is that of another model, or no config.json can be written for both.
-    """
-    assert isinstance(text, TextSettings)
-    settings, text_settings = tower.settings(model), text.settings(text_model)
-    if settings["text_hidden_size"] != text_settings["hidden_size"]:
-        raise FormatError(
-            f"is the tower of another model than {text_model.name}",
-            part=f"{VISION}.projection_dim",
-            code=ErrorCode.CONTRADICTION,
-            expected=f"{text_settings['hidden_size']}, the size of the text layers",
-            found=settings["text_hidden_size"],
-            hint="Name the two files of one model.",
-        )
-    kept, _ = restored_files(model.meta)
-    beside = text_model.config()
-    if "vision_config" in beside:
-        if contradiction := _contradiction(tower, model, text_model.assets[CONFIG]):
-            raise contradiction
-        config = {}
-    elif CONFIG in kept and _agrees(tower, model, text, text_model, kept[CONFIG]):
-        config = {CONFIG: kept[CONFIG]}
-    else:
-        config = {CONFIG: dump_json(_written_config(tower, model, text, text_model))}
-    processor = {name: data for name, data in kept.items() if name in PREPROCESSORS}
-    text_files, _ = restored_files(text_model.meta)
-    if not processor and not any(name in files for name in PREPROCESSORS for files in (text_files, text_model.assets)):
-        processor = {PREPROCESSORS[0]: dump_json(tower.processor(model, settings))}
-    own = {name: data for name, data in processor.items() if name not in text_model.assets}
-    return Whole(**_names(tower, model, text), assets={**own, **config})
+    def types(self, text: Family) -> tuple[str, str, str]:
+        """Return the names of a whole model's class, of its type and of the tower's type.
+
+        Parameters
+        ----------
+        text
+            The family of the text layers.
+
+        Returns
+        -------
+        tuple of str
+            `class_name`, `model_type` and `vision_type` by default.
+        """
+        return self.class_name, self.model_type, self.vision_type
+
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a `vision_config` that is written for a GGUF.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        dict
+            Those with keys, but not those in `outer`, by default.
+        """
+        keys = [key for key in self.keys if key.hf in settings and key.hf not in (*self.outer, "text_hidden_size")]
+        return {self.own_names.get(key.hf, key.hf): settings[key.hf] for key in keys}
+
+    def text_changes(self, text: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what `text_config` states and the config.json of the text layers alone does not.
+
+        Parameters
+        ----------
+        text, settings
+            The family of the text layers, and the result of its `settings`.
+        config
+            The config.json of the text layers alone.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the image processor for the keys of a GGUF.
+
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
+
+        Returns
+        -------
+        dict
+            The content of preprocessor_config.json.
+        """
+        stated = {name: [shortest(each) for each in model.value(key, ())] for name, key in NORMALIZATION.items()}
+        size = {"height": settings["image_size"], "width": settings["image_size"]}
+        return {"image_processor_type": self.processor_type, "size": size, **stated}
+
+    def hidden_act(self, model: Model) -> str:
+        """Return the activation that the keys of a GGUF state.
+
+        Parameters
+        ----------
+        model
+            The GGUF.
+
+        Returns
+        -------
+        str
+            The value of `hidden_act`.
+        """
+        raise NotImplementedError
+
+    def kept(self, model: Model) -> dict[str, Typed]:
+        """Return GGUF's keys with what a folder has of the whole model: its config.json, its processor, its prefixes.
+
+        Parameters
+        ----------
+        model
+            The folder.
+
+        Returns
+        -------
+        dict
+            Keys that only Squish reads.
+        """
+        files = {name: model.assets[name] for name in (CONFIG, *PREPROCESSORS) if name in model.assets}
+        texts = [text.prefixes for text in _text_families(model.config().get("model_type"))]
+        known = dict.fromkeys(prefix for each in (self.prefixes, *texts) for prefix in each)
+        used = [prefix for prefix in known if any(name.startswith(prefix) for name in model.tensors)]
+        return {**kept_files(files, list(files)), PREFIXES: Typed("array:str", used)}
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        assert isinstance(text, TextSettings)
+        settings, size = self.settings(model), text.settings(text_model)["hidden_size"]
+        if settings["text_hidden_size"] != size:
+            raise FormatError(
+                f"is the tower of another model than {text_model.name}",
+                part=f"{VISION}.projection_dim",
+                code=ErrorCode.CONTRADICTION,
+                expected=f"{size}, the size of the text layers",
+                found=settings["text_hidden_size"],
+                hint="Name the two files of one model.",
+            )
+        kept, _ = restored_files(model.meta)
+        config = {CONFIG: kept[CONFIG]} if CONFIG in kept else {}
+        if "vision_config" in text_model.config():
+            if contradiction := _contradiction(self, model, text_model.assets[CONFIG]):
+                raise contradiction
+            config = {}
+        elif not config or not _agrees(self, model, text, text_model, config[CONFIG]):
+            config = {CONFIG: dump_json(_written_config(self, model, text, text_model))}
+        processor = {name: data for name, data in kept.items() if name in PREPROCESSORS}
+        of_text, _ = restored_files(text_model.meta)
+        if processor.keys().isdisjoint(PREPROCESSORS) and {*of_text, *text_model.assets}.isdisjoint(PREPROCESSORS):
+            processor = {PREPROCESSORS[0]: dump_json(self.processor(model, settings))}
+        own = {name: data for name, data in processor.items() if name not in text_model.assets}
+        text_names, own_names = _names(self, model, text)
+        return Whole(text_names=text_names, own_names=own_names, assets={**own, **config})
 
 
 def _text_families(model_type: Any) -> list[Family]:
@@ -104,23 +207,23 @@ def _text_families(model_type: Any) -> list[Family]:
     return [plugins.implementation("family", each) for each in ids]
 
 
-def _names(tower: Tower, model: Model, text: Family) -> dict[str, Mapping[str, str]]:
-    """Prefixes of both families' names -> those in the whole checkpoint."""
+def _names(tower: Joinable, model: Model, text: Family) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Prefixes of the text layers' names, and of the tower's -> those in the whole checkpoint."""
     if PREFIXES not in model.meta:
-        return {"text_names": tower.text_names}
+        return tower.text_names, {}
     used = [str(each) for each in model.value(PREFIXES)]
-    return {
-        "text_names": {text.prefixes[each]: each for each in used if each in text.prefixes},
-        "own_names": {tower.prefixes[each]: each for each in used if each in tower.prefixes},
-    }
+    return (
+        {text.prefixes[each]: each for each in used if each in text.prefixes},
+        {tower.prefixes[each]: each for each in used if each in tower.prefixes},
+    )
 
 
-def _agrees(tower: Tower, model: Model, text: TextSettings, text_model: Model, config: bytes) -> bool:
+def _agrees(tower: Joinable, model: Model, text: TextSettings, text_model: Model, config: bytes) -> bool:
     """Return whether a config.json is that of the tower and of the text layers."""
     return _contradiction(tower, model, config) is None and config_agrees(text, text_model, config)
 
 
-def _contradiction(tower: Tower, model: Model, config: bytes) -> SquishError | None:
+def _contradiction(tower: Joinable, model: Model, config: bytes) -> SquishError | None:
     """Return the error for a config.json that states other settings than the keys of a tower."""
     folder = Model(
         name=model.name, layout="hf", meta={}, assets={CONFIG: config}, tensors={}, vectors={}, limits=model.limits
@@ -143,7 +246,7 @@ def _contradiction(tower: Tower, model: Model, config: bytes) -> SquishError | N
     return None
 
 
-def _written_config(tower: Tower, model: Model, text: TextSettings, text_model: Model) -> dict[str, Any]:
+def _written_config(tower: Joinable, model: Model, text: TextSettings, text_model: Model) -> dict[str, Any]:
     """Return a config.json for two GGUFs that keep none."""
     class_name, model_type, vision_type = tower.types(text)
     if not class_name:
