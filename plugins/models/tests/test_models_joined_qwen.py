@@ -48,7 +48,8 @@ def save(folder: Path, name: str) -> Path:
     for tensor, array in (stacked(text) if name == "qwen3_vl_moe" else text).items():
         prefix = next((each for each in prefixes if tensor.startswith(each)), "")
         arrays[prefixes.get(prefix, "") + tensor.removeprefix(prefix)] = array
-    files = {"config.json": config, "preprocessor_config.json": {**towers.IMAGES}}
+    files = {"config.json": config, "preprocessor_config.json": towers.IMAGES}
+    files["video_preprocessor_config.json"] = {**towers.IMAGES, "video_processor_type": "Qwen3VLVideoProcessor"}
     assets = {file: json.dumps(content, indent=1).encode() for file, content in files.items()}
     vocabulary = small_tokenizer(towers.SIZES["vocab_size"])
     squish.save(
