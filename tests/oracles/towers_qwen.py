@@ -12,7 +12,12 @@ TOKENS = {"bos_token_id": 1, "eos_token_id": 2}
 IDS = {"image_token_id": 600, "video_token_id": 601, "vision_start_token_id": 602, "vision_end_token_id": 603}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 TEXT = {**SIZE, **TOKENS, "head_dim": 16, "rope_parameters": ROPE}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+DELTA = {
+    "full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"], "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 16,
+    "rope_parameters": {**ROPE, "partial_rotary_factor": 0.25, "mrope_section": [1, 1, 0], "mrope_interleaved": True},
+}  # fmt: skip
 COLORS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7]}
 IMAGES = {**COLORS, "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
 QWEN = {"depth": 4, "hidden_size": 32, "num_heads": 2, "patch_size": 14, "intermediate_size": 64}
@@ -35,8 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2_vl": qwen(TEXT, {**QWEN, "embed_dim": 32, "hidden_size": 64}, published=VISUAL),
     "glm4v": qwen(TEXT, GLM),
     "glm4v_moe": qwen({**TEXT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}, GLM),
-    "qwen3_5": qwen(TEXT, QWEN3),
-    "qwen3_5_moe": qwen({**TEXT, **EXPERTS, "shared_expert_intermediate_size": 32}, QWEN3),
+    "qwen3_5": qwen({**TEXT, **DELTA}, QWEN3),
+    "qwen3_5_moe": qwen({**TEXT, **DELTA, **EXPERTS, "shared_expert_intermediate_size": 32}, QWEN3),
 }
 """As in `towers`."""
 ENCODED = {

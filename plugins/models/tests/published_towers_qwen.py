@@ -11,6 +11,18 @@ SIZES = {
 FLAT = {**SIZES, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 ROPE = {"type": "mrope", "mrope_section": [4, 2, 2]}
 NESTED = {**SIZES, "head_dim": 16, "attention_bias": False, "hidden_act": "silu", "rope_theta": 5000000}
+EXPERTS = {
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True,
+    "num_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+DELTA = {
+    "attn_output_gate": True, "full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"],
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 16, "rope_parameters": {
+        "mrope_interleaved": True, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25, "rope_theta": 10000000,
+        "rope_type": "default",
+    },
+}  # fmt: skip
 QWEN2 = {
     "depth": 2, "embed_dim": 32, "mlp_ratio": 4, "num_heads": 2, "in_chans": 3, "hidden_size": 64, "patch_size": 14,
     "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2,
@@ -33,6 +45,7 @@ GLM = {
     "spatial_merge_size": 2, "temporal_patch_size": 2,
 }  # fmt: skip
 SECTIONS = {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"}
+IMAGES = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7], "patch_size": 14, "merge_size": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_vl": {
         "family": "qwen3vl.vision",
@@ -46,7 +59,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "family": "qwen3vl.vision",
         "config": {
             "architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe",
-            "text_config": {**NESTED, "model_type": "qwen3_vl_moe_text", "num_experts": 4, "rope_scaling": SECTIONS},
+            "text_config": {**NESTED, **EXPERTS, "model_type": "qwen3_vl_moe_text", "rope_scaling": SECTIONS},
             "vision_config": {**QWEN3, "deepstack_visual_indexes": [1], "model_type": "qwen3_vl_moe"},
         },
     },
@@ -68,7 +81,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "family": "qwen3vl.vision",
         "config": {
             "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
-            "text_config": {**NESTED, "model_type": "qwen3_5_text"},
+            "text_config": {**NESTED, **DELTA, "model_type": "qwen3_5_text"},
             "vision_config": {**QWEN3, "deepstack_visual_indexes": [], "model_type": "qwen3_5"},
         },
     },

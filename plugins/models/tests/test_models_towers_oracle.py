@@ -128,3 +128,36 @@ def test_a_joined_folder_computes_the_same_in_transformers(name: str, tower: str
     assert np.array_equal(source["logits"], back["logits"])
     rounded = name in F16 and tower == "theirs"
     assert np.abs(source["images"] - back["images"]).max() <= (2e-3 if rounded else 0)
+
+
+def text_of(folder: str) -> dict[str, Any]:
+    """What Transformers loads, and computes of a text; runs in the peer."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    model, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    with torch.inference_mode():
+        logits = model.eval()(input_ids=torch.tensor([[5, 6, 7, 8, 9]])).logits
+    return {"logits": logits.numpy(), "lost": sorted([*info["missing_keys"], *info["unexpected_keys"]])}
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize("tower", ["ours", "theirs"])
+def test_a_joined_model_for_videos_computes_the_same_in_transformers(name: str, tower: str, tmp_path: Path) -> None:
+    folder, keep = towers.make(name, tmp_path / "model"), "" if tower == "ours" else ":keep=no"
+    squish.convert(folder, tmp_path / "text.gguf", f"gguf{keep}", rename="gguf")
+    if tower == "ours":
+        squish.convert(folder, tmp_path / "mmproj.gguf", part="vision")
+    else:
+        towers.convert(folder, tmp_path / "mmproj.gguf")
+    joined = {"part": {"vision": tmp_path / "mmproj.gguf"}, "rename": "hf"}
+    squish.convert(tmp_path / "text.gguf", tmp_path / "joined", "hf", **joined)
+    image = np.random.default_rng(0).standard_normal((3, 224, 224)).astype(np.float32)
+    for function, arguments in ((text_of, {}), (images.transformers, {"image": image})):
+        one, other = (
+            peer("torch").run(function, folder=str(each), **arguments) for each in (folder, tmp_path / "joined")
+        )
+        if function is text_of:
+            assert other["lost"] == []
+            one, other = one["logits"], other["logits"]
+        assert np.array_equal(one, other)

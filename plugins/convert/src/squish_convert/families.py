@@ -193,8 +193,8 @@ class Join:
 class Interleave:
     """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
 
-    The rows lie along `axis` of the result. In its place, the tensors have as many `axes`: 2 are one for the groups and
-    one for the rows of a group; with 0, each tensor is one row of the only group.
+    The rows lie along `axis` of the result, and along as many `axes` of the tensors: 2 are for the groups and the rows
+    of each; with 0, a tensor is a row of the only group.
     """
 
     of: tuple[tuple[Expression, str], ...]
@@ -276,10 +276,11 @@ class Carried:
 class Whole:
     """What the checkpoint of a whole model has that neither of two components states.
 
-    `text_names`, `own_names`: prefixes of the family's names -> those in the whole checkpoint, of the text layers and
-    of the component. `assets`: files for both, such as a config.json with the settings of both.
+    `text_names`, `own_names`: prefixes of the family's names -> those in it, of the text layers and of the component.
+    `assets`: files for both, such as config.json. `text`: the family of the text layers, if it has other tensors there.
     """
 
+    text: Family | None = None
     text_names: Mapping[str, str] = field(factory=dict)
     own_names: Mapping[str, str] = field(factory=dict)
     assets: Mapping[str, bytes] = field(factory=dict)
@@ -556,10 +557,8 @@ class Family:
 
         Parameters
         ----------
-        model
-            The GGUF of this component.
-        text, text_model
-            The family of the text layers, and their GGUF.
+        model, text, text_model
+            The GGUF of this component, the family of the text layers, and their GGUF.
 
         Returns
         -------

@@ -106,6 +106,7 @@ class JoinedModel(MappedFile):
         names, assets = dict[str, str](), dict[str, Part]()
         others = list[tuple[File, Family, Naming, Mapping[str, str]]]()
         text_file = text_of(original, joined)
+        text_layers = family_of(text_file, naming)
         for part, index in joined.indexes.items():
             other = _Component(original, index, joined.names[part])
             info = text_family(text_file, other)
@@ -115,11 +116,12 @@ class JoinedModel(MappedFile):
             with guarded(FormatError, f"joining it with {text_file.name}", file=other.name):
                 whole = family.beside(model_of(other, family, GGUF), text, model_of(text_file, text, GGUF))
             names |= whole.text_names
+            text_layers = whole.text or text
             assets |= {name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in whole.assets.items()}
             others.append((other, family, own, whole.own_names))
         index = evolve(text_file.index, assets={**text_file.index.assets, **assets})
         text_file = _Component(original, index, text_file.name)
-        main = MappedFile(text_file, family_of(text_file, naming), naming, layout, options, names=names)
+        main = MappedFile(text_file, text_layers, naming, layout, options, names=names)
         carried = Carried(vectors=main.carried.vectors)
         more = [
             MappedFile(other, family, own, layout, options, names=places, carried=carried)

@@ -9,11 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Interleave, Join, Model, Rule
+from squish_convert.api import Family, Interleave, Join, Model, Rule, Whole
 
 from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES_LIST, SWITCHES_LIST, Key, check_settings
+from ..families.qwen import Qwen3VLMoeBesideTower
 from ..tables import Row
 from .siglip import HIDDEN, INNER, PATCHES, TEXT_LAYERS
 from .tower import VISION, VISION_CONFIG, Tower
@@ -46,11 +47,21 @@ def layers(prefix: str, *rows: Row) -> tuple[Row, ...]:
 
 
 class VideoTower(Tower):
-    """A tower that takes two images of a video at once: a single image, twice."""
+    """A tower that takes two images of a video at once: a single image, twice.
+
+    `rope`: what the rotation of the text layers states besides their sections, in a config.json that is written for two
+    GGUFs.
+    """
 
     activations: ClassVar[Mapping[str, str]] = {"silu": "clip.use_silu"}
     own_names: ClassVar[Mapping[str, str]] = NAMES
     fixed: ClassVar[Mapping[str, Any]] = {MERGE: 2, "temporal_patch_size": 2}
+    tokens: ClassVar[Mapping[str, str]] = {
+        "image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>",
+        "vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>",
+    }  # fmt: skip
+    processor_type = "Qwen2VLImageProcessor"
+    rope: ClassVar[Mapping[str, Any]] = {}
     other_modalities = (*TEXT_LAYERS, "model.layers.*", "model.embed_tokens.*", "model.norm.*", "mtp.*")
 
     def settings(self, model: Model) -> dict[str, Any]:
@@ -66,6 +77,24 @@ class VideoTower(Tower):
             )
         return settings
 
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        computed = ("image_size", "is_deepstack_layers", "layer_norm_eps", "n_wa_pattern")
+        stated = {name: value for name, value in super().vision_settings(settings).items() if name not in computed}
+        return {**self.fixed, **stated, "out_hidden_size": settings[TEXT]}
+
+    def text_changes(self, text: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        _, model_type, _ = self.types(text)
+        changes = {"model_type": f"{model_type}_text"}
+        if "rope_parameters" in config or "mrope_section" not in settings:
+            return changes
+        rope = config.get("rope_scaling") or {"rope_type": "default"}
+        return {**changes, "rope_scaling": {**rope, **self.rope, "mrope_section": settings["mrope_section"][:3]}}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        images = super().processor(model, settings)
+        sizes = {"patch_size": settings["patch_size"], "merge_size": settings.get(MERGE, 2), "temporal_patch_size": 2}
+        return {**{name: value for name, value in images.items() if name != "size"}, **sizes}
+
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         merged = settings[HIDDEN] * settings.get(MERGE, 2) ** 2
         return {**super().sizes(settings), "one": 1, MERGED: merged}
@@ -76,6 +105,8 @@ class Qwen2Vision(VideoTower):
 
     id = "qwen2vl.vision"
     projector = "qwen2vl_merger"
+    class_name, model_type, vision_type = "Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl"
+    text_names: ClassVar = {}
     prefixes: ClassVar = {MODEL_VISUAL: VISUAL}
     activations: ClassVar = {"quick_gelu": ""}
     own_names: ClassVar = {**NAMES, HIDDEN: "embed_dim", INNER: HIDDEN}
@@ -119,12 +150,18 @@ class Qwen2Vision(VideoTower):
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         return {**super().sizes(settings), "mlp_rows": int(settings[HIDDEN] * settings["mlp_ratio"])}
 
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        stated = {**super().vision_settings(settings), "mlp_ratio": settings["mlp_ratio"]}
+        return {name: value for name, value in stated.items() if name != "out_hidden_size"}
+
 
 class Qwen25Vision(VideoTower):
     """The tower of Qwen 2.5 VL: gated layers, most of which attend within windows."""
 
     id = "qwen25vl.vision"
     projector = "qwen2.5vl_merger"
+    class_name, model_type, vision_type = "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl"
+    text_names: ClassVar = {}
     prefixes: ClassVar = {MODEL_VISUAL: VISUAL}
     fixed: ClassVar = {**VideoTower.fixed, "window_size": 112}
     unstated: ClassVar = {
@@ -163,6 +200,20 @@ class Qwen25Vision(VideoTower):
             )
         return {"n_wa_pattern": step}
 
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        step = max(settings["n_wa_pattern"], 1)  # with 0, llama.cpp has no windows
+        indexes = [*range(step - 1, min(settings["num_hidden_layers"], MOST_LAYERS), step)]
+        return {**super().vision_settings(settings), "fullatt_block_indexes": indexes}
+
+
+TYPES = {
+    "qwen3vl": ("Qwen3VLForConditionalGeneration", "qwen3_vl"),
+    "qwen3vlmoe": ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe"),
+    "qwen35": ("Qwen3_5ForConditionalGeneration", "qwen3_5"),
+    "qwen35moe": ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe"),
+}
+"""Family of the text layers -> class and type of the whole model."""
+
 
 class Qwen3Vision(VideoTower):
     """The tower of Qwen 3 VL and Qwen 3.5, with or without experts in the text layers: learned positions, too.
@@ -173,6 +224,7 @@ class Qwen3Vision(VideoTower):
 
     id = "qwen3vl.vision"
     projector = "qwen3vl_merger"
+    rope: ClassVar = {"mrope_interleaved": True}
     prefixes: ClassVar = {VISUAL: MODEL_VISUAL}
     activations: ClassVar = {"gelu_pytorch_tanh": "clip.use_gelu"}
     fixed: ClassVar = {"temporal_patch_size": 2}
@@ -244,6 +296,18 @@ class Qwen3Vision(VideoTower):
         side = sizes["image_size"] // max(sizes["patch_size"], 1)
         positions = settings.get("num_position_embeddings", side**2)
         return {**sizes, "patches": positions, "three_hidden": 3 * sizes[HIDDEN]}
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        whole = super().beside(model, text, text_model)
+        return evolve(whole, text=Qwen3VLMoeBesideTower()) if text.id == Qwen3VLMoeBesideTower.id else whole
+
+    def types(self, text: Family) -> tuple[str, str, str]:
+        class_name, model_type = TYPES.get(text.id, ("", ""))
+        return class_name, model_type, model_type
+
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        positions = {"num_position_embeddings": self.sizes(settings)["patches"]}
+        return {**super().vision_settings(settings), **positions, "deepstack_visual_indexes": [*_merging(settings)]}
 
     def moved(self, settings: Mapping[str, Any]) -> Mapping[str, str]:
         return {

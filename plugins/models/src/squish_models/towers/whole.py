@@ -75,6 +75,54 @@ class Joinable(Family):
         """
         return {name: settings[name] for name in self.outer if name in settings}
 
+    def types(self, text: Family) -> tuple[str, str, str]:
+        """Return the names of a whole model's class, of its type and of the tower's type.
+
+        Parameters
+        ----------
+        text
+            The family of the text layers.
+
+        Returns
+        -------
+        tuple of str
+            `class_name`, `model_type` and `vision_type` by default.
+        """
+        return self.class_name, self.model_type, self.vision_type
+
+    def vision_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a `vision_config` that is written for a GGUF.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        dict
+            Those with keys, but not those in `outer`, by default.
+        """
+        keys = [key for key in self.keys if key.hf in settings and key.hf not in (*self.outer, "text_hidden_size")]
+        return {self.own_names.get(key.hf, key.hf): settings[key.hf] for key in keys}
+
+    def text_changes(self, text: Family, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what `text_config` states and the config.json of the text layers alone does not.
+
+        Parameters
+        ----------
+        text, settings
+            The family of the text layers, and the result of its `settings`.
+        config
+            The config.json of the text layers alone.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
+
     def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of the image processor for the keys of a GGUF.
 
@@ -151,7 +199,8 @@ class Joinable(Family):
         if processor.keys().isdisjoint(PREPROCESSORS) and {*of_text, *text_model.assets}.isdisjoint(PREPROCESSORS):
             processor = {PREPROCESSORS[0]: dump_json(self.processor(model, settings))}
         own = {name: data for name, data in processor.items() if name not in text_model.assets}
-        return Whole(**_names(self, model, text), assets={**own, **config})
+        text_names, own_names = _names(self, model, text)
+        return Whole(text_names=text_names, own_names=own_names, assets={**own, **config})
 
 
 def _colors(model: Model, key: str) -> list[float]:
@@ -176,16 +225,16 @@ def _text_families(model_type: Any) -> list[Family]:
     return [plugins.implementation("family", each) for each in ids]
 
 
-def _names(tower: Joinable, model: Model, text: Family) -> dict[str, Mapping[str, str]]:
-    """Prefixes of both families' names -> those in the whole checkpoint."""
+def _names(tower: Joinable, model: Model, text: Family) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Prefixes of the text layers' names, and of the tower's -> those in the whole checkpoint."""
     stated = model.meta.get(PREFIXES)
     if not isinstance(stated, Typed) or stated.type != "array:str":
-        return {"text_names": tower.text_names}
+        return tower.text_names, {}
     used, of_text = [str(each) for each in stated.value], {**TEXT_PREFIXES, **text.prefixes}
-    return {
-        "text_names": {of_text[each]: each for each in used if each in of_text},
-        "own_names": {tower.prefixes[each]: each for each in used if each in tower.prefixes},
-    }
+    return (
+        {of_text[each]: each for each in used if each in of_text},
+        {tower.prefixes[each]: each for each in used if each in tower.prefixes},
+    )
 
 
 def _agrees(tower: Joinable, model: Model, text: TextSettings, text_model: Model, config: bytes) -> bool:
@@ -218,7 +267,8 @@ def _contradiction(tower: Joinable, model: Model, config: bytes) -> SquishError 
 
 def _written_config(tower: Joinable, model: Model, text: TextSettings, text_model: Model) -> dict[str, Any]:
     """Return a config.json for two GGUFs that keep none."""
-    if not tower.class_name:
+    class_name, model_type, vision_type = tower.types(text)
+    if not class_name:
         is_kept = CONFIG in restored_files(model.meta)[0]
         raise FormatError(
             f"keeps a config.json that is not that of {text_model.name}"
@@ -230,25 +280,22 @@ def _written_config(tower: Joinable, model: Model, text: TextSettings, text_mode
             hint="Name the two files of one model, and if need be a folder with that file: {option:assets=FOLDER}.",
         )
     settings = tower.settings(model)
-    inner = json.loads(text.carry(text_model, text.settings(text_model), "hf", {}).assets[CONFIG])
+    text_settings = text.settings(text_model)
+    inner = json.loads(text.carry(text_model, text_settings, "hf", {}).assets[CONFIG])
+    inner |= tower.text_changes(text, text_settings, inner)
     tokens = text_model.value("tokenizer.ggml.tokens", ())
     numbers = {token: number for number, token in enumerate(tokens)} if tower.tokens else {}
-    vision = {
-        tower.own_names.get(key.hf, key.hf): settings[key.hf]
-        for key in tower.keys
-        if key.hf in settings and key.hf not in (*tower.outer, "text_hidden_size")
-    }
     return {
-        "architectures": [tower.class_name],
-        "model_type": tower.model_type,
+        "architectures": [class_name],
+        "model_type": model_type,
         **tower.outer_settings(model, settings),
         **{name: numbers[token] for name, token in tower.tokens.items() if token in numbers},
         "text_config": {key: value for key, value in inner.items() if key not in (*OUTER, "architectures")},
         "vision_config": {
-            "model_type": tower.vision_type,
+            "model_type": vision_type,
             "hidden_act": tower.hidden_act(model),
             **tower.written,
-            **vision,
+            **tower.vision_settings(settings),
         },
         **{name: inner.get(name) for name in OUTER},
     }
