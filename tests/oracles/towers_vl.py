@@ -10,6 +10,8 @@ import numpy as np
 
 import squish_core as squish
 
+from . import families_g4
+
 SIZE = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 640,
@@ -40,6 +42,27 @@ CHAT_PARTS = {
     "layernorm_before": "norm1", "layernorm_after": "norm2", "attention.projection_layer": "attn.proj",
     "lambda_1": "ls1", "lambda_2": "ls2",
 }  # fmt: skip
+GEMMA4 = {
+    "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "patch_size": 16, "position_embedding_size": 40,
+}  # fmt: skip
+GEMMA4_TEXT = {**SIZE, **families_g4.GEMMA4}
+
+
+def fill_buffers(folder: Path) -> None:
+    """Give the buffers of a Gemma 4 values that count: bounds of matrices, and the bias and scale of the tower."""
+    with squish.open(folder / "model.safetensors") as file:
+        arrays = {name: file[name].numpy() for name in file}
+    bounds = {"input_max": 1.5, "input_min": -1.25, "output_max": 0.75, "output_min": -0.5}
+    generator = np.random.default_rng(3)
+    for name, array in arrays.items():
+        kind = name.rpartition(".")[2]
+        if kind in bounds:
+            arrays[name] = np.full_like(array, bounds[kind])
+        elif kind in ("std_bias", "std_scale"):
+            arrays[name] = (1 + 0.2 * generator.standard_normal(array.shape)).astype(array.dtype)
+    (folder / "model.safetensors").unlink()
+    squish.save(folder / "model.safetensors", arrays)
 
 
 def spell_as_the_authors(folder: Path) -> None:
@@ -113,6 +136,21 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {**COLORS, "size": 56, "crop_size": 56},
         "finish": spell_as_the_authors,
+    },
+    "gemma4": {
+        "config": {"text_config": GEMMA4_TEXT, "vision_config": {**GEMMA4, "standardize": True}, "audio_config": None},
+        "images": {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]},
+        "finish": fill_buffers,
+    },
+    "gemma4-clipped": {
+        "model_type": "gemma4",
+        "config": {
+            "text_config": GEMMA4_TEXT,
+            "vision_config": {**GEMMA4, "use_clipped_linears": True},
+            "audio_config": None,
+        },
+        "images": {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0]},
+        "finish": fill_buffers,
     },
     "lfm2_vl": {
         "config": {

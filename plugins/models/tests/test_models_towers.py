@@ -45,7 +45,8 @@ def test_a_tower_without_a_tensor_or_with_another_shape_is_refused(name: str) ->
         with expect_error(squish.SquishError, code="unmapped"):
             towers.mapped(name, {key: value for key, value in source.items() if key != tensor})
         if tensor != towers.MODELS[name].get("embedding"):
-            longer = np.concatenate([source[tensor], source[tensor][:1]])
+            rows = np.atleast_1d(source[tensor])
+            longer = np.concatenate([rows, rows[:1]])
             with expect_error(squish.SquishError, code="contradiction"):
                 towers.mapped(name, {**source, tensor: longer})
 
@@ -89,6 +90,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("internvl_chat", {"ps_version": "v1"}, "config"),
     ("internvl_chat", {"vision_config.qkv_bias": False}, "contradiction"),
     ("internvl_chat", {"llm_config": None}, "config"),
+    ("gemma4", {"vision_config.hidden_activation": "gelu"}, "config"),
+    ("gemma4", {"vision_config.rope_parameters": {"rope_theta": 10.0}}, "config"),
+    ("gemma4", {"vision_config.pooling_kernel_size": 2}, "config"),
+    ("gemma4", {"vision_config.head_dim": 8}, "config"),
+    ("gemma4", {"vision_config.num_key_value_heads": 1}, "config"),
+    ("gemma4", {"vision_config.attention_bias": True}, "config"),
+    ("gemma4", {"vision_config.standardize": False}, "contradiction"),
+    ("gemma4", {"vision_config.standardize": "yes"}, "config"),
+    ("gemma4", {"vision_config.use_clipped_linears": True}, "unmapped"),
+    ("gemma4", {"vision_config.position_embedding_size": 21}, "contradiction"),
+    ("gemma4", {"vision_config.position_embedding_size": -1}, "config"),
+    ("gemma4_clipped", {"vision_config.use_clipped_linears": False}, "contradiction"),
     ("lfm2_vl", {"projector_bias": False}, "config"),
     ("lfm2_vl", {"projector_hidden_act": "silu"}, "config"),
     ("lfm2_vl", {"projector_use_layernorm": False}, "contradiction"),

@@ -134,6 +134,7 @@ TOWERS = {
     "internvl.vision": (
         "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
     ),
+    "gemma4.vision": ("Gemma 4's vision tower", "gemma4:Gemma4Vision", ("gemma4",), "gemma4v"),
     "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {
