@@ -119,6 +119,18 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "do_normalize": False},
     },
+    "kimi_vl": {  # Kimi-VL-A3B-Instruct
+        "family": "kimi_vl.vision",
+        "config": {
+            "architectures": ["KimiVLForConditionalGeneration"], "media_placeholder_token_id": 163605,
+            "model_type": "kimi_vl", "text_config": {**TEXT, "model_type": "deepseek_v3"},
+            "vision_config": {
+                "hidden_size": 32, "init_pos_emb_height": 6, "init_pos_emb_width": 6, "intermediate_size": 48,
+                "merge_kernel_size": [2, 2], "model_type": "moonvit", "num_attention_heads": 2, "num_hidden_layers": 3,
+                "patch_size": 14,
+            },
+        },
+    },
     "lfm2_vl": {  # LFM2-VL-450M
         "family": "lfm2_vl.vision",
         "config": LFM2,
@@ -139,7 +151,7 @@ def arrays_of(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
     model = MODELS[name]
     arrays = mapped_arrays(name, dtype)
     if model.get("respelled"):
-        arrays = respelled(arrays, model["family"], model["config"])
+        arrays = respelled(arrays, model, True)
     if "embedding" in model:
         shape = (TEXT["vocab_size"], TEXT["hidden_size"])
         arrays[model["embedding"]] = np.random.default_rng(1).standard_normal(shape).astype(np.float16)
@@ -148,14 +160,16 @@ def arrays_of(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
 
 def mapped_arrays(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
     """The tower's tensors under the names that Squish writes."""
-    return model_arrays(MODELS[name]["family"], MODELS[name]["config"], dtype)
+    model = MODELS[name]
+    return respelled(model_arrays(model["family"], model["config"], dtype), model, False)
 
 
-def respelled(arrays: Mapping[str, np.ndarray], family: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Tensors under the names of the rules of folders, joined as these say."""
-    stored = dict(arrays)
-    for rule in squish.registry().implementation("family", family).names["hf"]:
-        for number in range(config["vision_config"]["num_hidden_layers"] if "{n}" in rule.name else 1):
+def respelled(arrays: Mapping[str, np.ndarray], model: Mapping[str, Any], reading: bool) -> dict[str, np.ndarray]:
+    """Tensors under the names of the rules of folders, joined as these say; of rules that are only read, or written."""
+    stored, layers = dict(arrays), model["config"]["vision_config"]["num_hidden_layers"]
+    rules = squish.registry().implementation("family", model["family"]).names.get("hf", ())
+    for rule in rules:
+        for number in range(0 if rule.reading != reading else layers if "{n}" in rule.name else 1):
             parts = [name for name, _ in members(rule.of, {"n": number}, 0)]
             if all(part in stored for part in parts):
                 stored[fill(rule.name, {"n": number})] = np.concatenate([stored.pop(part) for part in parts])

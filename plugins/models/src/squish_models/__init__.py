@@ -135,6 +135,7 @@ TOWERS = {
         "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
     ),
     "gemma4.vision": ("Gemma 4's vision tower", "gemma4:Gemma4Vision", ("gemma4",), "gemma4v"),
+    "kimi_vl.vision": ("Kimi-VL's vision tower", "moonvit:KimiVision", ("kimi_vl",), "kimivl"),
     "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {
