@@ -60,7 +60,8 @@ def results() -> str:
     sys.path.append(str(PAGE.parents[1] / "tests"))
     from oracles.families import FAMILIES
 
-    types = {kind: info.id for info in squish_families() for kind in info.model_types if not info.layouts}
+    text_families = (info for info in squish_families() if info.part == "text" and not info.layouts)
+    types = {kind: info.id for info in text_families for kind in info.model_types}
     found: dict[str, dict[str, dict[str, str]]] = {}
     rows = re.findall(r"^\| (\S+), folder \| (.+?) \| \S+ \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     for model, formats, result in rows:

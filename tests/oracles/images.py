@@ -104,8 +104,17 @@ def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
     if "spatial_shapes" in parameters:
         inputs["spatial_shapes"] = torch.tensor([[rows, columns]])
         inputs["pixel_attention_mask"] = torch.ones(1, rows * columns, dtype=torch.int64)
+    if "image_grid_thw" in parameters:  # patches, square by square, of the image twice
+        vision = model.config.vision_config
+        size, side = vision.patch_size, vision.spatial_merge_size
+        rows, columns = height // size, width // size
+        patches = inputs["pixel_values"][0].reshape(3, rows // side, side, size, columns // side, side, size)
+        twice = patches.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
+        inputs["pixel_values"] = twice.reshape(rows * columns, -1)
+        inputs["image_grid_thw"] = torch.tensor([[1, rows, columns]])
     with torch.inference_mode():
         features = model.get_image_features(**inputs)
-    features = getattr(features, "pooler_output", features)
-    rows = [each.reshape(-1, each.shape[-1]) for each in features]
-    return torch.cat(rows).float().numpy()
+    merged = getattr(features, "pooler_output", features)
+    found = torch.cat([each.reshape(-1, each.shape[-1]) for each in merged])
+    deep = [torch.cat([*each]) for each in getattr(features, "deepstack_features", None) or ()]
+    return torch.cat([found, *deep], -1).float().numpy()

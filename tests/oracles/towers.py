@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import converter, families, peer, towers_vl
+from . import converter, families, peer, towers_qwen, towers_vl
 
-TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32}
+TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32, "query_pre_attn_scalar": 32}
 VISION = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56,
     "patch_size": 14,
@@ -16,7 +16,11 @@ VISION = {
 IMAGES = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7], "size": {"height": 56, "width": 56}}
 MODELS: dict[str, dict[str, Any]] = {
     "gemma3": {
-        "config": {"text_config": TEXT, "vision_config": VISION, "mm_tokens_per_image": 4},
+        "config": {
+            "text_config": TEXT,
+            "vision_config": {**VISION, "vision_use_head": False},
+            "mm_tokens_per_image": 4,
+        },
         "images": {**IMAGES, "image_seq_length": 4},
         "published": {"vision_tower.": "vision_tower.vision_model."},
     },
@@ -37,6 +41,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "images": {**IMAGES, "size": {"longest_edge": 112}},
     },
     **towers_vl.MODELS,
+    **towers_qwen.MODELS,
 }
 """Name -> config.json, the settings of its image processor, and prefixes of names: Transformers' -> the Hub's."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published_towers_qwen
 from squish_convert.api import Carried, Family
 from squish_convert.arrays import in_memory
 from squish_convert.mapping.mapped import MappedFile, family_of, map_file, naming_of
@@ -141,6 +142,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "config": {**LFM2, "projector_use_layernorm": False},
         "images": {"resample": 2, "tile_size": 512},
     },
+    **published_towers_qwen.MODELS,
 }  # fmt: skip
 """Name -> the family, config.json, other files, settings of the image processor beyond COLORS, and the name of the text
 model's embedding where the tower needs it. `respelled`: the names are those of the rules, which are only read."""
@@ -151,7 +153,7 @@ def arrays_of(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
     model = MODELS[name]
     arrays = mapped_arrays(name, dtype)
     if model.get("respelled"):
-        arrays = respelled(arrays, model, True)
+        arrays = respelled(arrays, model["family"], model["config"])
     if "embedding" in model:
         shape = (TEXT["vocab_size"], TEXT["hidden_size"])
         arrays[model["embedding"]] = np.random.default_rng(1).standard_normal(shape).astype(np.float16)
@@ -160,16 +162,14 @@ def arrays_of(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
 
 def mapped_arrays(name: str, dtype: str = "bf16") -> dict[str, np.ndarray]:
     """The tower's tensors under the names that Squish writes."""
-    model = MODELS[name]
-    return respelled(model_arrays(model["family"], model["config"], dtype), model, False)
+    return model_arrays(MODELS[name]["family"], MODELS[name]["config"], dtype)
 
 
-def respelled(arrays: Mapping[str, np.ndarray], model: Mapping[str, Any], reading: bool) -> dict[str, np.ndarray]:
-    """Tensors under the names of the rules of folders, joined as these say; of rules that are only read, or written."""
-    stored, layers = dict(arrays), model["config"]["vision_config"]["num_hidden_layers"]
-    rules = squish.registry().implementation("family", model["family"]).names.get("hf", ())
-    for rule in rules:
-        for number in range(0 if rule.reading != reading else layers if "{n}" in rule.name else 1):
+def respelled(arrays: Mapping[str, np.ndarray], family: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Tensors under the names of the rules of folders, joined as these say."""
+    stored = dict(arrays)
+    for rule in squish.registry().implementation("family", family).names["hf"]:
+        for number in range(config["vision_config"]["num_hidden_layers"] if "{n}" in rule.name else 1):
             parts = [name for name, _ in members(rule.of, {"n": number}, 0)]
             if all(part in stored for part in parts):
                 stored[fill(rule.name, {"n": number})] = np.concatenate([stored.pop(part) for part in parts])

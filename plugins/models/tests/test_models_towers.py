@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import published_towers as towers
+import published_towers_qwen
 import pytest
 from every_family import one_of_each
 from squish_convert.arrays import in_memory
@@ -119,6 +120,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2_vl", {"vision_config.num_patches": None}, "config"),
     ("lfm2_vl", {"vision_config.patch_size": 8}, "contradiction"),
     ("lfm2_vl", {"vision_config": []}, "config"),
+    *published_towers_qwen.REFUSED,
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import families, images, peer, towers
+from oracles import families, images, peer, towers, towers_qwen
 
 import squish_core as squish
 
@@ -27,6 +27,7 @@ ENCODED = {
     "lfm2_vl": ((288, 320), 3e-3),
     "gemma4": ((480, 576), 3e-3),
     "gemma4-clipped": ((480, 576), 3e-3),
+    **towers_qwen.ENCODED,
 }  # fmt: skip
 """Tower -> height and width of an image that llama.cpp encodes without resizing it, and the largest difference of an
 embedding in Transformers, which is that of llama.cpp's GELU, rounded to f16."""
@@ -36,7 +37,8 @@ MOVED = ("internvl",)
 
 def keys_of(file: squish.File) -> dict[str, Any]:
     values = {key: getattr(value, "value", value) for key, value in file.index.meta.items()}
-    return {key: np.asarray(value).tolist() for key, value in values.items() if key not in OF_THE_FOLDER}
+    others = {key: value for key, value in values.items() if not key.startswith("squish.") and key not in OF_THE_FOLDER}
+    return {key: np.asarray(value).tolist() for key, value in others.items()}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -65,11 +67,21 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "text.gguf"
 
 
+def with_mergers(name: str, folder: Path) -> Path:
+    """A text model that takes the output of a tower's other mergers, too, into its first layers."""
+    squish.convert(
+        families.make(name, folder / "text", vision_config=towers.MODELS[name]["config"]["vision_config"]),
+        folder / "text.gguf",
+    )
+    return folder / "text.gguf"
+
+
 @pytest.mark.parametrize("name", ENCODED)
 def test_llama_cpp_encodes_an_image_as_transformers_does(name: str, text_model: Path, tmp_path: Path) -> None:
     (height, width), bound = ENCODED[name]
     folder = towers.make(name, tmp_path / "model")
     squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    text_model = with_mergers(name, tmp_path) if name == "qwen3_vl" else text_model
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     found = peer("llama.cpp").run(
         images.llama_cpp, model=str(text_model), tower=str(tmp_path / "tower.gguf"), image=image
@@ -83,3 +95,40 @@ def test_llama_cpp_encodes_an_image_as_transformers_does(name: str, text_model: 
         found = found[~is_break]
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < bound
+
+
+def computed(folder: str) -> dict[str, Any]:
+    """What Transformers loads and computes; runs in the peer."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    model, info = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model.eval()
+    size = model.config.vision_config.image_size
+    pixels = torch.linspace(-1, 1, 3 * size * size).reshape(1, 3, size, size)
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[5, 6, 7, 8, 9]])).logits
+        many = hasattr(model.model, "connector")  # with images of several parts
+        images = model.model.get_image_features(pixels[None] if many else pixels)
+        images = getattr(images, "pooler_output", images)
+        images = torch.cat(list(images)) if isinstance(images, (list, tuple)) else images
+    lost = [*info["missing_keys"], *info["unexpected_keys"]]
+    return {"logits": logits.numpy(), "images": images.numpy(), "lost": sorted(lost)}
+
+
+@pytest.mark.parametrize("name", ["gemma3", "smolvlm", "idefics3"])
+@pytest.mark.parametrize("tower", ["ours", "theirs"])
+def test_a_joined_folder_computes_the_same_in_transformers(name: str, tower: str, tmp_path: Path) -> None:
+    folder, keep = towers.make(name, tmp_path / "model"), "" if tower == "ours" else ":keep=no"
+    squish.convert(folder, tmp_path / "text.gguf", f"gguf{keep}", rename="gguf")
+    if tower == "ours":
+        squish.convert(folder, tmp_path / "mmproj.gguf", part="vision")
+    else:
+        towers.convert(folder, tmp_path / "mmproj.gguf")
+    joined = {"part": {"vision": tmp_path / "mmproj.gguf"}, "rename": "hf"}
+    squish.convert(tmp_path / "text.gguf", tmp_path / "joined", "hf", **joined)
+    source, back = (peer("torch").run(computed, folder=str(each)) for each in (folder, tmp_path / "joined"))
+    assert back["lost"] == []
+    assert np.array_equal(source["logits"], back["logits"])
+    rounded = name in F16 and tower == "theirs"
+    assert np.abs(source["images"] - back["images"]).max() <= (2e-3 if rounded else 0)

@@ -1,15 +1,14 @@
-"""The interface of a model family: its tensors, names, forms and settings; and which family a file belongs to."""
+"""The interface of a model family: its tensors, names, forms and settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import ConflictError, FormatError
+from squish_core.errors import FormatError
 from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.json import load_json
@@ -17,7 +16,6 @@ from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.limits import Limits, default
 from squish_core.model import TensorSpec
-from squish_core.plugins.hookspecs import FamilyInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,13 +193,13 @@ class Join:
 class Interleave:
     """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
 
-    The rows lie along `axis`. `folded` tensors have one axis for groups and one for the rows of a group; the result
-    merges both into its first axis.
+    The rows lie along `axis` of the result. In its place, the tensors have as many `axes`: 2 are one for the groups and
+    one for the rows of a group; with 0, each tensor is one row of the only group.
     """
 
     of: tuple[tuple[Expression, str], ...]
     axis: int = 0
-    folded: bool = False
+    axes: int = 1
 
 
 Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Transpose | Stack | Join | Interleave
@@ -272,6 +270,19 @@ class Carried:
     dropped: tuple[Dropped, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Whole:
+    """What the checkpoint of a whole model has that neither of two components states.
+
+    `text_names`, `own_names`: prefixes of the family's names -> those in the whole checkpoint, of the text layers and
+    of the component. `assets`: files for both, such as a config.json with the settings of both.
+    """
+
+    text_names: Mapping[str, str] = field(factory=dict)
+    own_names: Mapping[str, str] = field(factory=dict)
+    assets: Mapping[str, bytes] = field(factory=dict)
 
 
 class Family:
@@ -503,6 +514,69 @@ class Family:
         """
         return ()
 
+    def behind(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the tensors of the layers behind the last one, which predict more tokens: the component `mtp`.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Collection
+            Patterns of the family's names; empty by default, and for a model without such layers.
+        """
+        return ()
+
+    def with_behind(self, model: Model, other: Model) -> tuple[Mapping[str, Any], Collection[str]]:
+        """Add the layers behind the last one to a GGUF that lacks them.
+
+        Parameters
+        ----------
+        model
+            The GGUF.
+        other
+            The GGUF of these layers, of the same architecture.
+
+        Returns
+        -------
+        tuple of (Mapping, Collection)
+            The keys of the whole model, and the tensors to add.
+
+        Raises
+        ------
+        FormatError
+            The files do not belong together, or the family has no such layers.
+        """
+        raise self._apart(other)
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        """Describe the checkpoint of the whole model that this component and text layers belong to.
+
+        Parameters
+        ----------
+        model
+            The GGUF of this component.
+        text, text_model
+            The family of the text layers, and their GGUF.
+
+        Returns
+        -------
+        Whole
+            Names and files.
+
+        Raises
+        ------
+        FormatError
+            The component belongs to another model, or the family's components are not joined.
+        """
+        raise self._apart(model)
+
+    def _apart(self, model: Model) -> FormatError:
+        reason = f"the family {self.id} has no rules for joining it with text layers"
+        return FormatError(f"is not joined: {reason}", file=model.name, code=ErrorCode.UNMAPPED)
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.
 
@@ -528,73 +602,3 @@ class Family:
             The layout cannot express a setting, or the tokenizer contradicts itself.
         """
         raise NotImplementedError
-
-
-def fitting_families(
-    infos: Iterable[FamilyInfo], architecture: str, meta: Mapping[str, Any], tensors: Collection[str]
-) -> list[FamilyInfo]:
-    """Return the families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
-
-    def is_there(name: str) -> bool:
-        value = untyped(meta.get(f"{architecture}.{name}", meta.get(name, 0)))
-        return name in tensors or bool(len(value) if hasattr(value, "__len__") else value)
-
-    fitting = [
-        info
-        for info in infos
-        if info.architecture == architecture
-        and all(map(is_there, info.present))
-        and not any(map(is_there, info.absent))
-    ]
-    most = max(map(_stated, fitting), default=0)
-    return [info for info in fitting if _stated(info) == most]
-
-
-def conflict(name: str, infos: Iterable[FamilyInfo]) -> ConflictError:
-    """Return the error for a model that several families claim."""
-    ids = sorted(info.id for info in infos)
-    return ConflictError(
-        f"several families are those of {name!r}",
-        code=ErrorCode.CONFLICT,
-        found=", ".join(ids),
-        hint=f"Choose one with --names hf:{ids[0]} or --names gguf:{ids[0]}, or uninstall the others.",
-    )
-
-
-def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
-    """Return the families that nothing tells apart: of one model type, or of one architecture.
-
-    Parameters
-    ----------
-    infos
-        Declarations of families.
-
-    Returns
-    -------
-    list of ConflictError
-        One for each pair and name.
-
-    Examples
-    --------
-    >>> def info(name, **facts):
-    ...     return FamilyInfo(id=name, title="", factory="", model_types=(name,), architecture="olmo2", **facts)
-    >>> [error.found for error in family_conflicts([info("olmo2"), info("acme.olmo")])]
-    ['acme.olmo, olmo2']
-    >>> family_conflicts([info("olmo2"), info("acme.olmo", present=("attention.sliding_window",))])
-    []
-    """
-    errors = []
-    for one, other in combinations([info for info in infos if not info.layouts], 2):
-        if one.part != other.part:
-            continue
-        apart_by_config = one.by_config and other.by_config
-        shared = [name for name in one.model_types if name in other.model_types and not apart_by_config]
-        apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
-        if one.architecture == other.architecture != "" and not apart:
-            shared.append(one.architecture)
-        errors += [conflict(name, (one, other)) for name in dict.fromkeys(shared)]
-    return errors
-
-
-def _stated(info: FamilyInfo) -> int:
-    return len(info.present) + len(info.absent)

@@ -394,7 +394,7 @@ def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
 
 def mapped_step(file: MappedFile, step: Step) -> Step:
     """Add the change by the map to a step, as a note and in its exactness."""
-    file.mapped.check_form(step.name, step.spec)
+    file.check_form(step.name, step.spec)
     change = file.change(step.name)
     words = ", ".join(change.words)
     exactness = step.exactness

@@ -118,6 +118,7 @@ FAMILIES = {
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -130,6 +131,17 @@ TOWERS = {
     ),
     "pixtral.vision": (
         "The vision tower of Pixtral and Mistral 3", "pixtral:PixtralVision", ("mistral3", "llava"), "pixtral",
+    ),
+    "qwen2vl.vision": ("The vision tower of Qwen 2 VL", "qwen:Qwen2Vision", ("qwen2_vl",), "qwen2vl_merger"),
+    "qwen25vl.vision": (
+        "The vision tower of Qwen 2.5 VL", "qwen:Qwen25Vision", ("qwen2_5_vl",), "qwen2.5vl_merger",
+    ),
+    "qwen3vl.vision": (
+        "The vision tower of Qwen 3 VL, 3.5 and 3.6", "qwen:Qwen3Vision",
+        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger",
+    ),
+    "glm4v.vision": (
+        "The vision tower of GLM 4.1V, 4.5V and 4.6V", "glm:Glm4Vision", ("glm4v", "glm4v_moe"), "glm4v",
     ),
     "internvl.vision": (
         "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -348,9 +349,11 @@ class TextSettings(Family):
 
     def _check_biases(self, settings: Mapping[str, Any], model: Model) -> None:
         """Raise FormatError for biases that Transformers does not load: config.json says that there are none."""
+        others = self.other_modalities
         for setting, modules in self.biases.items():
             names = tuple(f"{module}.bias" for module in modules)
-            bias = next((name for name in model.tensors if name.endswith(names)), None)
+            named = (name for name in model.tensors if name.endswith(names))
+            bias = next((name for name in named if not any(fnmatchcase(name, each) for each in others)), None)
             if settings.get(setting) is False and bias is not None:
                 raise FormatError(
                     f"is false, but there is {bias}",

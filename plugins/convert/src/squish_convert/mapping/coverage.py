@@ -245,7 +245,7 @@ def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
-    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.axes)
 
 
 def forms(expression: Expression) -> tuple[Expression, ...]:

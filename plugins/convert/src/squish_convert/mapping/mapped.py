@@ -18,7 +18,7 @@ from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
-from squish_core.model import Part
+from squish_core.model import Part, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
@@ -31,13 +31,13 @@ from ..families import (
     HF,
     TEXT,
     VISION,
+    Carried,
     Family,
     Model,
     Rule,
-    conflict,
-    fitting_families,
     source_names,
 )
+from ..family_choice import conflict, fitting_families
 from .coverage import check_ties, cover, is_dense, matches, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
@@ -142,13 +142,22 @@ class MappedFile(File):
     family, naming
         The family's id, and the naming of the original.
     carried
-        The mapped metadata and files, and what the target lacks.
+        The mapped metadata and files, and what the target lacks; the family's unless the caller states it.
     predicting
         Patterns of the tensors that predict more tokens, which are left out.
     """
 
     def __init__(
-        self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
+        self,
+        original: File,
+        family: Family,
+        naming: Naming,
+        layout: str,
+        options: Options,
+        coded: bool | None = None,
+        *,
+        names: Mapping[str, str] | None = None,
+        carried: Carried | None = None,
     ) -> None:
         self._original, self.family, self.naming, self.layout = original, family.id, naming, layout
         self._remainder = family.remainder
@@ -165,7 +174,8 @@ class MappedFile(File):
             self.coverage = cover(family, tensors, gguf, sizes, tied, absent, left_out, optional, before)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
-            self.carried = family.carry(model, settings, layout, options)
+            self.carried = family.carry(model, settings, layout, options) if carried is None else carried
+            places = {**(names or {}), **({} if layout == GGUF else {own: place for place, own in moved.items()})}
             setting = Setting(
                 layout=layout,
                 sizes=sizes,
@@ -174,7 +184,7 @@ class MappedFile(File):
                 constants=self.carried.constants,
                 coded=self.carried.coded if coded is None else coded,
                 left_out=self.carried.left_out,
-                moved={} if layout == GGUF else {own: place for place, own in moved.items()},
+                moved=places,
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
@@ -192,6 +202,10 @@ class MappedFile(File):
     def dtypes(self) -> Mapping[str, str]:
         """As in `File`, for the specs accessed so far."""
         return self.mapped.dtypes
+
+    def check_form(self, name: str, stored: TensorSpec) -> None:
+        """As `MappedTensors.check_form`."""
+        self.mapped.check_form(name, stored)
 
     def change(self, name: str) -> Change:
         """Return the change to a tensor apart from its name."""
@@ -374,16 +388,6 @@ def family_of(file: File, naming: Naming) -> Family:
     if adapters is None:
         raise FormatError(f"adapters of the family {family.id} are not mapped", file=file.name, code="names")
     return adapters
-
-
-def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
-    """Map a file, unless there is no map or the file is mapped already."""
-    if model_map is None or isinstance(file, MappedFile | PassThroughFile):
-        return file
-    naming, layout = model_map.naming, model_map.layout
-    if pass_through_family(file, naming, layout) == naming.family:
-        return PassThroughFile(file, family_of(file, naming), naming, layout, options)
-    return map_file(file, layout, options, naming)
 
 
 def map_notes(file: File) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ class _Builder:
             self.words["matrices fused"] = None
             return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
         if isinstance(expression, Interleave):
-            self.words["rows interleaved"] = None
+            self.words["rows interleaved" if expression.axes else "slices joined"] = None
             pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
             return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
         spec = self._forward(expression.of, numbers)
@@ -278,7 +278,7 @@ class _Builder:
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Interleave):
-            self.words["interleaved rows separated"] = None
+            self.words["interleaved rows separated" if expression.axes else "slices separated"] = None
             groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
             number = _part_of(pieces, name, numbers)
             return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)

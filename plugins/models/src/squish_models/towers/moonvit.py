@@ -5,8 +5,7 @@ Source: llama.cpp, `KimiVLModel` in conversion/kimivl.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 from math import isqrt
 from typing import Any, ClassVar
 
@@ -61,19 +60,17 @@ class KimiVision(Tower):
         "layer_norm_eps": 1e-5, HIDDEN: 1152, INNER: 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
         "patch_size": 14, HEIGHT: 64, WIDTH: 64, FACTOR: 2,
     }  # fmt: skip
+    more: ClassVar = {
+        "hf": tuple(
+            Rule(f"{LAYER}wqkv{suffix}", Join(tuple((f"{LAYER}w{name}{suffix}", HIDDEN) for name in QKV)))
+            for suffix in (".weight", ".bias")
+        )
+    }
     keys = (*Tower.keys, Key(FACTOR, "projector.scale_factor"))
     rows = (
         *(evolve(row, top=True) for row in (*_tower_rows(), *_projector_rows())),
         *(evolve(row, layer=LAYER, block=BLOCK) for row in _layer_rows()),
     )
-
-    @cached_property
-    def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
-        fused = [
-            Rule(f"{LAYER}wqkv{suffix}", Join(tuple((f"{LAYER}w{name}{suffix}", HIDDEN) for name in QKV)))
-            for suffix in (".weight", ".bias")
-        ]
-        return {**super().names, "hf": tuple(fused)}
 
     def spelled(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         vision = config.get("vision_config")

@@ -10,18 +10,19 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule
+from attrs import evolve
+from squish_convert.api import Carried, Family, FamilyTensor, Model, Rule, Whole
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
 
-from ..config.keys import Key, check_settings, gguf_keys
+from ..config.keys import Key, check_settings, gguf_keys, shortest
 from ..config_file import STORAGE
 from ..settings import CONFIG
 from ..tables import Row
+from .whole import PREPROCESSORS, VISION, kept_for_joining, whole_model
 
-ARCHITECTURE, VISION = "clip", "clip.vision"
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-"""Files that state how images are prepared; the second one counts where both state a setting."""
+ARCHITECTURE = "clip"
+VISION_CONFIG = f"{CONFIG} vision_config"
 NORMALIZATION = {"image_mean": f"{VISION}.image_mean", "image_std": f"{VISION}.image_std"}
 SIZES = (
     Key("image_size", "image_size"),
@@ -45,6 +46,8 @@ class Tower(Family):
         GGUF's name of the projector, and the key that states it.
     rows
         The weights.
+    more
+        Layout -> rules for other layouts than GGUF.
     keys
         Settings with keys of GGUF.
     own_names
@@ -54,16 +57,28 @@ class Tower(Family):
     unstated
         Settings that a config.json need not state.
     activations
-        Value of `hidden_act` -> GGUF's key that is true for it; the first is that of a tower that states none.
+        Value of `hidden_act` -> GGUF's key that is true for it, or none; the first is that of a tower that states none.
     fixed
         Settings that llama.cpp takes for granted, with the value for which it computes the tower.
     notes
         What llama.cpp computes otherwise, for reports.
+    class_name, model_type, vision_type
+        The names of the whole model and of its tower in a config.json that is written for GGUFs that keep none;
+        without a class, only kept ones are written.
+    written
+        Settings in its `vision_config` that are always the same.
+    tokens
+        Setting in that config.json -> the token whose id it is.
+    text_names
+        Prefixes of the names of the text layers -> those in published checkpoints of the whole model.
+    processor_type
+        The class of the image processor in a file that is written for GGUFs that keep none.
     """
 
     projector: ClassVar[str]
     projector_key: ClassVar[str] = "clip.projector_type"
     rows: ClassVar[Sequence[Row]]
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]] = SIZES
     own_names: ClassVar[Mapping[str, str]] = {}
     outer: ClassVar[Sequence[str]] = ()
@@ -71,6 +86,13 @@ class Tower(Family):
     activations: ClassVar[Mapping[str, str]] = {"gelu_pytorch_tanh": "clip.use_gelu"}
     fixed: ClassVar[Mapping[str, Any]] = {}
     notes: ClassVar[Sequence[str]] = ()
+    class_name: ClassVar[str] = ""
+    model_type: ClassVar[str] = ""
+    vision_type: ClassVar[str] = ""
+    written: ClassVar[Mapping[str, Any]] = {}
+    tokens: ClassVar[Mapping[str, str]] = {}
+    text_names: ClassVar[Mapping[str, str]] = {"model.": "model.language_model."}
+    processor_type: ClassVar[str] = ""
     remainder = "not part of the vision tower"
 
     @cached_property
@@ -79,7 +101,7 @@ class Tower(Family):
 
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
-        return {"gguf": tuple(rule for row in self.rows for rule in row.rules())}
+        return {"gguf": tuple(rule for row in self.rows for rule in row.rules()), **self.more}
 
     def settings(self, model: Model) -> dict[str, Any]:
         if model.layout == "gguf":
@@ -96,9 +118,29 @@ class Tower(Family):
             )
         outer = {name: config[name] for name in (*self.outer, *self.fixed) if name in config}
         settings = {**self.unstated, **stated, **outer, "text_hidden_size": text.get("hidden_size")}
+        own = [evolve(key, hf=self.own_names[key.hf]) for key in self.keys if key.hf in self.own_names]
+        check_settings(own, settings, VISION_CONFIG)
         settings |= {name: settings[own] for name, own in self.own_names.items() if own in settings}
-        check_settings(self.keys, settings, f"{CONFIG} vision_config")
+        settings |= self.derived(settings, config)
+        check_settings(self.keys, settings, VISION_CONFIG)
         return settings
+
+    def derived(self, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings that follow from others of a config.json.
+
+        Parameters
+        ----------
+        settings
+            Those that `vision_config` states.
+        config
+            The content of config.json.
+
+        Returns
+        -------
+        Mapping
+            None by default.
+        """
+        return {}
 
     def spelled(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return config.json with the names of settings that other towers have.
@@ -119,23 +161,29 @@ class Tower(Family):
         values = {key.hf: model.value(f"{VISION}.{key.gguf}") for key in self.keys}
         settings = {name: value for name, value in values.items() if value is not None}
         check_settings(self.keys, settings, VISION)
-        return settings
+        decimals = {key.hf for key in self.keys if key.type == "f32"}
+        return {name: shortest(value) if name in decimals else value for name, value in settings.items()}
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         sizes = {key.hf: settings[key.hf] for key in self.keys if key.type == "u32" and key.hf in settings}
         return {"channels": 3, **sizes, "layers": settings["num_hidden_layers"], "experts": 0}
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        if layout == model.layout:
+            return Carried(meta=model.meta)
         if layout != "gguf":
             raise FormatError(
                 "is a vision tower without text layers, which a folder needs, too",
                 file=model.name,
                 code=ErrorCode.USAGE,
-                hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=mmproj.gguf}.",
+                hint="Convert the GGUF of the text layers, and name this file: {option:part=vision=FILE}.",
             )
-        if model.layout == "gguf":
-            return Carried(meta=model.meta)
-        return Carried(meta=self._gguf_keys(model, settings), storage=tuple(STORAGE), notes=tuple(self.notes))
+        kept = kept_for_joining(self, model) if options.get("keep") != "no" else {}
+        meta = {**self._gguf_keys(model, settings), **kept}
+        return Carried(meta=meta, storage=(*STORAGE, *kept), notes=tuple(self.notes))
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        return whole_model(self, model, text, text_model)
 
     def _gguf_keys(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Typed]:
         images = image_settings(model)
@@ -145,7 +193,7 @@ class Tower(Family):
             "general.type": Typed("str", "mmproj"),
             "clip.has_vision_encoder": Typed("bool", True),
             self.projector_key: Typed("str", self.projector),
-            self._activation(settings): Typed("bool", True),
+            **{key: Typed("bool", True) for key in [self._activation(settings)] if key},
             **gguf_keys(self.keys, VISION, settings),
             **arrays,
             **self.other_keys(settings, images),
@@ -168,6 +216,43 @@ class Tower(Family):
             None by default.
         """
         return {}
+
+    def outer_settings(self, model: Model, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the config.json of the whole model states outside of `vision_config` for the tower of a GGUF.
+
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            The settings in `outer` by default.
+        """
+        return {name: settings[name] for name in self.outer if name in settings}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the image processor for the keys of a GGUF.
+
+        Parameters
+        ----------
+        model, settings
+            The GGUF, and the result of `settings`.
+
+        Returns
+        -------
+        dict
+            The content of preprocessor_config.json.
+        """
+        stated = {name: [shortest(each) for each in model.value(key, ())] for name, key in NORMALIZATION.items()}
+        size = {"height": settings["image_size"], "width": settings["image_size"]}
+        return {"image_processor_type": self.processor_type, "size": size, **stated}
+
+    def hidden_act(self, model: Model) -> str:
+        """Return the activation that the keys of a GGUF state."""
+        stated = (name for name, key in self.activations.items() if key and model.value(key))
+        return next(stated, next(iter(self.activations)))
 
     def _activation(self, settings: Mapping[str, Any]) -> str:
         """Return the key of the activation; FormatError for settings with which llama.cpp computes something else."""
@@ -195,7 +280,7 @@ class Tower(Family):
 def _not_computed(projector: str, name: str, expected: Any, found: Any) -> FormatError:
     return FormatError(
         f"has a value that llama.cpp does not compute for the projector {projector}",
-        part=f"{CONFIG} vision_config {name}",
+        part=f"{VISION_CONFIG} {name}",
         code=ErrorCode.CONFIG,
         expected=str(expected),
         found=repr(found)[:60],
