@@ -104,7 +104,11 @@ def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
     if "spatial_shapes" in parameters:
         inputs["spatial_shapes"] = torch.tensor([[rows, columns]])
         inputs["pixel_attention_mask"] = torch.ones(1, rows * columns, dtype=torch.int64)
-    if "image_grid_thw" in parameters:  # patches, square by square, of the image twice
+    if model.config.model_type == "kimi_k25":  # patches, row by row
+        patches = inputs["pixel_values"][0].reshape(3, rows, size, columns, size).permute(1, 3, 0, 2, 4)
+        inputs["pixel_values"] = patches.reshape(rows * columns, 3, size, size)
+        inputs["image_grid_thw"] = torch.tensor([[1, rows, columns]])
+    elif "image_grid_thw" in parameters:  # patches, square by square, of the image twice
         vision = model.config.vision_config
         size, side = vision.patch_size, vision.spatial_merge_size
         rows, columns = height // size, width // size

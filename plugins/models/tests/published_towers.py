@@ -132,6 +132,21 @@ MODELS: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "kimi_k25": {  # Kimi K2.5
+        "family": "kimi_k25.vision",
+        "config": {
+            "architectures": ["KimiK25ForConditionalGeneration"], "media_placeholder_token_id": 163605,
+            "model_type": "kimi_k25", "text_config": {**TEXT, "model_type": "kimi_k2"},
+            "vision_config": {
+                "init_pos_emb_height": 6, "init_pos_emb_time": 4, "init_pos_emb_width": 6, "merge_kernel_size": [2, 2],
+                "merge_type": "sd2_tpool", "mm_hidden_size": 32, "mm_projector_type": "patchmerger", "patch_size": 14,
+                "pos_emb_type": "divided_fixed", "projector_hidden_act": "gelu", "projector_ln_eps": 1e-05,
+                "text_hidden_size": 64, "video_attn_type": "spatial_temporal", "vt_hidden_size": 32,
+                "vt_intermediate_size": 48, "vt_num_attention_heads": 2, "vt_num_hidden_layers": 3,
+            },
+        },
+        "images": {"media_proc_cfg": {"in_patch_limit": 4096, "patch_size": 14}},
+    },
     "lfm2_vl": {  # LFM2-VL-450M
         "family": "lfm2_vl.vision",
         "config": LFM2,

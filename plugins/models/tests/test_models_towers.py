@@ -108,6 +108,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kimi_vl", {"vision_config.init_pos_emb_width": "6"}, "config"),
     ("kimi_vl", {"vision_config.init_pos_emb_height": 5, "vision_config.init_pos_emb_width": 5}, "contradiction"),
     ("kimi_vl", {"vision_config.hidden_size": 30}, "contradiction"),
+    ("kimi_k25", {"vision_config.projector_hidden_act": "silu"}, "config"),
+    ("kimi_k25", {"vision_config.merge_type": "mean"}, "config"),
+    ("kimi_k25", {"vision_config.vt_hidden_size": "32"}, "config"),
+    ("kimi_k25", {"vision_config.vt_num_attention_heads": 16}, "heads"),
+    ("kimi_k25", {"vision_config.init_pos_emb_time": "4"}, "config"),
     ("lfm2_vl", {"projector_bias": False}, "config"),
     ("lfm2_vl", {"projector_hidden_act": "silu"}, "config"),
     ("lfm2_vl", {"projector_use_layernorm": False}, "contradiction"),
@@ -206,3 +211,15 @@ def test_patches_have_the_first_color_of_all_pixels_first(tmp_path: Path) -> Non
     with squish.open(tmp_path / "tower.gguf") as tower:
         patches = tower["v.patch_embd.weight"].numpy()
     assert np.array_equal(patches, stored.reshape(32, 16, 16, 3).transpose(0, 3, 1, 2))
+
+
+def test_kimi_k25_has_rows_of_the_column_before_those_of_the_row(tmp_path: Path) -> None:
+    source = towers.arrays_of("kimi_k25")
+    squish.convert(towers.save(tmp_path / "model", "kimi_k25", source), tmp_path / "tower.gguf", part="vision")
+    queries, keys, values = np.split(source["vision_tower.encoder.blocks.1.wqkv.weight"], 3)
+    rotated = [each.reshape(2, 4, 2, 2, 32).swapaxes(1, 2).reshape(32, 32) for each in (queries, keys)]
+    with squish.open(tmp_path / "tower.gguf") as tower:
+        assert np.array_equal(tower["v.blk.1.attn_qkv.weight"].numpy(), np.concatenate([*rotated, values]))
+        keys_of_tower = tower.metadata
+    assert keys_of_tower["clip.vision.image_max_pixels"] == 4096 * 14 * 14
+    assert keys_of_tower["vision.pos_emb_time"] == 4

@@ -148,6 +148,7 @@ TOWERS = {
     ),
     "gemma4.vision": ("Gemma 4's vision tower", "gemma4:Gemma4Vision", ("gemma4",), "gemma4v"),
     "kimi_vl.vision": ("Kimi-VL's vision tower", "moonvit:KimiVision", ("kimi_vl",), "kimivl"),
+    "kimi_k25.vision": ("The vision tower of Kimi K2.5 and K2.6", "moonvit:KimiK25Vision", ("kimi_k25",), "kimik25"),
     "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {
