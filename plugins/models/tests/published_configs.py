@@ -230,6 +230,16 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         },
         "vision_config": {"model_type": "pixtral"},
     }),
+    "LFM2-VL-450M": ("lfm2", {
+        "architectures": ["Lfm2VlForConditionalGeneration"], "model_type": "lfm2_vl", "downsample_factor": 2,
+        "text_config": {
+            **SIZES, "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "block_auto_adjust_ff_dim": True,
+            "block_dim": 64, "block_ff_dim": 144, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 16,
+            "conv_L_cache": 3, "conv_bias": False, "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "norm_eps": 1e-05, "rope_theta": 1000000.0,
+        },
+        "vision_config": {"model_type": "siglip2_vision_model"},
+    }),
     "LFM2-8B-A1B": ("lfm2_moe", {
         **SIZES, "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "conv_L_cache": 3,
         "conv_bias": False, "layer_types": ["conv", "conv", "full_attention", "conv"], "moe_intermediate_size": 24,

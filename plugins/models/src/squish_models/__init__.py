@@ -31,7 +31,7 @@ FAMILIES = {
     ),
     "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2"),
     "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss"),
-    "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2"),
+    "lfm2": ("LFM 2, and the text part of LFM2-VL", "lfm:Lfm2", ("lfm2", "lfm2_vl"), "lfm2"),
     "qwen3vl": ("Qwen 3 VL, its text part", "qwen:Qwen3VL", ("qwen3_vl", "qwen3_vl_text"), "qwen3vl"),
     "qwen35": ("Qwen 3.5 and 3.6, their text part", "delta:Qwen35", ("qwen3_5", "qwen3_5_text"), "qwen35"),
     "qwen35moe": (
