@@ -325,6 +325,13 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "rope_theta": 10000.0, "num_key_value_heads": 1,
     }),
     "Kimi-K2-Instruct": ("kimi", KIMI),
+    "Kimi-VL-A3B-Instruct": ("kimi", {
+        "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl", "tie_word_embeddings": False,
+        "text_config": {
+            **KIMI, "model_type": "deepseek_v3", "q_lora_rank": None, "rope_scaling": None, "rope_theta": 800000.0,
+        },
+        "vision_config": {"model_type": "moonvit"}, "media_placeholder_token_id": 5,
+    }),
     "Kimi-K2.5": ("kimi", {
         "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": KIMI,
         "tie_word_embeddings": False, "vision_config": {"patch_size": 14, "vt_hidden_size": 32},

@@ -21,6 +21,7 @@ MODELS = {
     "gemma4": ("gemma-4-31B-it", NEW),
     "gemma4_clipped": ("gemma-4-26B-A4B-it", NEW),
     "kimi_k25": ("Kimi-K2.5", OLD),
+    "kimi_vl": ("Kimi-VL-A3B-Instruct", OLD),
     "lfm2_vl": ("LFM2-VL-450M", NEW),
     "lfm2_5_vl": ("LFM2-VL-450M", NEW),
 }

@@ -113,7 +113,9 @@ FAMILIES = {
     "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
     "orion": ("Orion", "declared:orion", ("orion",), "orion"),
     "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
-    "kimi": ("Kimi K2 to K2.6, their text part", "declared:kimi", ("kimi_k2", "kimi_k25"), ""),
+    "kimi": (
+        "Kimi K2 to K2.6 and Kimi-VL, their text part", "declared:kimi", ("kimi_k2", "kimi_k25", "kimi_vl"), "",
+    ),
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
