@@ -93,14 +93,22 @@ def transformers(folder: str, image: np.ndarray, moved: bool = False) -> Any:
     inputs = {"pixel_values": torch.tensor(image)[None]}
     if "image_sizes" in parameters:
         inputs["image_sizes"] = torch.tensor([[height, width]])
-    if "spatial_shapes" in parameters:  # each row has the pixels of a patch, their colors side by side
-        size = model.config.vision_config.patch_size
-        rows, columns = height // size, width // size
+    size = model.config.vision_config.patch_size
+    rows, columns = (side // size for side in (height, width)) if isinstance(size, int) else (0, 0)
+    if {"spatial_shapes", "image_position_ids"} & {*parameters}:  # rows of pixels, their colors side by side
         patches = inputs["pixel_values"][0].reshape(3, rows, size, columns, size).permute(1, 3, 2, 4, 0)
         inputs["pixel_values"] = patches.reshape(1, rows * columns, -1)
+    if "image_position_ids" in parameters:
+        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(-1)
+        inputs["image_position_ids"] = places[None]
+    if "spatial_shapes" in parameters:
         inputs["spatial_shapes"] = torch.tensor([[rows, columns]])
         inputs["pixel_attention_mask"] = torch.ones(1, rows * columns, dtype=torch.int64)
-    if "image_grid_thw" in parameters:  # patches, square by square, of the image twice
+    if model.config.model_type == "kimi_k25":  # patches, row by row
+        patches = inputs["pixel_values"][0].reshape(3, rows, size, columns, size).permute(1, 3, 0, 2, 4)
+        inputs["pixel_values"] = patches.reshape(rows * columns, 3, size, size)
+        inputs["image_grid_thw"] = torch.tensor([[1, rows, columns]])
+    elif "image_grid_thw" in parameters:  # patches, square by square, of the image twice
         vision = model.config.vision_config
         size, side = vision.patch_size, vision.spatial_merge_size
         rows, columns = height // size, width // size

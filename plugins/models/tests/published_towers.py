@@ -33,6 +33,13 @@ INTERNVL = {
     "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 32, "intermediate_size": 48, "layer_norm_eps": 1e-06,
     "norm_type": "layer_norm", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
 }  # fmt: skip
+GEMMA4 = {
+    "attention_bias": False, "default_output_length": 280, "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 32, "intermediate_size": 48, "model_type": "gemma4_vision", "num_attention_heads": 2,
+    "num_hidden_layers": 2, "num_key_value_heads": 2, "patch_size": 4, "pooling_kernel_size": 3,
+    "position_embedding_size": 20, "rms_norm_eps": 1e-06, "standardize": False, "use_clipped_linears": False,
+    "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
+}  # fmt: skip
 LFM2 = {
     "architectures": ["Lfm2VlForConditionalGeneration"], "do_image_splitting": True, "downsample_factor": 2,
     "encoder_patch_size": 16, "image_token_index": 396, "model_type": "lfm2_vl", "projector_bias": True,
@@ -94,6 +101,51 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {"crop_size": 56, "size": 56, "resample": 3},
         "respelled": True,
+    },
+    "gemma4": {  # Gemma 4 31B
+        "family": "gemma4.vision",
+        "config": {
+            "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "model_type": "gemma4",
+            "text_config": {**TEXT, "model_type": "gemma4_text"}, "vision_config": {**GEMMA4, "standardize": True},
+            "vision_soft_tokens_per_image": 280,
+        },
+        "images": {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "do_normalize": False},
+    },
+    "gemma4_clipped": {  # Gemma 4 E2B
+        "family": "gemma4.vision",
+        "config": {
+            "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": {"model_type": "gemma4_audio"},
+            "model_type": "gemma4", "text_config": {**TEXT, "model_type": "gemma4_text"},
+            "vision_config": {**GEMMA4, "use_clipped_linears": True}, "vision_soft_tokens_per_image": 280,
+        },
+        "images": {"image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "do_normalize": False},
+    },
+    "kimi_vl": {  # Kimi-VL-A3B-Instruct
+        "family": "kimi_vl.vision",
+        "config": {
+            "architectures": ["KimiVLForConditionalGeneration"], "media_placeholder_token_id": 163605,
+            "model_type": "kimi_vl", "text_config": {**TEXT, "model_type": "deepseek_v3"},
+            "vision_config": {
+                "hidden_size": 32, "init_pos_emb_height": 6, "init_pos_emb_width": 6, "intermediate_size": 48,
+                "merge_kernel_size": [2, 2], "model_type": "moonvit", "num_attention_heads": 2, "num_hidden_layers": 3,
+                "patch_size": 14,
+            },
+        },
+    },
+    "kimi_k25": {  # Kimi K2.5
+        "family": "kimi_k25.vision",
+        "config": {
+            "architectures": ["KimiK25ForConditionalGeneration"], "media_placeholder_token_id": 163605,
+            "model_type": "kimi_k25", "text_config": {**TEXT, "model_type": "kimi_k2"},
+            "vision_config": {
+                "init_pos_emb_height": 6, "init_pos_emb_time": 4, "init_pos_emb_width": 6, "merge_kernel_size": [2, 2],
+                "merge_type": "sd2_tpool", "mm_hidden_size": 32, "mm_projector_type": "patchmerger", "patch_size": 14,
+                "pos_emb_type": "divided_fixed", "projector_hidden_act": "gelu", "projector_ln_eps": 1e-05,
+                "text_hidden_size": 64, "video_attn_type": "spatial_temporal", "vt_hidden_size": 32,
+                "vt_intermediate_size": 48, "vt_num_attention_heads": 2, "vt_num_hidden_layers": 3,
+            },
+        },
+        "images": {"media_proc_cfg": {"in_patch_limit": 4096, "patch_size": 14}},
     },
     "lfm2_vl": {  # LFM2-VL-450M
         "family": "lfm2_vl.vision",

@@ -46,7 +46,8 @@ def test_a_tower_without_a_tensor_or_with_another_shape_is_refused(name: str) ->
         with expect_error(squish.SquishError, code="unmapped"):
             towers.mapped(name, {key: value for key, value in source.items() if key != tensor})
         if tensor != towers.MODELS[name].get("embedding"):
-            longer = np.concatenate([source[tensor], source[tensor][:1]])
+            rows = np.atleast_1d(source[tensor])
+            longer = np.concatenate([rows, rows[:1]])
             with expect_error(squish.SquishError, code="contradiction"):
                 towers.mapped(name, {**source, tensor: longer})
 
@@ -90,6 +91,28 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("internvl_chat", {"ps_version": "v1"}, "config"),
     ("internvl_chat", {"vision_config.qkv_bias": False}, "contradiction"),
     ("internvl_chat", {"llm_config": None}, "config"),
+    ("gemma4", {"vision_config.hidden_activation": "gelu"}, "config"),
+    ("gemma4", {"vision_config.rope_parameters": {"rope_theta": 10.0}}, "config"),
+    ("gemma4", {"vision_config.pooling_kernel_size": 2}, "config"),
+    ("gemma4", {"vision_config.head_dim": 8}, "config"),
+    ("gemma4", {"vision_config.num_key_value_heads": 1}, "config"),
+    ("gemma4", {"vision_config.attention_bias": True}, "config"),
+    ("gemma4", {"vision_config.standardize": False}, "contradiction"),
+    ("gemma4", {"vision_config.standardize": "yes"}, "config"),
+    ("gemma4", {"vision_config.use_clipped_linears": True}, "unmapped"),
+    ("gemma4", {"vision_config.position_embedding_size": 21}, "contradiction"),
+    ("gemma4", {"vision_config.position_embedding_size": -1}, "config"),
+    ("gemma4_clipped", {"vision_config.use_clipped_linears": False}, "contradiction"),
+    ("kimi_vl", {"vision_config.merge_kernel_size": [4, 4]}, "config"),
+    ("kimi_vl", {"vision_config.init_pos_emb_height": 5}, "config"),
+    ("kimi_vl", {"vision_config.init_pos_emb_width": "6"}, "config"),
+    ("kimi_vl", {"vision_config.init_pos_emb_height": 5, "vision_config.init_pos_emb_width": 5}, "contradiction"),
+    ("kimi_vl", {"vision_config.hidden_size": 30}, "contradiction"),
+    ("kimi_k25", {"vision_config.projector_hidden_act": "silu"}, "config"),
+    ("kimi_k25", {"vision_config.merge_type": "mean"}, "config"),
+    ("kimi_k25", {"vision_config.vt_hidden_size": "32"}, "config"),
+    ("kimi_k25", {"vision_config.vt_num_attention_heads": 16}, "heads"),
+    ("kimi_k25", {"vision_config.init_pos_emb_time": "4"}, "config"),
     ("lfm2_vl", {"projector_bias": False}, "config"),
     ("lfm2_vl", {"projector_hidden_act": "silu"}, "config"),
     ("lfm2_vl", {"projector_use_layernorm": False}, "contradiction"),
@@ -188,3 +211,15 @@ def test_patches_have_the_first_color_of_all_pixels_first(tmp_path: Path) -> Non
     with squish.open(tmp_path / "tower.gguf") as tower:
         patches = tower["v.patch_embd.weight"].numpy()
     assert np.array_equal(patches, stored.reshape(32, 16, 16, 3).transpose(0, 3, 1, 2))
+
+
+def test_kimi_k25_has_rows_of_the_column_before_those_of_the_row(tmp_path: Path) -> None:
+    source = towers.arrays_of("kimi_k25")
+    squish.convert(towers.save(tmp_path / "model", "kimi_k25", source), tmp_path / "tower.gguf", part="vision")
+    queries, keys, values = np.split(source["vision_tower.encoder.blocks.1.wqkv.weight"], 3)
+    rotated = [each.reshape(2, 4, 2, 2, 32).swapaxes(1, 2).reshape(32, 32) for each in (queries, keys)]
+    with squish.open(tmp_path / "tower.gguf") as tower:
+        assert np.array_equal(tower["v.blk.1.attn_qkv.weight"].numpy(), np.concatenate([*rotated, values]))
+        keys_of_tower = tower.metadata
+    assert keys_of_tower["clip.vision.image_max_pixels"] == 4096 * 14 * 14
+    assert keys_of_tower["vision.pos_emb_time"] == 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import families, images, peer, towers, towers_qwen
+from oracles import families, images, peer, towers, towers_qwen, towers_vl
 
 import squish_core as squish
 
@@ -19,11 +19,15 @@ F16 = {"gemma3": ("mm.input_projection.weight",)}
 BREAK = "v.token_embd.img_break"
 ADDED = {"mistral3": {BREAK}, "llava": {BREAK}}
 """Tensors that the converter leaves out, although llama.cpp does not load the file without them."""
-MEAN, STD = np.array([0.5, 0.4, 0.3]), np.array([0.5, 0.6, 0.7])
+KEYS = {name: {"clip.use_gelu": True} for name in ("gemma4", "gemma4-clipped")}
+"""Keys that the converter leaves out, although llama.cpp computes another activation without them."""
 ENCODED = {
     "mistral3": ((112, 84), 3e-3), "llava": ((112, 84), 6e-3), "gemma3": ((56, 56), 3e-3),
     "internvl": ((56, 56), 3e-3),
     "lfm2_vl": ((288, 320), 3e-3),
+    "gemma4": ((480, 576), 3e-3),
+    "gemma4-clipped": ((480, 576), 3e-3),
+    "kimi_vl": ((112, 112), 3e-3), "kimi_k25": ((112, 112), 3e-3),
     **towers_qwen.ENCODED,
 }  # fmt: skip
 """Tower -> height and width of an image that llama.cpp encodes without resizing it, and the largest difference of an
@@ -53,7 +57,7 @@ def test_a_tower_is_that_of_the_converter(name: str, dtype: str, tmp_path: Path)
                 continue
             assert one[tensor].dtype == other[tensor].dtype, tensor
             assert np.array_equal(expected, value), tensor
-        assert keys_of(one) == keys_of(other)
+        assert {**keys_of(one), **KEYS.get(name, {})} == keys_of(other)
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +77,37 @@ def with_mergers(name: str, folder: Path) -> Path:
     return folder / "text.gguf"
 
 
+def rotate_as_the_model(tower: Path, heads: int = 2) -> None:
+    """Give rows the order that Kimi K2.5 has: in that of Kimi-VL, llama.cpp rotates others than the model."""
+    with squish.open(tower) as file:
+        meta, arrays = dict(file.index.meta), {name: file[name].numpy() for name in file}
+    for name, array in arrays.items():
+        if ".attn_q." in name or ".attn_k." in name:
+            rows = array.reshape(heads, array.shape[0] // heads // 4, 2, 2, -1).swapaxes(1, 2)
+            arrays[name] = np.ascontiguousarray(rows.reshape(array.shape))
+    tower.unlink()
+    squish.save(tower, arrays, metadata=meta)
+
+
 @pytest.mark.parametrize("name", ENCODED)
 def test_llama_cpp_encodes_an_image_as_transformers_does(name: str, text_model: Path, tmp_path: Path) -> None:
     (height, width), bound = ENCODED[name]
     folder = towers.make(name, tmp_path / "model")
     squish.convert(folder, tmp_path / "tower.gguf", part="vision")
+    if name == "kimi_vl":
+        rotate_as_the_model(tmp_path / "tower.gguf")
     text_model = with_mergers(name, tmp_path) if name == "qwen3_vl" else text_model
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     found = peer("llama.cpp").run(
         images.llama_cpp, model=str(text_model), tower=str(tmp_path / "tower.gguf"), image=image
     )
-    pixels = ((image / 255.0 - MEAN) / STD).transpose(2, 0, 1).astype(np.float32)
-    expected = peer("torch").run(images.transformers, folder=str(folder), image=pixels, moved=name in MOVED)
+    stated = towers.MODELS[name]["images"]
+    colors = stated.get("media_proc_cfg", stated)
+    mean, std = (np.array(colors[f"image_{each}"]) for each in ("mean", "std"))
+    pixels = ((image / 255.0 - mean) / std).transpose(2, 0, 1).astype(np.float32)
+    expected = peer("torch").run(
+        images.transformers, folder=str(towers_vl.reference(folder)), image=pixels, moved=name in MOVED
+    )
     if BREAK in ADDED.get(name, ()):
         with squish.open(tmp_path / "tower.gguf") as tower:
             is_break = (found == tower[BREAK].numpy()).all(-1)

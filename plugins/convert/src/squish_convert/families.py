@@ -127,7 +127,8 @@ class Tile:
 
     `groups` names the number of groups. `parts` names the rows of each part of a group, or the number of parts of equal
     size in all groups. The first rows, as many as `after` names, stay where they are.
-    `columns`: the groups lie in the columns. `inverse`: the parts come first, and are put into groups.
+    `columns`: the groups lie in the columns. `inverse`: the parts come first, and are put into groups. `heads` names
+    the number of heads with as many groups each; no row leaves its head.
     """
 
     of: Expression
@@ -136,6 +137,7 @@ class Tile:
     after: str = ""
     columns: bool = False
     inverse: bool = False
+    heads: str = ""
 
 
 @frozen

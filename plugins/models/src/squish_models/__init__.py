@@ -31,7 +31,7 @@ FAMILIES = {
     ),
     "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2"),
     "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss"),
-    "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2"),
+    "lfm2": ("LFM 2, and the text part of LFM2-VL", "lfm:Lfm2", ("lfm2", "lfm2_vl"), "lfm2"),
     "qwen3vl": ("Qwen 3 VL, its text part", "qwen:Qwen3VL", ("qwen3_vl", "qwen3_vl_text"), "qwen3vl"),
     "qwen35": ("Qwen 3.5 and 3.6, their text part", "delta:Qwen35", ("qwen3_5", "qwen3_5_text"), "qwen35"),
     "qwen35moe": (
@@ -113,7 +113,9 @@ FAMILIES = {
     "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
     "orion": ("Orion", "declared:orion", ("orion",), "orion"),
     "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
-    "kimi": ("Kimi K2 to K2.6, their text part", "declared:kimi", ("kimi_k2", "kimi_k25"), ""),
+    "kimi": (
+        "Kimi K2 to K2.6 and Kimi-VL, their text part", "declared:kimi", ("kimi_k2", "kimi_k25", "kimi_vl"), "",
+    ),
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
@@ -146,6 +148,9 @@ TOWERS = {
     "internvl.vision": (
         "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
     ),
+    "gemma4.vision": ("Gemma 4's vision tower", "gemma4:Gemma4Vision", ("gemma4",), "gemma4v"),
+    "kimi_vl.vision": ("Kimi-VL's vision tower", "moonvit:KimiVision", ("kimi_vl",), "kimivl"),
+    "kimi_k25.vision": ("The vision tower of Kimi K2.5 and K2.6", "moonvit:KimiK25Vision", ("kimi_k25",), "kimik25"),
     "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
 PRESENT = {

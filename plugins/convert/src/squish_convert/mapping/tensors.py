@@ -385,7 +385,7 @@ def tile_order(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -
         parts = (each,) * (heads // groups if groups and heads % groups == 0 else 0)
     else:
         parts = tuple(sizes[part] for part in tile.parts)
-    return Order(1, groups, parts, inverse, first)
+    return Order(sizes[tile.heads] if tile.heads else 1, groups, parts, inverse, first)
 
 
 def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:

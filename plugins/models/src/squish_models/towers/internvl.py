@@ -134,7 +134,9 @@ class InternVLVision(Tower):
             settings |= {"norm_type": "rms_norm" if is_large else "layer_norm"}
             return settings | {"attention_bias": biased, HEAD_NORM: normed}
         is_large = (settings[HIDDEN], settings["num_hidden_layers"]) == LARGE
-        _check_norms(settings, {"norm_type": "rms_norm"} if is_large else {"norm_type": "layer_norm", HEAD_NORM: False})
+        self.check_fixed(
+            settings, {"norm_type": "rms_norm"} if is_large else {"norm_type": "layer_norm", HEAD_NORM: False}
+        )
         return settings
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -156,18 +158,6 @@ class InternVLVision(Tower):
     def other_keys(self, settings: Mapping[str, Any], images: Mapping[str, Any]) -> Mapping[str, Typed]:
         tiles = {key: settings.get(name, 0) for name, key in TILES.items()}
         return {f"{VISION}.{key}": Typed("u32", count) for key, count in tiles.items() if _is_count(count)}
-
-
-def _check_norms(settings: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for name, value in expected.items():
-        if settings.get(name, value) != value:
-            raise FormatError(
-                f"is not what llama.cpp computes for {settings['num_hidden_layers']} layers of {settings[HIDDEN]}",
-                part=f"{CONFIG} vision_config {name}",
-                code=ErrorCode.CONFIG,
-                expected=repr(value),
-                found=repr(settings[name])[:60],
-            )
 
 
 def _is_square(size: Any) -> bool:

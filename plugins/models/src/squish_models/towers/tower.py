@@ -41,8 +41,8 @@ class Tower(Joinable):
 
     Attributes
     ----------
-    projector
-        GGUF's name of the projector.
+    projector, projector_key
+        GGUF's name of the projector, and the key that states it.
     rows
         The weights.
     more
@@ -64,6 +64,7 @@ class Tower(Joinable):
     """
 
     projector: ClassVar[str]
+    projector_key: ClassVar[str] = "clip.projector_type"
     rows: ClassVar[Sequence[Row]]
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]] = SIZES
@@ -169,7 +170,7 @@ class Tower(Joinable):
             "general.architecture": Typed("str", ARCHITECTURE),
             "general.type": Typed("str", "mmproj"),
             "clip.has_vision_encoder": Typed("bool", True),
-            "clip.projector_type": Typed("str", self.projector),
+            self.projector_key: Typed("str", self.projector),
             **{key: Typed("bool", True) for key in [self._activation(settings)] if key},
             **gguf_keys(self.keys, VISION, settings),
             **arrays,
@@ -204,10 +205,22 @@ class Tower(Joinable):
         stated = settings.get("hidden_act", next(iter(self.activations)))
         if not isinstance(stated, str) or stated not in self.activations:
             raise _not_computed(self.projector, "hidden_act", " or ".join(self.activations), stated)
-        for name, value in self.fixed.items():
+        self.check_fixed(settings, self.fixed)
+        return self.activations[stated]
+
+    def check_fixed(self, settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+        """Raise FormatError if a setting has another value than the one for which llama.cpp computes the tower.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+        fixed
+            Values of settings; those that are not stated are right.
+        """
+        for name, value in fixed.items():
             if settings.get(name, value) != value:
                 raise _not_computed(self.projector, name, value, settings[name])
-        return self.activations[stated]
 
 
 def _not_computed(projector: str, name: str, expected: Any, found: Any) -> FormatError:
