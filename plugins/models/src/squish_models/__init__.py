@@ -118,6 +118,8 @@ FAMILIES = {
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
+    "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -132,11 +134,13 @@ TOWERS = {
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+    "bert_classifier": ("cls.output.weight",),
 }  # fmt: skip
 ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+    "bert", "bert_classifier",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"
