@@ -14,6 +14,8 @@ SIZE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "nu
 ROBERTA = {"max_position_embeddings": 130, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {"config": {**SIZE, "max_position_embeddings": 128}, "tokenizer": "words"},
+    "xlm-roberta": {"config": {**SIZE, **ROBERTA}, "tokenizer": "pieces"},
+    "roberta": {"config": {**SIZE, **ROBERTA}, "tokenizer": "bytes"},
 }
 """Model type -> its settings, and the kind of its tokenizer."""
 POOLING = {"cls_token": 2, "mean_tokens": 1, "lasttoken": 3}
@@ -59,8 +61,13 @@ def write_modules(folder: Path, pooling: str, width: int) -> None:
 
 def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
     """Save a tokenizer.json that is trained on a text, and return its number of tokens; runs in the peer."""
+    import io
+    import os
     from pathlib import Path
 
+    os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     tokens = list(special.values())
@@ -71,7 +78,14 @@ def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
         trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=tokens)
         first, last = special["cls"], special["sep"]
     elif kind == "pieces":
+        spoken = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text.splitlines()), model_writer=spoken, vocab_size=200, hard_vocab_limit=False,
+            normalization_rule_name="nmt_nfkc", minloglevel=2, num_threads=1,
+        )
+        stored = sentencepiece_model_pb2.ModelProto.FromString(spoken.getvalue())
         tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.Precompiled(stored.normalizer_spec.precompiled_charsmap)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from attrs import evolve
 from squish_convert.api import Carried, Model, Rule
 
-from squish_core.api import ErrorCode, FormatError, Options
+from squish_core.api import ErrorCode, FormatError, Options, Typed
 
+from .. import CUT, MERGES, SCORES, WHOLE
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import TEXTS_LIST, Key
 from ..declared import Declared
@@ -26,6 +28,9 @@ from ..tables import Row
 CLASSIFIES = "ForSequenceClassification"
 """In the name of a class, says that it classifies whole texts by the state of their first token."""
 TYPES = "tokenizer.ggml.token_type_count"
+PADDING = "tokenizer.ggml.padding_token_id"
+OFFSET = "position_offset"
+"""The setting with the number of positions that belong to no token."""
 FIRST_LABEL = "LABEL_0"
 """The name of the first class where nobody has named them."""
 
@@ -122,9 +127,7 @@ class Bert(Declared):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        stated, types = model.value(TYPES), model.tensors.get("token_types.weight")
-        rows = types.shape[0] if types is not None and len(types.shape) == 2 else None
-        settings |= {"type_vocab_size": rows if type(stated) is not int else stated} if rows or stated else {}
+        settings["type_vocab_size"] = self._token_types(model)
         if labels := settings.get("output_labels"):
             settings |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
             settings |= {"label2id": {label: number for number, label in enumerate(labels)}}
@@ -138,10 +141,28 @@ class Bert(Declared):
             )
         return settings
 
+    def _token_types(self, model: Model) -> int:
+        """The number of types of tokens, without which llama.cpp does not load the model either."""
+        stated = model.value(TYPES)
+        if type(stated) is int and 0 < stated < 1 << 32:
+            return stated
+        raise FormatError(
+            "is missing, and the model cannot be run without it" if stated is None else "is not a number of types",
+            part=TYPES,
+            code=ErrorCode.CONFIG,
+            expected="at least 1",
+            found=str(stated)[:40],
+        )
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
-        if layout == "gguf" and model.layout != "gguf":
-            check_modules(model.assets)
-        return super().carry(model, settings, layout, options)
+        carried = super().carry(model, settings, layout, options)
+        if layout != "gguf" or model.layout == "gguf":
+            return carried
+        check_modules(model.assets)
+        own = {TYPES: Typed("u32", settings["type_vocab_size"])}
+        if OFFSET not in settings and not carried.meta.keys().isdisjoint((MERGES, SCORES)):
+            own[WHOLE] = Typed("bool", True)
+        return evolve(carried, meta={**carried.meta, **own}, storage=(*carried.storage, WHOLE))
 
 
 class BertClassifier(Bert):
@@ -171,6 +192,84 @@ class BertClassifier(Bert):
         settings = super()._from_keys(model)
         labels = settings.get("output_labels") or [FIRST_LABEL]
         return {**settings, "output_labels": labels, "classes": len(labels)}
+
+
+class Roberta(Bert):
+    """RoBERTa: the first positions, up to that of the padding token, belong to no token, and GGUF lacks their rows."""
+
+    model_type, class_name = "roberta", "RobertaModel"
+    rows = (*encoder(cut=OFFSET), pooler("pooler.dense", required=False, bias=True))
+    more: ClassVar = {"hf": old_norms(rows)}
+    prefixes: ClassVar = {"roberta.": ""}
+    keys = (Key("positions", "context_length"), *Bert.keys[1:])
+    unstated: ClassVar = {**Bert.unstated, "pad_token_id": 1}
+    derived = (*Bert.derived, "positions", OFFSET)
+    heads = ("lm_head.*",)
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        settings = super().spelled(config)
+        padding, positions = settings.get("pad_token_id"), settings["max_position_embeddings"]
+        if type(padding) is not int or not 0 <= padding < positions - 1:
+            raise FormatError(
+                "is not the position of padding, behind which those of tokens begin",
+                part=f"{CONFIG} pad_token_id",
+                code=ErrorCode.CONFIG,
+                expected=f"an integer from 0 to {positions - 2}, since there are {positions} positions",
+                found=repr(padding)[:60],
+            )
+        return {**settings, OFFSET: padding + 1, "positions": positions - padding - 1}
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        stored, padding = model.value(CUT), model.value(PADDING)
+        offset = 1 + (padding if type(padding) is int and padding < 1 << 16 else 1)
+        if stored is not None and settings["hidden_size"] and len(stored) % settings["hidden_size"] == 0:
+            offset = len(stored) // settings["hidden_size"]
+        return {
+            **settings,
+            OFFSET: offset,
+            "max_position_embeddings": settings["positions"] + offset,
+            "pad_token_id": offset - 1,
+        }
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carried = super().carry(model, settings, layout, options)
+        if model.layout == "gguf" and layout != "gguf" and (stored := model.value(CUT)) is not None:
+            first = np.asarray(stored, np.float32).reshape(settings[OFFSET], -1)
+            return evolve(carried, rows={OFFSET: first})
+        if layout != "gguf" or model.layout == "gguf" or options.get("keep") == "no" or model.rows is None:
+            return carried
+        name = next(name for name in model.tensors if name.endswith("embeddings.position_embeddings.weight"))
+        first = np.asarray(model.rows(name, range(settings[OFFSET])), np.float32)
+        meta = {**carried.meta, CUT: Typed("array:f32", first.ravel())}
+        return evolve(carried, meta=meta, storage=(*carried.storage, CUT))
+
+
+class RobertaClassifier(Roberta, BertClassifier):
+    """RoBERTa that classifies a text, or scores two."""
+
+    class_name = f"Roberta{CLASSIFIES}"
+    rows = (
+        *encoder("roberta.", cut=OFFSET),
+        pooler("classifier.dense", biased=True),
+        _row("classifier.out_proj", "cls.output", "classes", "hidden_size", biased=True, top=True),
+    )
+    more: ClassVar = {"hf": old_norms(rows)}
+    prefixes: ClassVar = {}
+    derived = (*Roberta.derived, "classes")
+    heads = ("lm_head.*", "roberta.pooler.*")
+
+
+class XlmRoberta(Roberta):
+    """XLM-RoBERTa: RoBERTa with unigram tokens, such as bge-m3 and multilingual E5."""
+
+    model_type, class_name = "xlm-roberta", "XLMRobertaModel"
+
+
+class XlmRobertaClassifier(RobertaClassifier):
+    """XLM-RoBERTa that classifies a text, or scores two, such as bge-reranker-v2-m3."""
+
+    model_type, class_name = "xlm-roberta", f"XLMRoberta{CLASSIFIES}"
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:
