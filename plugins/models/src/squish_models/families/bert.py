@@ -15,12 +15,12 @@ from squish_convert.api import Carried, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
 
-from .. import CUT, MERGES, SCORES, WHOLE
+from .. import CUT, MERGES, SCORER, SCORES, WHOLE
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import TEXTS_LIST, Key
 from ..declared import Declared
 from ..engines.needs import EngineNeeds
-from ..general import RANK, check_modules
+from ..general import POOLING, RANK, check_modules
 from ..reranking import LABELS
 from ..settings import CONFIG, INEXPRESSIBLE
 from ..tables import Row
@@ -131,15 +131,22 @@ class Bert(Declared):
         if labels := settings.get("output_labels"):
             settings |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
             settings |= {"label2id": {label: number for number, label in enumerate(labels)}}
-        if LoadedKeys(self.architecture, model.meta)["attention.causal"] is not False:
-            settings[INEXPRESSIBLE] = FormatError(
-                "is true or absent, which no config.json of this model expresses: it attends to later tokens, too",
-                part=f"{self.architecture}.attention.causal",
-                code=ErrorCode.CONFIG,
-                expected=False,
-                hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+        loaded = LoadedKeys(self.architecture, model.meta)
+        if loaded["attention.causal"] is not False:
+            settings[INEXPRESSIBLE] = self._inexpressible(
+                "attention.causal", "is true or absent, and no config.json expresses it: BERT attends to later tokens"
             )
+        if loaded[POOLING] == RANK and not self.pooling:
+            settings[INEXPRESSIBLE] = self._inexpressible(POOLING, f"is {RANK}, but there is no {SCORER} to rank with")
         return settings
+
+    def _inexpressible(self, key: str, message: str) -> FormatError:
+        return FormatError(
+            message,
+            part=f"{self.architecture}.{key}",
+            code=ErrorCode.CONFIG,
+            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+        )
 
     def _token_types(self, model: Model) -> int:
         """The number of types of tokens, without which llama.cpp does not load the model either."""
