@@ -80,8 +80,13 @@ def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
     elif kind == "pieces":
         spoken = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text.splitlines()), model_writer=spoken, vocab_size=200, hard_vocab_limit=False,
-            normalization_rule_name="nmt_nfkc", minloglevel=2, num_threads=1,
+            sentence_iterator=iter(text.splitlines()),
+            model_writer=spoken,
+            vocab_size=200,
+            hard_vocab_limit=False,
+            normalization_rule_name="nmt_nfkc",
+            minloglevel=2,
+            num_threads=1,
         )
         stored = sentencepiece_model_pb2.ModelProto.FromString(spoken.getvalue())
         tokenizer = Tokenizer(models.Unigram())
@@ -119,18 +124,18 @@ def save(folder: str, kind: str, settings: dict[str, Any], labels: int) -> None:
         for name, values in model.named_parameters():
             is_norm = "LayerNorm" in name or "norm" in name.split(".")[-2]
             if values.ndim > 1:
-                values.normal_(0, 1.0 if "embeddings" in name else 1.5 / values.shape[-1] ** 0.5)
+                values.normal_(0, 1.0 if "embeddings" in name else values.shape[-1] ** -0.5)
             else:
                 values.normal_(1.0 if is_norm and name.endswith("weight") else 0.0, 0.1)
     model.to(torch.float32).save_pretrained(folder)
 
 
-def scores(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
-    """What Transformers' classifier gives for pairs of texts."""
-    return np.asarray(peer("torch").run(classify, folder=str(folder), pairs=pairs))
+def scores(folder: Path, texts: list[str]) -> np.ndarray:
+    """What Transformers' classifier gives for texts."""
+    return np.asarray(peer("torch").run(classify, folder=str(folder), texts=texts))
 
 
-def classify(folder: str, pairs: list[tuple[str, str]]) -> np.ndarray:
+def classify(folder: str, texts: list[str]) -> np.ndarray:
     """Runs in the peer."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -138,7 +143,5 @@ def classify(folder: str, pairs: list[tuple[str, str]]) -> np.ndarray:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     with torch.inference_mode():
-        logits = [model(**tokenizer(*pair, return_tensors="pt")).logits[0] for pair in pairs]
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
     return torch.stack(logits).numpy()
-
-

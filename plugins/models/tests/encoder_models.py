@@ -15,7 +15,10 @@ from squish_testing import write_model
 import squish_core as squish
 from squish_core.model import Typed
 
-SPECIAL = {"words": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "pieces": ("<s>", "<pad>", "</s>", "<unk>", "<mask>")}
+SPECIAL = {
+    "words": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    "pieces": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+}
 IDS = {
     "words": {"pad": 0, "unk": 1, "bos": 2, "eos": 3, "sep": 3, "mask": 4},
     "pieces": {"bos": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3, "mask": 4},
@@ -57,9 +60,7 @@ def sentence_files(pooling: Mapping[str, Any] | None = None, modules: tuple[str,
     return {name: json.dumps(value, indent=1).encode() for name, value in values.items()}
 
 
-def encoder(
-    folder: Path, model: str, kind: str, files: Mapping[str, bytes] | None = None, **changes: Any
-) -> Path:
+def encoder(folder: Path, model: str, kind: str, files: Mapping[str, bytes] | None = None, **changes: Any) -> Path:
     """Write the folder of a published model with small sizes."""
     family, config = PUBLISHED[model]
     config = {**config, "torch_dtype": "float32", **changes}

@@ -22,7 +22,7 @@ ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 ENTAILMENT = {"0": "contradiction", "1": "entailment", "2": "neutral"}
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "all-MiniLM-L6-v2": ("bert", BERT),
-    "bge-small-en-v1.5": ("bert", {**BERT, **ONE, "_name_or_path": "/root/.cache/bge-small-en", "torch_dtype": "float32"}),
+    "bge-small-en-v1.5": ("bert", {**BERT, **ONE, "_name_or_path": "/root/.cache/bge-small-en"}),
     "bert-base-uncased": ("bert", {**BERT, "architectures": ["BertForMaskedLM"]}),
     "ms-marco-MiniLM-L6-v2": ("bert_classifier", {
         **BERT, **ONE, "architectures": ["BertForSequenceClassification"],

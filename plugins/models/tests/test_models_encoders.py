@@ -83,7 +83,11 @@ def test_the_rows_of_no_token_are_kept_in_a_key(tmp_path: Path) -> None:
     source = encoder(tmp_path / "hf", "bge-m3", "pieces")
     squish.convert(source, tmp_path / "m.gguf")
     squish.convert(source, tmp_path / "n.gguf", "gguf:keep=no")
-    with squish.open(source) as file, squish.open(tmp_path / "m.gguf") as own, squish.open(tmp_path / "n.gguf") as other:
+    with (
+        squish.open(source) as file,
+        squish.open(tmp_path / "m.gguf") as own,
+        squish.open(tmp_path / "n.gguf") as other,
+    ):
         rows = file["embeddings.position_embeddings.weight"].numpy()
         np.testing.assert_array_equal(np.reshape(own.index.meta[ROWS].value, (2, 32)), rows[:2])
         np.testing.assert_array_equal(own["position_embd.weight"].numpy(), rows[2:])
@@ -163,9 +167,7 @@ def test_a_setting_that_llama_cpp_lacks_is_refused(
         ({"bert.pooling_type": Typed("u32", 4)}, "bert.pooling_type"),
     ],
 )
-def test_a_key_that_a_folder_cannot_express_is_refused(
-    keys: dict[str, Any], place: str, tmp_path: Path
-) -> None:
+def test_a_key_that_a_folder_cannot_express_is_refused(keys: dict[str, Any], place: str, tmp_path: Path) -> None:
     squish.convert(encoder(tmp_path / "hf", "bge-small-en-v1.5", "words"), tmp_path / "m.gguf")
     with pytest.raises(SquishError) as caught:
         squish.convert(of_others(tmp_path / "m.gguf", **keys), tmp_path / "back", "hf")

@@ -97,7 +97,7 @@ class Bert(Declared):
     unstated: ClassVar = {
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
     }  # fmt: skip
-    derived = (
+    derived: ClassVar[Sequence[str]] = (
         "rotary_dim", "num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "attention_bias", "mlp_bias",
         "tie_word_embeddings", "is_causal", "output_labels",
     )  # fmt: skip
@@ -184,7 +184,7 @@ class BertClassifier(Bert):
     more: ClassVar = {"hf": old_norms(rows)}
     prefixes: ClassVar = {}
     pooling = RANK
-    derived = (*Bert.derived, "classes")
+    derived: ClassVar[Sequence[str]] = (*Bert.derived, "classes")
 
     def _labels(self, config: Mapping[str, Any]) -> list[str] | None:
         labels, count = labels_of(config), config.get("num_labels", 2)
@@ -210,8 +210,8 @@ class Roberta(Bert):
     prefixes: ClassVar = {"roberta.": ""}
     keys = (Key("positions", "context_length"), *Bert.keys[1:])
     unstated: ClassVar = {**Bert.unstated, "pad_token_id": 1}
-    derived = (*Bert.derived, "positions", OFFSET)
-    heads = ("lm_head.*",)
+    derived: ClassVar[Sequence[str]] = (*Bert.derived, "positions", OFFSET)
+    heads: ClassVar[Sequence[str]] = ("lm_head.*",)
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -263,8 +263,8 @@ class RobertaClassifier(Roberta, BertClassifier):
     )
     more: ClassVar = {"hf": old_norms(rows)}
     prefixes: ClassVar = {}
-    derived = (*Roberta.derived, "classes")
-    heads = ("lm_head.*", "roberta.pooler.*")
+    derived: ClassVar[Sequence[str]] = (*Roberta.derived, "classes")
+    heads: ClassVar[Sequence[str]] = ("lm_head.*", "roberta.pooler.*")
 
 
 class XlmRoberta(Roberta):
