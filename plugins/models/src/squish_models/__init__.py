@@ -126,6 +126,8 @@ FAMILIES = {
     "xlm_roberta_classifier": (
         "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
     ),
+    "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
+    "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -139,8 +141,8 @@ TOWERS = {
 }
 SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenizer.ggml.scores"
 WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
-"""The key of a BERT that has RoBERTa's kind of tokenizer, such as multilingual-e5-small, but all of its positions; and the key
-with the positions that GGUF lacks of a RoBERTa."""
+"""The key of a BERT with RoBERTa's kind of tokenizer, such as multilingual-e5-small, and that with the positions that
+GGUF lacks of a RoBERTa."""
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
@@ -157,6 +159,7 @@ ABSENT = {
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
+    "nomic_bert", "nomic_bert_moe",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

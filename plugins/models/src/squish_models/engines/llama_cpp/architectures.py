@@ -49,6 +49,8 @@ from .rows import (
     has_shared,
     has_wide_shared,
     is_deep,
+    is_dense,
+    is_every,
     is_leading,
     is_mixed,
     is_no_step,
@@ -224,6 +226,13 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "gemma3n": GEMMA3N,
     "bert": BERT,
+    "nomic-bert": (*BERT, Row("ffn_gate.weight", "embd ff")),
+    "nomic-bert-moe": (
+        *(row if not row.name.startswith("ffn") else Row(row.name, row.sizes, row.required, is_dense) for row in BERT),
+        Row("ffn_up_exps.weight", "embd ff experts", when=is_every),
+        Row("ffn_down_exps.weight", "ff embd experts", when=is_every),
+        Row("ffn_gate_inp.weight", "embd experts", when=is_every),
+    ),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -272,6 +281,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
     "bert": (
         *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
         optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),
