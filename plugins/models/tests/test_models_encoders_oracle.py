@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracles
 import pytest
-from encoder_models import of_others
-from oracles import converter, embeddings, encoders
+from encoder_models import of_others, sentence_files
+from oracles import converter, embeddings, encoders, encoders_by_hand
 from oracles.engines import PROMPTS
+from published_encoders import PUBLISHED
+from squish_testing import write_model
 
 import squish_core as squish
 
@@ -21,6 +24,10 @@ SCORES = 2e-3
 """llama.cpp looks up GELU in a table of f16, and scores are no vectors of unit length."""
 UNKNOWN = ("general.name", "general.size_label", "tokenizer.ggml.pre")
 """Keys that the converter takes from the folder's name, from its count of values, and from the oracle."""
+PLAIN = ("nomic_bert",)
+"""Encoders without a pooler."""
+HEADS = {f"nomic-bert{kind}.attention.{name}_length" for kind in ("", "-moe") for name in ("key", "value")}
+"""What the converter writes if config.json states the size of a head, which published models do not."""
 POOLER = {"cls.weight", "cls.bias"}
 """What the converter leaves out of a BERT."""
 RANKED = {"bert.pooling_type"}
@@ -65,7 +72,27 @@ def test_vectors_are_the_same_in_both_engines(name: str, pooling: str, tmp_path:
     other, result = embeddings.vectors("llama.cpp", tmp_path / "m.gguf", texts)
     assert other == ids
     assert np.abs(result - expected).max() < BOUND
-    check_beside_the_converter(source, tmp_path / "m.gguf", POOLER, SPACES)
+    check_beside_the_converter(source, tmp_path / "m.gguf", POOLER if name not in PLAIN else set(), SPACES | HEADS)
+
+
+def test_experts_of_nomic_are_the_same_in_llama_cpp(tmp_path: Path) -> None:
+    _, config = PUBLISHED["nomic-embed-text-v2-moe"]
+    files = encoders.tokenizer("pieces", tmp_path / "tokenizer")
+    size = len(json.loads(files["tokenizer.json"])["model"]["vocab"])
+    config = {**config, "n_embd": 64, "n_layer": 4, "vocab_size": size, "torch_dtype": "float32"}
+    source = write_model(tmp_path / "hf", "nomic_bert_moe", config, dtype="f32", files=files | sentence_files())
+    squish.convert(source, tmp_path / "m.gguf")
+    squish.convert(of_others(tmp_path / "m.gguf"), tmp_path / "back", "hf")
+    expected = encoders_by_hand.vectors(encoders_by_hand.nomic_moe, source, [*PROMPTS])
+    again = encoders_by_hand.vectors(encoders_by_hand.nomic_moe, tmp_path / "back", [*PROMPTS])
+    result = embeddings.vectors("llama.cpp", tmp_path / "m.gguf", [*PROMPTS])
+    for ids, vectors in (again, result):
+        assert ids == expected[0]
+        assert np.abs(vectors - expected[1]).max() < BOUND
+    config |= {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 48, "num_attention_heads": 4}
+    config |= {"max_position_embeddings": 512, "layer_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 10000.0}}
+    (source / "config.json").write_text(json.dumps(config))  # the converter reads it through Transformers
+    check_beside_the_converter(source, tmp_path / "m.gguf", set(), SPACES | HEADS)
 
 
 @pytest.mark.parametrize(("name", "labels"), [("bert", 1), ("bert", 3), ("roberta", 2), ("xlm-roberta", 1)])
