@@ -90,8 +90,8 @@ def test_experts_of_nomic_are_the_same_in_llama_cpp(tmp_path: Path) -> None:
         assert ids == expected[0]
         assert np.abs(vectors - expected[1]).max() < BOUND
     config |= {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 48, "num_attention_heads": 4}
-    config |= {"max_position_embeddings": 512, "layer_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 10000.0}}
-    (source / "config.json").write_text(json.dumps(config))  # the converter reads it through Transformers
+    config |= {"max_position_embeddings": 514, "layer_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 10000.0}}
+    (source / "config.json").write_text(json.dumps(config))  # through Transformers, and less 2 positions
     check_beside_the_converter(source, tmp_path / "m.gguf", set(), SPACES | HEADS)
 
 
