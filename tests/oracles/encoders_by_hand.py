@@ -17,6 +17,60 @@ def vectors(run: Any, folder: Path, texts: list[str]) -> tuple[list[list[int]], 
     return answer["ids"], answer["vectors"] / lengths
 
 
+def jina(folder: str, texts: list[str]) -> dict[str, Any]:
+    """Jina Embeddings 2, with GELU from a table in f16 as in llama.cpp; runs in the peer."""
+    import json
+    from pathlib import Path
+
+    import torch
+    from safetensors.torch import load_file
+    from torch.nn.functional import layer_norm, linear
+    from transformers import AutoTokenizer
+
+    config = json.loads(Path(folder, "config.json").read_text())
+    weights = {
+        name: each.float() for file in Path(folder).glob("*.safetensors") for name, each in load_file(file).items()
+    }
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    size, inner = width // heads, config["intermediate_size"]
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+    def norm(name: str, values: Any) -> Any:
+        return layer_norm(
+            values, (width,), weights[f"{name}.weight"], weights[f"{name}.bias"], config["layer_norm_eps"]
+        )
+
+    def dense(name: str, values: Any) -> Any:
+        return linear(values, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+    def gelu(values: Any) -> Any:
+        return torch.nn.functional.gelu(values.half().float(), approximate="tanh").half().float()
+
+    def attention(layer: str, values: Any) -> Any:
+        names = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
+        query, key, value = (dense(name, values).reshape(-1, heads, size).transpose(0, 1) for name in names)
+        places = torch.arange(len(values))
+        slopes = 2 ** (-8 * torch.arange(1, heads + 1) / heads)  # for a power of two of heads
+        bias = -slopes[:, None, None] * (places[:, None] - places).abs()
+        mixed = torch.softmax(query @ key.transpose(1, 2) / size**0.5 + bias, -1) @ value
+        return dense(f"{layer}.attention.output.dense", mixed.transpose(0, 1).reshape(len(values), width))
+
+    def encode(ids: list[int]) -> Any:
+        types = weights["embeddings.token_type_embeddings.weight"][0]
+        states = norm("embeddings.LayerNorm", weights["embeddings.word_embeddings.weight"][ids] + types)
+        for number in range(config["num_hidden_layers"]):
+            layer = f"encoder.layer.{number}"
+            states = norm(f"{layer}.attention.output.LayerNorm", attention(layer, states) + states)
+            both = dense(f"{layer}.mlp.gated_layers", states)
+            mixed = dense(f"{layer}.mlp.wo", gelu(both[:, :inner]) * both[:, inner:])
+            states = norm(f"{layer}.mlp.layernorm", mixed + states)
+        return states.mean(0).numpy()
+
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    with torch.inference_mode():
+        return {"ids": ids, "vectors": np.stack([encode(each) for each in ids])}
+
+
 def nomic_moe(folder: str, texts: list[str]) -> dict[str, Any]:
     """Nomic Embed 2, with GELU from a table in f16 as in llama.cpp; runs in the peer."""
     import json

@@ -51,6 +51,14 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "bge-reranker-v2-m3": ("xlm_roberta_classifier", {
         **ROBERTA, **ONE, "architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta",
     }),
+    "jina-embeddings-v2-small-en": ("jina_bert_v2", {
+        "auto_map": {
+            "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
+            "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
+        },
+        "emb_pooler": "mean", "feed_forward_type": "geglu", "max_position_embeddings": 8192, "model_max_length": 8192,
+        "position_embedding_type": "alibi",
+    }),
     "nomic-embed-text-v1.5": ("nomic_bert", {
         **NOMIC, "activation_function": "swiglu", "layer_norm_epsilon": 1e-12, "mlp_fc1_bias": False,
         "mlp_fc2_bias": False, "n_positions": 8192, "qkv_proj_bias": False, "rotary_emb_base": 1000,

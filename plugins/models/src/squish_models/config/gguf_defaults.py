@@ -290,7 +290,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
-    **dict.fromkeys(("bert", "nomic-bert"), NORM),
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
     "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,

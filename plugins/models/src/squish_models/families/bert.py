@@ -27,10 +27,14 @@ from ..tables import Row
 
 CLASSIFIES = "ForSequenceClassification"
 """In the name of a class, says that it classifies whole texts by the state of their first token."""
+ABSOLUTE, ALIBI = "absolute", "alibi"
+"""Kinds of positions: learned ones, and a bias of attention that grows with the distance."""
 TYPES = "tokenizer.ggml.token_type_count"
 PADDING = "tokenizer.ggml.padding_token_id"
 OFFSET = "position_offset"
 """The setting with the number of positions that belong to no token."""
+JINA = "jinaai/jina-bert-implementation"
+"""The repository with the code of Jina's models, which Transformers does not have."""
 FIRST_LABEL = "LABEL_0"
 """The name of the first class where nobody has named them."""
 
@@ -92,7 +96,7 @@ class Bert(Declared):
         Key("is_causal", "attention.causal", "bool", required=False),
         Key("output_labels", LABELS, TEXTS_LIST, required=False),
     )
-    fixed: ClassVar = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+    fixed: ClassVar = {"hidden_act": "gelu", "position_embedding_type": ABSOLUTE, "is_decoder": False}
     equivalents: ClassVar = {"hidden_act": dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")}
     unstated: ClassVar = {
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
@@ -109,6 +113,8 @@ class Bert(Declared):
     engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
 
     def fits(self, config: Mapping[str, Any]) -> bool:
+        if self.fixed["position_embedding_type"] != ABSOLUTE or config.get("position_embedding_type") == ALIBI:
+            return self.fixed["position_embedding_type"] == config.get("position_embedding_type")
         return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in _classes(config))
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
@@ -277,6 +283,39 @@ class XlmRobertaClassifier(RobertaClassifier):
     """XLM-RoBERTa that classifies a text, or scores two, such as bge-reranker-v2-m3."""
 
     model_type, class_name = "xlm-roberta", f"XLMRoberta{CLASSIFIES}"
+
+
+class JinaBert(Bert):
+    """Jina Embeddings 2: BERT with a bias of attention instead of positions, and a gated MLP in one matrix."""
+
+    architecture, class_name = "jina-bert-v2", "JinaBertModel"
+    rows = (
+        *(
+            row
+            for row in Bert.rows
+            if row.hf
+            not in ("embeddings.position_embeddings", "intermediate.dense", "output.dense", "output.LayerNorm")
+            and row.gguf != "cls"
+        ),
+        *(
+            Row(hf, gguf, shape, layer="encoder.layer.{n}.", biased=gguf != "ffn_up")
+            for hf, gguf, shape in (
+                ("mlp.gated_layers", "ffn_up", ("gate_up_rows", "hidden_size")),
+                ("mlp.wo", "ffn_down", ("hidden_size", "intermediate_size")),
+                ("mlp.layernorm", "layer_output_norm", ("hidden_size",)),
+            )
+        ),
+    )
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    fixed: ClassVar = {**Bert.fixed, "position_embedding_type": ALIBI, "feed_forward_type": "geglu"}
+    unstated: ClassVar = {**Bert.unstated, "feed_forward_type": "original"}
+    heads: ClassVar[Sequence[str]] = (*Bert.heads, "pooler.*", "bert.pooler.*")
+    remainder = "not computed by llama.cpp"
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        names = {"AutoConfig": "configuration_bert.JinaBertConfig", "AutoModel": "modeling_bert.JinaBertModel"}
+        settings = super()._from_keys(model)
+        return {**settings, "auto_map": {kind: f"{JINA}--{name}" for kind, name in names.items()}}
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:

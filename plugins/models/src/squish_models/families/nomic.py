@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_convert.api import Model, Rule
+import numpy as np
+from attrs import evolve
+from squish_convert.api import Carried, Model, Rule
+
+from squish_core.api import Options
 
 from ..config.keys import Key
 from ..config.spelling import all_layers
@@ -146,6 +150,17 @@ class NomicBertMoe(NomicBert):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         return {**settings, EXPERT_LAYERS: _with_experts(settings)}
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carried = super().carry(model, settings, layout, options)
+        rows, biases = model.rows, [name for name in model.tensors if name.endswith(".mlp.experts.bias")]
+        if (
+            layout != "gguf"
+            or rows is None
+            or not any(np.any(rows(name, range(settings["n_embd"]))) for name in biases)
+        ):
+            return carried
+        return evolve(carried, notes=(*carried.notes, "llama.cpp does not add the biases of experts, which are not 0"))
 
 
 def _with_experts(settings: Mapping[str, Any]) -> list[bool] | None:

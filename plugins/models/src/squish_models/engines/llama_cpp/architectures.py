@@ -226,6 +226,16 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "gemma3n": GEMMA3N,
     "bert": BERT,
+    "jina-bert-v2": (
+        *(row for row in BERT if not row.name.startswith(("ffn_up", "ffn_down.b", "attn_output.b"))),
+        Row("attn_output.bias", "embd"), Row("ffn_up.weight", "embd 2*ff"), optional("ffn_up.bias", "2*ff"),
+        Row("ffn_down.bias", "embd"), optional("ffn_gate.weight", "embd ff"),
+        *(
+            optional(f"{name}.{part}", "embd")
+            for name in ("attn_q_norm", "attn_k_norm", "attn_norm_2")
+            for part in ("weight", "bias")
+        ),
+    ),
     "nomic-bert": (*BERT, Row("ffn_gate.weight", "embd ff")),
     "nomic-bert-moe": (
         *(row if not row.name.startswith("ffn") else Row(row.name, row.sizes, row.required, is_dense) for row in BERT),
@@ -282,6 +292,9 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
     **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
+    "jina-bert-v2": (
+        *(Row(row.name, row.sizes) for row in BERT_TOP), optional("cls.weight", "embd 1"), optional("cls.bias", "1"),
+    ),
     "bert": (
         *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
         optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),
