@@ -52,6 +52,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         **ROBERTA, **ONE, "architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta",
     }),
     "jina-embeddings-v2-small-en": ("jina_bert_v2", {
+        **BERT, "architectures": ["JinaBertForMaskedLM"],
         "auto_map": {
             "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
             "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
