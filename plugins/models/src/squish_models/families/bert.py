@@ -84,9 +84,9 @@ class Bert(Declared):
 
     model_type, architecture, class_name = "bert", "bert", "BertModel"
     rows = (*encoder(), pooler("pooler.dense", required=False, bias=True))
-    more: ClassVar = {"hf": old_norms(rows)}
-    prefixes: ClassVar = {"bert.": ""}
-    keys = (
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {"hf": old_norms(rows)}
+    prefixes: ClassVar[Mapping[str, str]] = {"bert.": ""}
+    keys: ClassVar[Sequence[Key]] = (
         Key("max_position_embeddings", "context_length"),
         Key("hidden_size", "embedding_length"),
         Key("num_hidden_layers", "block_count"),
@@ -97,7 +97,9 @@ class Bert(Declared):
         Key("output_labels", LABELS, TEXTS_LIST, required=False),
     )
     fixed: ClassVar = {"hidden_act": "gelu", "position_embedding_type": ABSOLUTE, "is_decoder": False}
-    equivalents: ClassVar = {"hidden_act": dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")}
+    equivalents: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "hidden_act": dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")
+    }
     unstated: ClassVar = {
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
     }  # fmt: skip
