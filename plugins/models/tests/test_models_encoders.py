@@ -144,7 +144,7 @@ def test_what_llama_cpp_does_not_pool_is_refused(files: dict[str, bytes], place:
         ("bge-m3", {"pad_token_id": 41}, "pad_token_id"),
     ],
 )
-def test_a_setting_that_llama_cpp_lacks_is_refused(
+def test_the_message_names_a_setting_that_llama_cpp_lacks(
     model: str, changes: dict[str, Any], setting: str, tmp_path: Path
 ) -> None:
     source = encoder(tmp_path / "hf", model, "words")
@@ -209,3 +209,44 @@ def test_engines_without_encoders_are_refused(to: str, tmp_path: Path) -> None:
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "target", to)
     assert caught.value.code == "engine"
+
+
+@pytest.mark.parametrize("model", ["nomic-embed-text-v2-moe", "jina-embeddings-v2-small-en", "nomic-embed-text-v1.5"])
+def test_what_engines_do_not_compute_is_left_out(model: str, tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", model, "words")
+    with squish.open(source) as file:
+        arrays = {name: file[name].numpy() for name in file}
+        files = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
+    others = {
+        "nomic-embed-text-v2-moe": {"encoder.layers.1.mlp.experts.bias": np.ones(32, np.float32)},
+        "jina-embeddings-v2-small-en": {"pooler.dense.weight": np.ones((32, 32), np.float32)},
+        "nomic-embed-text-v1.5": {"cls.predictions.bias": np.ones(64, np.float32)},
+    }[model]
+    save_folder(tmp_path / "more", arrays | others, files)
+    report = squish.convert(tmp_path / "more", tmp_path / "m.gguf")
+    assert [*others] == [name for each in report.left_out for name in each.tensors]
+    assert any("biases of experts" in note for note in report.notes) == (model == "nomic-embed-text-v2-moe")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert contents(tmp_path / "back") == contents(source)
+    assert check_model(tmp_path / "m.gguf", "llama.cpp").problems == ()
+
+
+@pytest.mark.parametrize("encoding", ["q8_0", "q4_0"])
+def test_codes_of_experts_come_back_as_values(encoding: str, tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", "nomic-embed-text-v2-moe", "words", n_inner=64)
+    squish.convert(source, tmp_path / "m.gguf", encode=encoding)
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf", encode="f32")
+    with squish.open(tmp_path / "m.gguf") as file, squish.open(tmp_path / "back") as other:
+        stack = file["blk.1.ffn_down_exps.weight"].numpy()
+        rows = other["encoder.layers.1.mlp.experts.mlp.w2"].numpy()
+    np.testing.assert_array_equal(rows, stack.swapaxes(1, 2).reshape(-1, 32))
+
+
+def test_a_model_that_llama_cpp_lacks_is_called_by_its_name_in_the_message(tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", "all-MiniLM-L6-v2", "words", model_type="bert")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "model_type": "mpnet"}))
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert caught.value.code == "family"
+    assert "mpnet" in str(caught.value)

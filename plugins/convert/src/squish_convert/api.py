@@ -10,8 +10,9 @@ _NAMES = {
     "squish_convert.families": (
         "ANY", "TEXT", "Add", "Carried", "Cut", "Expression", "Family", "FamilyTensor", "Int32", "Interleave",
         "Join", "Model", "NegExp", "Pad", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose",
-        "family_conflicts", "source_names",
+        "source_names",
     ),
+    "squish_convert.family_choice": ("family_conflicts",),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),

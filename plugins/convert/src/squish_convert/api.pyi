@@ -32,8 +32,8 @@ from squish_convert.families import Stack as Stack
 from squish_convert.families import TEXT as TEXT
 from squish_convert.families import Tile as Tile
 from squish_convert.families import Transpose as Transpose
-from squish_convert.families import family_conflicts as family_conflicts
 from squish_convert.families import source_names as source_names
+from squish_convert.family_choice import family_conflicts as family_conflicts
 from squish_convert.image import OpenExtent as OpenExtent
 from squish_convert.image import OutputFile as OutputFile
 from squish_convert.image import OutputImage as OutputImage

@@ -34,10 +34,9 @@ from ..families import (
     Family,
     Model,
     Rule,
-    conflict,
-    fitting_families,
     source_names,
 )
+from ..family_choice import conflict, fitting_families
 from .coverage import check_ties, cover, is_dense, matches, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
