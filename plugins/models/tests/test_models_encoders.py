@@ -94,6 +94,55 @@ def test_the_rows_of_no_token_are_kept_in_a_key(tmp_path: Path) -> None:
         assert ROWS not in other.meta
 
 
+@pytest.mark.parametrize(
+    "value", [Typed("array:f32", [1.0]), Typed("array:i32", [0] * 32), Typed("str", "x"), Typed("u32", 1)]
+)
+def test_a_key_without_such_rows_is_ignored(value: Typed, tmp_path: Path) -> None:
+    squish.convert(encoder(tmp_path / "hf", "bge-m3", "pieces"), tmp_path / "m.gguf")
+    squish.convert(of_others(tmp_path / "m.gguf", **{ROWS: value}), tmp_path / "back", "hf")
+    with squish.open(tmp_path / "back") as file:
+        assert file["embeddings.position_embeddings.weight"].shape == (42, 32)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "number"),
+    [
+        ({"pooling_mode": "cls"}, 2),
+        ({"pooling_mode": ["mean"]}, 1),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode": "mean"}, 1),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False}, 3),
+    ],
+)
+def test_poolings_are_read_in_both_spellings(pooling: dict[str, Any], number: int, tmp_path: Path) -> None:
+    squish.convert(encoder(tmp_path / "hf", "bge-small-en-v1.5", "words", sentence_files(pooling)), tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert file.meta["bert.pooling_type"] == number
+
+
+@pytest.mark.parametrize("model", ["bge-m3", "nli-distilroberta-base", "nomic-embed-text-v2-moe"])
+def test_a_folder_and_its_gguf_are_the_same(model: str, tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", model, "bytes" if "roberta" in model else "pieces")
+    squish.convert(source, tmp_path / "m.gguf")
+    for one, other in (("hf", "m.gguf"), ("m.gguf", "hf")):
+        difference = squish.diff(tmp_path / one, tmp_path / other)
+        states = {each.name: each.state for each in difference.tensors if each.state != "bytes"}
+        assert {*states.values()} <= {"values"}  # of the transposed stacks
+        assert all("w2" in name or "ffn_down_exps" in name for name in states)
+        assert difference.assets == ()
+
+
+def test_small_tables_stay_as_they_are_where_matrices_become_codes(tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", "bge-small-en-v1.5", "words")
+    squish.convert(source, tmp_path / "m.gguf", encode="q8_0")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "again.gguf", encode="q4_0", requantize=True)
+    for path in (tmp_path / "m.gguf", tmp_path / "again.gguf"):
+        with squish.open(path) as file:
+            matrices = [spec for spec in file.index.tensors.values() if len(spec.shape) > 1]
+        dense = {spec.name for spec in matrices if spec.encodings[0].codec.id == "dense"}
+        assert dense == {"position_embd.weight", "token_types.weight"}
+        assert check_model(path, "llama.cpp").loads
+
+
 def test_names_of_norms_in_old_files_are_read(tmp_path: Path) -> None:
     source = encoder(tmp_path / "hf", "bert-base-uncased", "words")
     squish.convert(source, tmp_path / "m.gguf")

@@ -85,10 +85,17 @@ def pooling_type(files: Mapping[str, bytes]) -> int | None:
     """Return llama.cpp's number for the pooling in the files of sentence-transformers; None if it lacks the pooling."""
     if module_settings(files, SCORE):
         return RANK
-    pooling = module_settings(files, "Pooling")
-    chosen = [number for number, (name, mode) in MODES.items() if pooling.get(name) is True]
-    named = [number for number, (name, mode) in MODES.items() if pooling.get("pooling_mode") == mode]
-    return next(iter((*chosen, *named)), None)
+    modes = _modes(module_settings(files, "Pooling"))
+    return next((number for number, (_, mode) in MODES.items() if mode in modes), None)
+
+
+def _modes(pooling: Mapping[str, Any]) -> set[str]:
+    """Return the poolings that the settings of the module name, under sentence-transformers' new names."""
+    old = {name for name, stated in pooling.items() if name.startswith("pooling_mode_") and stated is True}
+    own = pooling.get("pooling_mode")
+    new = {own} if isinstance(own, str) else {*map(str, own)} if isinstance(own, list) else {*()}
+    names = dict(MODES.values())
+    return {names.get(name, name) for name in old | new}
 
 
 COMPUTED = ("Transformer", "Pooling", "Normalize", SCORE)
@@ -110,16 +117,14 @@ def check_modules(files: Mapping[str, bytes]) -> None:
                 hint=OTHERWISE,
             )
     pooling = module_settings(files, "Pooling")
-    modes = {name for name, stated in pooling.items() if name.startswith("pooling_mode_") and stated is True}
-    own = pooling.get("pooling_mode")
-    named = {own} if isinstance(own, str) else {*own} if isinstance(own, list) else {*()}
-    if len(modes | named) > 1 or (pooling and pooling_type(files) is None):
+    modes = _modes(pooling)
+    if len(modes) > 1 or (pooling and pooling_type(files) is None):
         raise FormatError(
             "has a pooling that llama.cpp lacks",
             part=f"{POOLING_FOLDER}/config.json",
             code=ErrorCode.CONFIG,
             expected=" or ".join(mode for _, mode in MODES.values()),
-            found=", ".join(sorted(map(str, modes | named))) or "none",
+            found=", ".join(sorted(modes)) or "none",
             hint=OTHERWISE,
         )
 

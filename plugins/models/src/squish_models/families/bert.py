@@ -236,10 +236,10 @@ class Roberta(Bert):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        stored, padding = model.value(CUT), model.value(PADDING)
+        stored, padding = _first_rows(model, settings["hidden_size"]), model.value(PADDING)
         offset = 1 + (padding if type(padding) is int and padding < 1 << 16 else 1)
-        if stored is not None and settings["hidden_size"] and len(stored) % settings["hidden_size"] == 0:
-            offset = len(stored) // settings["hidden_size"]
+        if stored is not None:
+            offset = len(stored)
         return {
             **settings,
             OFFSET: offset,
@@ -249,15 +249,22 @@ class Roberta(Bert):
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carried = super().carry(model, settings, layout, options)
-        if model.layout == "gguf" and layout != "gguf" and (stored := model.value(CUT)) is not None:
-            first = np.asarray(stored, np.float32).reshape(settings[OFFSET], -1)
-            return evolve(carried, rows={OFFSET: first})
+        stored = _first_rows(model, settings["hidden_size"])
+        if model.layout == "gguf" and layout != "gguf" and stored is not None:
+            return evolve(carried, rows={OFFSET: stored})
         if layout != "gguf" or model.layout == "gguf" or options.get("keep") == "no" or model.rows is None:
             return carried
         name = next(name for name in model.tensors if name.endswith("embeddings.position_embeddings.weight"))
         first = np.asarray(model.rows(name, range(settings[OFFSET])), np.float32)
         meta = {**carried.meta, CUT: Typed("array:f32", first.ravel())}
         return evolve(carried, meta=meta, storage=(*carried.storage, CUT))
+
+
+def _first_rows(model: Model, width: int) -> np.ndarray | None:
+    """The rows that a key of a GGUF keeps; None without the key, or if it has no rows of this width."""
+    stored = np.asarray(model.value(CUT, ()))
+    is_whole = stored.ndim == 1 and stored.dtype.kind == "f" and width and 0 < stored.size <= width << 16
+    return stored.astype(np.float32).reshape(-1, width) if is_whole and stored.size % width == 0 else None
 
 
 class RobertaClassifier(Roberta, BertClassifier):
