@@ -132,7 +132,7 @@ def test_a_folder_and_its_gguf_are_the_same(model: str, tmp_path: Path) -> None:
 
 
 def test_small_tables_stay_as_they_are_where_matrices_become_codes(tmp_path: Path) -> None:
-    source = encoder(tmp_path / "hf", "bge-small-en-v1.5", "words")
+    source = encoder(tmp_path / "hf", "bge-small-en-v1.5", "words", intermediate_size=64)
     squish.convert(source, tmp_path / "m.gguf", encode="q8_0")
     squish.convert(tmp_path / "m.gguf", tmp_path / "again.gguf", encode="q4_0", requantize=True)
     for path in (tmp_path / "m.gguf", tmp_path / "again.gguf"):
