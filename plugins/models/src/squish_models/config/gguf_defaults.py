@@ -113,6 +113,7 @@ COMMON: Mapping[str, Any] = {
     "expert_group_count": 0,
     "expert_group_used_count": 0,
     "pooling_type": None,
+    "classifier.output_labels": None,
     "nextn_predict_layers": 0,
     "vocab_size": None,
 }
