@@ -17,7 +17,10 @@ def fitting_families(
 ) -> list[FamilyInfo]:
     """Return the families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
 
-    def is_there(name: str) -> bool:
+    def is_there(names: str) -> bool:
+        return any(map(is_one_there, names.split("|")))
+
+    def is_one_there(name: str) -> bool:
         value = untyped(meta.get(f"{architecture}.{name}", meta.get(name, 0)))
         return name in tensors or bool(len(value) if hasattr(value, "__len__") else value)
 

@@ -121,6 +121,17 @@ FAMILIES = {
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
     "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
+    "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
+    "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
+    "roberta": ("RoBERTa", "bert:Roberta", ("roberta",), "bert"),
+    "roberta_classifier": ("RoBERTa that classifies or reranks", "bert:RobertaClassifier", ("roberta",), "bert"),
+    "xlm_roberta": ("XLM-RoBERTa, bge-m3, multilingual E5", "bert:XlmRoberta", ("xlm-roberta",), "bert"),
+    "xlm_roberta_classifier": (
+        "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
+    ),
+    "jina_bert_v2": ("Jina Embeddings 2", "bert:JinaBert", ("bert",), "jina-bert-v2"),
+    "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
+    "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -153,14 +164,27 @@ TOWERS = {
     "kimi_k25.vision": ("The vision tower of Kimi K2.5 and K2.6", "moonvit:KimiK25Vision", ("kimi_k25",), "kimik25"),
     "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
 }  # fmt: skip
+SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenizer.ggml.scores"
+WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
+"""The key of a BERT with RoBERTa's kind of tokenizer, such as multilingual-e5-small, and that with the positions that
+GGUF lacks of a RoBERTa."""
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+    "bert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
+    "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
+    "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
-ABSENT = {"solar_open": ("leading_dense_block_count",)}
+ABSENT = {
+    "solar_open": ("leading_dense_block_count",),
+    **dict.fromkeys(("roberta", "roberta_classifier"), (SCORES, WHOLE)),
+    **dict.fromkeys(("xlm_roberta", "xlm_roberta_classifier"), (MERGES, WHOLE)),
+}  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+    "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
+    "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

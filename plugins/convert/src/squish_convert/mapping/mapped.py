@@ -190,6 +190,7 @@ class MappedFile(File):
                 factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
+                rows=self.carried.rows,
                 coded=self.carried.coded if coded is None else coded,
                 left_out=self.carried.left_out,
                 only=only,

@@ -113,6 +113,7 @@ COMMON: Mapping[str, Any] = {
     "expert_group_count": 0,
     "expert_group_used_count": 0,
     "pooling_type": None,
+    "classifier.output_labels": None,
     "nextn_predict_layers": 0,
     "vocab_size": None,
 }
@@ -290,6 +291,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

@@ -455,6 +455,9 @@ TRANSFORMERS = Engine(
                 "gemma3n_text",
                 "mamba",
                 "falcon_mamba",
+                "bert",
+                "roberta",
+                "xlm-roberta",
             )
         },
     },

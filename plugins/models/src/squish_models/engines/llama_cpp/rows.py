@@ -48,6 +48,15 @@ def _has_experts(numbers: Hyperparameters, layer: int) -> bool:
     return bool(numbers.number("expert_count"))
 
 
+def is_every(numbers: Hyperparameters, layer: int) -> bool:
+    every = numbers.number("moe_every_n_layers")
+    return bool(every) and layer % every == 1
+
+
+def is_dense(numbers: Hyperparameters, layer: int) -> bool:
+    return not is_every(numbers, layer)
+
+
 def is_leading(numbers: Hyperparameters, layer: int) -> bool:
     return layer < numbers.number("leading_dense_block_count")
 
@@ -311,6 +320,16 @@ BIASED_NORMS = (
 BIASED = (
     Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("ffn_norm.weight", "embd"),
     Row("ffn_norm.bias", "embd"),
+)  # fmt: skip
+BERT = (
+    Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"), optional("attn_output.bias", "embd"),
+    Row("attn_output_norm.weight", "embd"), Row("attn_output_norm.bias", "embd"), Row("ffn_up.weight", "embd ff"),
+    optional("ffn_up.bias", "ff"), Row("ffn_down.weight", "ff embd"), optional("ffn_down.bias", "embd"),
+    Row("layer_output_norm.weight", "embd"), Row("layer_output_norm.bias", "embd"),
+)  # fmt: skip
+BERT_TOP = (
+    Row("token_embd.weight", "embd vocab"), optional("token_types.weight", "embd types"),
+    Row("token_embd_norm.weight", "embd"), Row("token_embd_norm.bias", "embd"),
 )  # fmt: skip
 LFM2 = (
     Row("ffn_norm.weight", "embd"),
