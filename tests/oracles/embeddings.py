@@ -90,17 +90,21 @@ def llama_cpp(path: str, texts: list[str]) -> dict[str, Any]:
 
 
 def transformers(path: str, texts: list[str]) -> dict[str, Any]:
-    """Run a folder on the CPU in f32, with the pooling in the files of sentence-transformers."""
+    """Run a folder on the CPU in f32, with the pooling and the matrices in the files of sentence-transformers."""
     import json
     from pathlib import Path
 
     import torch
+    from safetensors.torch import load_file
     from transformers import AutoModel, AutoTokenizer
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     model = AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
     stated = json.loads(Path(path, "1_Pooling", "config.json").read_text())
+    modules = json.loads(Path(path, "modules.json").read_text())
+    dense = [Path(path, each["path"], "model.safetensors") for each in modules if each["type"].endswith("Dense")]
+    matrices = [load_file(file)["linear.weight"] for file in dense]
     ids, rows = [], []
     with torch.inference_mode():
         for text in texts:
@@ -110,6 +114,8 @@ def transformers(path: str, texts: list[str]) -> dict[str, Any]:
                 pooled = states[-1]
             else:
                 pooled = states[0] if stated.get("pooling_mode_cls_token") else states.mean(0)
+            for matrix in matrices:
+                pooled = matrix @ pooled
             ids.append(inputs["input_ids"][0].tolist())
             rows.append(pooled.numpy())
     return {"ids": ids, "vectors": np.stack(rows)}

@@ -117,6 +117,7 @@ FAMILIES = {
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "embeddinggemma": ("EmbeddingGemma", "gemma:EmbeddingGemma", ("gemma3_text",), "gemma-embedding"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
@@ -136,7 +137,8 @@ PRESENT = {
 ABSENT = {"solar_open": ("leading_dense_block_count",)}
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = (
-    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4", "gemma3",
+    "embeddinggemma",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -91,13 +91,18 @@ def pooling_type(files: Mapping[str, bytes]) -> int | None:
     return next(iter((*chosen, *named)), None)
 
 
-def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
-    """Return the settings of a module of sentence-transformers, such as "Pooling"; none if the model lacks it."""
+def listed_modules(files: Mapping[str, bytes], kind: str) -> list[str]:
+    """Return the folders of the modules of a kind, such as "Dense", that a model of sentence-transformers has."""
     if MODULES not in files:
-        return {}
+        return []
     modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
     listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
-    paths = [each.get("path") for each in listed if str(each.get("type")).endswith(kind)]
+    return [str(each.get("path")) for each in listed if str(each.get("type")).endswith(kind)]
+
+
+def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
+    """Return the settings of a module of sentence-transformers, such as "Pooling"; none if the model lacks it."""
+    paths = listed_modules(files, kind)
     place = f"{paths[0]}/config.json" if paths else ""
     return parse_object(files[place], place) if place in files else {}
 
@@ -117,13 +122,18 @@ def _modules(kinds: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def pooling_files(number: Any, width: int) -> dict[str, bytes]:
-    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling."""
+def pooling_files(number: Any, width: int, dense: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling.
+
+    `dense`: folder -> the settings of the dense module in it.
+    """
     if number not in MODES:
         return {}
-    modules = _modules((("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")))
+    kinds = [("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling"), *((path, "models.Dense") for path in dense)]
     modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
-    values = {MODULES: modules, f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes}}
+    values: dict[str, Any] = {MODULES: _modules(kinds)}
+    values[f"{POOLING_FOLDER}/config.json"] = {"word_embedding_dimension": width, **modes}
+    values |= {f"{path}/config.json": settings for path, settings in dense.items()}
     return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
 
 

@@ -88,6 +88,8 @@ def _indexer_types(keys: Keys) -> list[bool] | None:
 
 RMS = {"attention.layer_norm_rms_epsilon": REQUIRED}
 NORM = {"attention.layer_norm_epsilon": REQUIRED}
+DENSE = dict.fromkeys(("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"), 0)
+"""Keys of the matrices behind the pooling."""
 EXPERTS = {"expert_count": REQUIRED, "expert_used_count": REQUIRED}
 COMMON: Mapping[str, Any] = {
     "context_length": REQUIRED,
@@ -171,6 +173,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "gemma3": {
         **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 10000.0,
         "final_logit_softcapping": 0.0,
+    },
+    "gemma-embedding": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 6,
+        "rope.freq_base_swa": 10000.0, **DENSE,
     },
     "phi3": {**RMS, "attention.sliding_window": 0},
     "olmo2": {

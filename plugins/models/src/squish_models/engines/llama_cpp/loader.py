@@ -23,7 +23,7 @@ OTHER_ARCHITECTURES = frozenset((
     "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "bloom",
     "stablelm", "qwen", "qwen3next", "qwen3vlmoe", "qwen35", "qwen35moe", "clef", "qwen4exp", "phi2", "phimoe", "plamo",
     "plamo2", "plamo3", "codeshell", "orion", "internlm2", "minicpm", "minicpm3", "gemma3n", "gemma4",
-    "gemma4-assistant", "gemma-embedding", "gemma-embedding2", "maple",
+    "gemma4-assistant", "gemma-embedding2", "maple",
     "xverse", "cohere2moe", "dbrx", "olmo", "muse-glimmer", "openelm", "arctic", "deepseek", "deepseek2-ocr",
     "chatglm", "bitnet", "t5", "t5encoder", "jais", "jais2", "nemotron", "exaone", "exaone-moe", "rwkv6",
     "rwkv6qwen2", "rwkv7", "arwkv7",

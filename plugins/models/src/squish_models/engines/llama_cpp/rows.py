@@ -218,6 +218,9 @@ GEMMA2 = (
     Row("post_attention_norm.weight", "embd"), Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
     Row("post_ffw_norm.weight", "embd"),
 )  # fmt: skip
+GEMMA3 = (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head"))
+DENSE = (optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd"))
+"""Matrices behind the pooling."""
 NEXT = (
     Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
     Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),

@@ -158,8 +158,8 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
         "embd_out": number("embedding_length_out") or embedding,
-        "dense_2": 0,
-        "dense_3": 0,
+        "dense_2": number("dense_2_feat_out"),
+        "dense_3": number("dense_3_feat_in"),
     }
 
 

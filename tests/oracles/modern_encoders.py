@@ -1,0 +1,121 @@
+"""Tiny seeded encoders in the spelling of published folders, with the modules of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from . import families, peer
+
+TRANSFORMERS = "sentence_transformers.models."
+GEMMA_LAYERS = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(7)]
+ENCODERS: dict[str, dict[str, Any]] = {
+    "embeddinggemma": {
+        "config": {
+            "_sliding_window_pattern": 6, "architectures": ["Gemma3TextModel"], "attention_bias": False,
+            "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "dtype": "float32",
+            "eos_token_id": 1, "final_logit_softcapping": None, "head_dim": 32,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 96, "initializer_range": 0.02,
+            "intermediate_size": 128, "layer_types": GEMMA_LAYERS, "max_position_embeddings": 512,
+            "model_type": "gemma3_text", "num_attention_heads": 3, "num_hidden_layers": 7, "num_key_value_heads": 1,
+            "pad_token_id": 0, "query_pre_attn_scalar": 32, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0,
+            "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": 16,
+            "transformers_version": "4.57.0.dev0", "use_bidirectional_attention": True, "use_cache": True,
+            "vocab_size": 640,
+        },
+        "tokenizer": "gemma", "special": families.GEMMA, "around": ("<bos>", "<eos>"), "pooling": "mean_tokens",
+        "dense": (("2_Dense", 160), ("3_Dense", 96)),
+    },
+}  # fmt: skip
+"""Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
+dense modules with their outputs."""
+
+
+def make(name: str, folder: Path, **config: Any) -> Path:
+    """Write an encoder; `config` overrides its settings."""
+    model = ENCODERS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = {"text": families.TEXT.read_text(), "kind": model["tokenizer"], "size": 640 - families.PADDING}
+    peer("torch").run(families.train_tokenizer, folder=str(folder), special=model["special"], **arguments)
+    put_around(folder, *model["around"])
+    if model["tokenizer"] == "gemma":
+        (folder / "tokenizer.model").write_bytes(families.sentencepiece_model(folder, False))
+    (folder / "config.json").write_text(json.dumps({**model["config"], **config}, indent=2))
+    dense = [list(each) for each in model.get("dense", ())]
+    peer("torch").run(save, folder=str(folder), dense=dense, prefix=model.get("prefix", ""))
+    size = {**model["config"], **config}.get(model.get("width", "hidden_size"))
+    write_modules(folder, model["pooling"], size, [path for path, _ in dense])
+    return folder
+
+
+def put_around(folder: Path, before: str, after: str) -> None:
+    """Let the tokenizer put a token on each side of a text."""
+    path = folder / "tokenizer.json"
+    stored = json.loads(path.read_text())
+    ids = {each["content"]: each["id"] for each in stored["added_tokens"]}
+    single = [{"SpecialToken": {"id": before, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+              {"SpecialToken": {"id": after, "type_id": 0}}]  # fmt: skip
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": after, "type_id": 1}}]
+    named = {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in (before, after)}
+    stored["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": named}
+    path.write_text(json.dumps(stored, ensure_ascii=False, indent=1))
+
+
+def write_modules(folder: Path, pooling: str, size: int, dense: list[str]) -> None:
+    """Write the files of sentence-transformers besides the weights of dense modules."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *((path, "Dense") for path in dense)]
+    kinds.append((f"{len(kinds)}_Normalize", "Normalize"))
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": f"{TRANSFORMERS}{kind}"}
+        for place, (path, kind) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+    modes = {f"pooling_mode_{mode}": mode == pooling for mode in ("cls_token", "mean_tokens", "max_tokens")}
+    modes |= dict.fromkeys(("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"), False)
+    modes |= {"pooling_mode_lasttoken": pooling == "lasttoken", "include_prompt": True}
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooled = {"word_embedding_dimension": size, **modes}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooled, indent=2))
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    stated = {"model_type": "SentenceTransformer", "prompts": prompts, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(stated, indent=2))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}')
+
+
+def save(folder: str, dense: list[list[Any]], prefix: str) -> None:
+    """Runs in the peer: saves seeded weights of the model in config.json, and of dense modules."""
+    import json
+    from pathlib import Path
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(folder)
+    stated = json.loads(Path(folder, "config.json").read_text())
+    model = AutoModel.from_config(config, dtype=torch.float32)
+    centered = stated["model_type"] != "gemma3_text"
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+            center = 1.0 if "norm" in name and name.endswith("weight") and centered else 0.0
+            parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
+    tensors = {f"{prefix}{name}": value.detach().clone() for name, value in model.named_parameters()}
+    save_file(tensors, Path(folder, "model.safetensors"), metadata={"format": "pt"})
+    inputs = stated["hidden_size"]
+    for path, outputs in dense:
+        place = Path(folder, path)
+        place.mkdir(exist_ok=True)
+        weight = torch.randn((outputs, inputs), generator=generator) * inputs**-0.5
+        save_file({"linear.weight": weight}, place / "model.safetensors", metadata={"format": "pt"})
+        settings = {
+            "in_features": inputs,
+            "out_features": outputs,
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        (place / "config.json").write_text(json.dumps(settings, indent=2))
+        inputs = outputs
