@@ -126,7 +126,7 @@ def test_a_setting_of_the_wrong_type_is_refused_or_not_read(family: str) -> None
 
 def is_about(error: SquishError | None, path: tuple[str, ...]) -> bool:
     """Whether an error names a setting, the rotation that it is part of, or the first tensor that contradicts it."""
-    words = (path[-1], *(path[-2:-1] if path[-1] in ("rope_type", "type") else ()), "rope_scaling")
+    words = (path[-1].lstrip("_"), *(path[-2:-1] if path[-1] in ("rope_type", "type") else ()), "rope_scaling")
     is_named = error is not None and (error.tensor is not None or any(word in str(error) for word in words))
     return is_named and code_of(error) != "plugin-bug"
 

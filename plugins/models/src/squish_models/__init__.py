@@ -21,6 +21,7 @@ FAMILIES = {
     "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3"),
     "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe"),
     "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2"),
+    "embeddinggemma": ("EmbeddingGemma", "gemma:EmbeddingGemma", ("gemma3_text",), "gemma-embedding"),
     "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3"),
     "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3"),
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2"),
@@ -117,7 +118,6 @@ FAMILIES = {
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
-    "embeddinggemma": ("EmbeddingGemma", "gemma:EmbeddingGemma", ("gemma3_text",), "gemma-embedding"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)

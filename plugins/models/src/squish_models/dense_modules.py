@@ -41,14 +41,14 @@ def dense_settings(model: Model) -> dict[str, int]:
     for path in listed_modules(model.assets, KIND):
         name, weight = names.get(path), model.tensors.get(f"{path}/linear.weight")
         if name is None or weight is None or len(weight.shape) != 2:
+            problem = "which llama.cpp does not read" if name is None else "which has no matrix linear.weight"
             raise FormatError(
-                f"lists the module {path}, which llama.cpp does not read" if name is None
-                else f"lists the module {path}, whose linear.weight is not a matrix in its model.safetensors",
+                f"lists the module {path}, {problem}",
                 part=MODULES,
                 code=ErrorCode.UNMAPPED,
-                expected=" and ".join(names),
+                expected=f"modules with a model.safetensors in {' and '.join(names)}",
                 found=path,
-            )  # fmt: skip
+            )
         rows, columns = weight.shape
         _check_module(model, path, {"in_features": columns, "out_features": rows, "bias": False})
         settings |= {f"{name}_in": columns, f"{name}_out": rows}

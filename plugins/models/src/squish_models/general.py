@@ -129,7 +129,8 @@ def pooling_files(number: Any, width: int, dense: Mapping[str, Mapping[str, Any]
     """
     if number not in MODES:
         return {}
-    kinds = [("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling"), *((path, "models.Dense") for path in dense)]
+    kinds = [("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")]
+    kinds += [(path, "models.Dense") for path in dense]
     modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
     values: dict[str, Any] = {MODULES: _modules(kinds)}
     values[f"{POOLING_FOLDER}/config.json"] = {"word_embedding_dimension": width, **modes}

@@ -350,9 +350,7 @@ def base_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
     >>> [row.module(".weight") for row in base_rows(gated_mlp())][:1]
     ['layers.{n}.mlp.gate_proj.weight']
     """
-    return tuple(
-        evolve(row, hf=row.hf.removeprefix("model."), layer=row.layer.removeprefix("model.")) for row in rows
-    )
+    return tuple(evolve(row, hf=row.hf.removeprefix("model."), layer=row.layer.removeprefix("model.")) for row in rows)
 
 
 def fused_mlp() -> tuple[Row, ...]:

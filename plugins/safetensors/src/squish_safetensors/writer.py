@@ -145,16 +145,17 @@ def plan(
         folder = spec.name.partition("/")[0] if limit is not None and _IN_MODULE.match(spec.name) else ""
         modules.setdefault(folder, []).append(spec)
     groups = _shard_groups(modules.pop("", []), limit)
-    names = [ADAPTER_FILE if adapter else f"model-{n:05}-of-{len(groups):05}{SUFFIX}" for n in range(1, len(groups) + 1)]
-    places = [*(("", name, group) for name, group in zip(names, groups)),
-              *((folder, MODEL_FILE, group) for folder, group in modules.items())]  # fmt: skip
+    count = len(groups)
+    places = [("", f"model-{number:05}-of-{count:05}{SUFFIX}", group) for number, group in enumerate(groups, 1)]
+    places += [(folder, MODEL_FILE, group) for folder, group in modules.items()]
     files = []
     for folder, name, group in places:
         by_alignment = tuple(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
         entries = [(_name_in(folder, spec), _dtype(spec), spec.shape) for spec in by_alignment]
-        files.append(PlannedFile(name, by_alignment, dump_header(entries, text_metadata(meta)), folder))
+        header = dump_header(entries, text_metadata(meta))
+        files.append(PlannedFile(ADAPTER_FILE if adapter else name, by_alignment, header, folder))
     return files
 
 

@@ -25,7 +25,7 @@ CAPS = (
 
 def is_bidirectional(config: Mapping[str, Any]) -> bool:
     """Return whether tokens attend to those behind them, as in EmbeddingGemma."""
-    return config.get(BIDIRECTIONAL) is True
+    return config.get(BIDIRECTIONAL) not in (None, False)
 
 
 def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
@@ -138,7 +138,7 @@ class EmbeddingGemma(Gemma2):
         *DENSE_KEYS,
     )
     fixed = Gemma3.fixed
-    unstated = {name: value for name, value in Gemma3.unstated.items() if name != "sliding_window"}
+    unstated: ClassVar = {name: value for name, value in Gemma3.unstated.items() if name != "sliding_window"}
     derived = (*Gemma2.derived, *(key.hf for key in DENSE_KEYS))
     windowless = ()
     pattern = Gemma3.pattern
