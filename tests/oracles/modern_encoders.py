@@ -10,6 +10,20 @@ from . import families, peer
 
 TRANSFORMERS = "sentence_transformers.models."
 GEMMA_LAYERS = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(7)]
+BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "mask", "pad", "unk")}
+MODERNBERT = {
+    "architectures": ["ModernBertModel"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 627,
+    "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0, "classifier_pooling": "mean",
+    "cls_token_id": 627, "decoder_bias": True, "deterministic_flash_attn": False, "embedding_dropout": 0.0,
+    "eos_token_id": 628, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+    "gradient_checkpointing": False, "hidden_activation": "gelu", "hidden_size": 64, "initializer_cutoff_factor": 2.0,
+    "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-05, "local_attention": 16,
+    "local_rope_theta": 10000.0, "max_position_embeddings": 512, "mlp_bias": False, "mlp_dropout": 0.0,
+    "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 4,
+    "num_hidden_layers": 5, "pad_token_id": 630, "position_embedding_type": "absolute",
+    "repad_logits_with_grad": False, "sep_token_id": 628, "sparse_pred_ignore_index": -100,
+    "sparse_prediction": False, "torch_dtype": "float32", "transformers_version": "4.48.0", "vocab_size": 640,
+}  # fmt: skip
 ENCODERS: dict[str, dict[str, Any]] = {
     "embeddinggemma": {
         "config": {
@@ -27,6 +41,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "tokenizer": "gemma", "special": families.GEMMA, "around": ("<bos>", "<eos>"), "pooling": "mean_tokens",
         "dense": (("2_Dense", 160), ("3_Dense", 96)),
     },
+    "modernbert": {
+        "config": MODERNBERT, "tokenizer": "gpt-2", "special": BERT, "around": ("[CLS]", "[SEP]"), "normalizer": "NFC",
+        "pooling": "cls_token", "pre": "modern-bert",
+    },
 }  # fmt: skip
 """Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
 dense modules with their outputs."""
@@ -38,7 +56,7 @@ def make(name: str, folder: Path, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     arguments = {"text": families.TEXT.read_text(), "kind": model["tokenizer"], "size": 640 - families.PADDING}
     peer("torch").run(families.train_tokenizer, folder=str(folder), special=model["special"], **arguments)
-    put_around(folder, *model["around"])
+    put_around(folder, *model["around"], model.get("normalizer"))
     if model["tokenizer"] == "gemma":
         (folder / "tokenizer.model").write_bytes(families.sentencepiece_model(folder, False))
     (folder / "config.json").write_text(json.dumps({**model["config"], **config}, indent=2))
@@ -49,14 +67,15 @@ def make(name: str, folder: Path, **config: Any) -> Path:
     return folder
 
 
-def put_around(folder: Path, before: str, after: str) -> None:
-    """Let the tokenizer put a token on each side of a text."""
+def put_around(folder: Path, before: str, after: str, normalizer: str | None) -> None:
+    """Let the tokenizer put a token on each side of a text, and normalize it."""
     path = folder / "tokenizer.json"
     stored = json.loads(path.read_text())
     ids = {each["content"]: each["id"] for each in stored["added_tokens"]}
     single = [{"SpecialToken": {"id": before, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
               {"SpecialToken": {"id": after, "type_id": 0}}]  # fmt: skip
     pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": after, "type_id": 1}}]
+    stored["normalizer"] = {"type": normalizer} if normalizer else stored["normalizer"]
     named = {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in (before, after)}
     stored["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": named}
     path.write_text(json.dumps(stored, ensure_ascii=False, indent=1))

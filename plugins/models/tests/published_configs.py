@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import published_encoders
 import published_mixtures
 import published_modern_encoders
 import published_old
@@ -396,4 +397,5 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Model -> its family, and its config."""
 WITHOUT_MLX, LAGUNA = published_mixtures.WITHOUT_MLX, published_mixtures.LAGUNA
-PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED | published_modern_encoders.PUBLISHED
+PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED | published_encoders.PUBLISHED
+PUBLISHED |= published_modern_encoders.PUBLISHED

@@ -8,8 +8,8 @@ _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.families": (
-        "ANY", "TEXT", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Int32", "Interleave", "Join",
-        "Model", "NegExp", "Pad", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose",
+        "ANY", "TEXT", "Add", "Carried", "Cut", "Expression", "Family", "FamilyTensor", "Int32", "Interleave",
+        "Join", "Model", "NegExp", "Pad", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose",
         "family_conflicts", "source_names",
     ),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),

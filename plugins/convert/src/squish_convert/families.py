@@ -164,6 +164,17 @@ class Pad:
 
 
 @frozen
+class Cut:
+    """Leave out the first rows, as many as `rows` names, which no engine reads.
+
+    On the way back they are those of `Carried.rows` under the same name, or zeros.
+    """
+
+    of: Expression
+    rows: str
+
+
+@frozen
 class Transpose:
     """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
 
@@ -204,7 +215,8 @@ class Interleave:
     folded: bool = False
 
 
-Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Transpose | Stack | Join | Interleave
+Operation = Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Cut | Transpose
+Expression = str | Operation | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -257,6 +269,7 @@ class Carried:
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. The target cannot store `dropped`, its engine will lack `missing`, and `notes` go into the report.
     `left_out`: patterns of the family's tensors that the target's engine does not load.
+    `rows`: the rows that a `Cut` left out in the source's layout, by the name of their number.
     `coded`: the target stores codes of tensors that it transposes only if dense. `dense_only`: regexes of names of
     tensors that the target's engine loads only if dense.
     """
@@ -266,6 +279,7 @@ class Carried:
     assets: Mapping[str, bytes] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    rows: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     dense_only: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -535,7 +549,10 @@ def fitting_families(
 ) -> list[FamilyInfo]:
     """Return the families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
 
-    def is_there(name: str) -> bool:
+    def is_there(names: str) -> bool:
+        return any(map(is_one_there, names.split("|")))
+
+    def is_one_there(name: str) -> bool:
         value = untyped(meta.get(f"{architecture}.{name}", meta.get(name, 0)))
         return name in tensors or bool(len(value) if hasattr(value, "__len__") else value)
 

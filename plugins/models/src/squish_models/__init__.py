@@ -119,6 +119,14 @@ FAMILIES = {
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
+    "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
+    "roberta": ("RoBERTa", "bert:Roberta", ("roberta",), "bert"),
+    "roberta_classifier": ("RoBERTa that classifies or reranks", "bert:RobertaClassifier", ("roberta",), "bert"),
+    "xlm_roberta": ("XLM-RoBERTa, bge-m3, multilingual E5", "bert:XlmRoberta", ("xlm-roberta",), "bert"),
+    "xlm_roberta_classifier": (
+        "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
+    ),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -130,15 +138,27 @@ TOWERS = {
         "idefics3",
     ),
 }
+SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenizer.ggml.scores"
+WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
+"""The key of a BERT that has RoBERTa's kind of tokenizer, such as multilingual-e5-small, but all of its positions; and the key
+with the positions that GGUF lacks of a RoBERTa."""
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+    "bert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
+    "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
+    "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
-ABSENT = {"solar_open": ("leading_dense_block_count",)}
+ABSENT = {
+    "solar_open": ("leading_dense_block_count",),
+    **dict.fromkeys(("roberta", "roberta_classifier"), (SCORES, WHOLE)),
+    **dict.fromkeys(("xlm_roberta", "xlm_roberta_classifier"), (MERGES, WHOLE)),
+}  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = (
-    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4", "gemma3",
-    "embeddinggemma",
+    "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+    "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
+    "gemma3", "embeddinggemma",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -11,7 +11,7 @@ from typing import Any
 
 from squish_convert.api import Model
 
-from squish_core.api import Typed, parse_object
+from squish_core.api import ErrorCode, FormatError, Typed, parse_object
 
 from .settings import CONFIG, TextSettings
 
@@ -91,13 +91,41 @@ def pooling_type(files: Mapping[str, bytes]) -> int | None:
     return next(iter((*chosen, *named)), None)
 
 
+COMPUTED = ("Transformer", "Pooling", "Normalize", SCORE)
+"""Kinds of modules that llama.cpp computes, or that only change the length of a vector."""
+
+
+def check_modules(files: Mapping[str, bytes]) -> None:
+    """Raise FormatError for modules of sentence-transformers that llama.cpp does not compute for an encoder."""
+    for module in _listed(files):
+        kind = str(module.get("type"))
+        if not kind.endswith(COMPUTED):
+            raise FormatError(
+                "lists a module that llama.cpp does not compute for this model",
+                part=MODULES,
+                code=ErrorCode.CONFIG,
+                expected=" or ".join(COMPUTED),
+                found=kind[:60],
+                hint="Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}.",
+            )
+    pooling = module_settings(files, "Pooling")
+    modes = {name for name, stated in pooling.items() if name.startswith("pooling_mode_") and stated is True}
+    own = pooling.get("pooling_mode")
+    named = {own} if isinstance(own, str) else {*own} if isinstance(own, list) else {*()}
+    if len(modes | named) > 1 or (pooling and pooling_type(files) is None):
+        raise FormatError(
+            "has a pooling that llama.cpp lacks",
+            part=f"{POOLING_FOLDER}/config.json",
+            code=ErrorCode.CONFIG,
+            expected=" or ".join(mode for _, mode in MODES.values()),
+            found=", ".join(sorted(map(str, modes | named))) or "none",
+            hint="Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}.",
+        )
+
+
 def listed_modules(files: Mapping[str, bytes], kind: str) -> list[str]:
     """Return the folders of the modules of a kind, such as "Dense", that a model of sentence-transformers has."""
-    if MODULES not in files:
-        return []
-    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
-    listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
-    return [str(each.get("path")) for each in listed if str(each.get("type")).endswith(kind)]
+    return [str(each.get("path")) for each in _listed(files) if str(each.get("type")).endswith(kind)]
 
 
 def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
@@ -105,6 +133,14 @@ def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
     paths = listed_modules(files, kind)
     place = f"{paths[0]}/config.json" if paths else ""
     return parse_object(files[place], place) if place in files else {}
+
+
+def _listed(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
+    """Return the modules in modules.json; none without it."""
+    if MODULES not in files:
+        return []
+    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
+    return [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
 
 
 def score_files(settings: Mapping[str, int]) -> dict[str, bytes]:
@@ -147,7 +183,8 @@ def general_keys(
     tokens: Callable[[], Collection[str]],
 ) -> dict[str, Typed]:
     """Return the keys of a model as a whole; `constants` are GGUF's tensors for its settings."""
-    name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
+    name = model_name(parse_object(files[CONFIG], CONFIG), tokens)
+    pooling = pooling_type(files) if family.pooling is None else family.pooling
     keys = {NAME: Typed("str", name)} if name is not None else {}
     keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
     return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})

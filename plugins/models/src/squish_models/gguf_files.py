@@ -121,7 +121,8 @@ class GgufFiles(Mapping[str, bytes]):
         if self._special is None:
             return self._files
         files = {CONFIG: self._files[CONFIG]}
-        if not any(name in self._files for name in FILES) and (not self._names or GENERATION in self._names):
+        has_own = not any(name in self._files for name in FILES) and (not self._names or GENERATION in self._names)
+        if has_own and self._family.generates:
             files[GENERATION] = generation_config(self._special)
         return files
 
@@ -163,6 +164,8 @@ class GgufFiles(Mapping[str, bytes]):
         if tokenizer is None:
             return files, parse_files(files)
         content = huggingface_content(tokenizer, gemma=self._family.gemma_tokenizer)
+        if not self._family.generates:
+            content = content.select([name for name in content.names if name != GENERATION])
         rebuilt = content.select(names) if names else content
         own = Content() if "tokenizer.json" in files and not names else rebuilt
         if unchanged:

@@ -14,6 +14,7 @@ from squish_cli.api import Answer
 from squish_convert.api import (
     TEXT,
     Add,
+    Cut,
     Expression,
     Family,
     Interleave,
@@ -161,6 +162,8 @@ def operations(expression: Expression) -> Iterator[str]:
             yield "axes of 1 left out"
         elif isinstance(expression, Pad):
             yield "first row repeated"
+        elif isinstance(expression, Cut):
+            yield "first rows cut"
         elif isinstance(expression, Stack):
             yield "experts stacked" if any(EXPERTS in name for name in source_names(expression)) else "matrices stacked"
         elif isinstance(expression, Transpose):

@@ -84,6 +84,11 @@ class TextSettings(Family):
         Projections to which llama.cpp applies no adapter.
     headless
         Whether no layer has attention; the sizes of heads are then 1.
+    generates
+        Whether its models continue a text; others have neither a generation_config.json nor ids of its first and last
+        token in config.json.
+    pooling
+        llama.cpp's number for the pooling of all its models, if they have one.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     merging
@@ -116,6 +121,8 @@ class TextSettings(Family):
     unadapted: ClassVar[Sequence[str]] = ()
     headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
+    generates: ClassVar[bool] = True
+    pooling: ClassVar[int | None] = None
     gemma_tokenizer: ClassVar[bool] = False
     merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()

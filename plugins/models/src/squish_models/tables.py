@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve, frozen
 from squish_convert.api import (
     Add,
+    Cut,
     Expression,
     FamilyTensor,
     Int32,
@@ -40,7 +41,7 @@ class Row:
     has its heads in another order.
     `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
     `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
-    Hugging Face stores it as [in, out]. `pad` names the rows that it has in GGUF, where its first row is repeated.
+    Hugging Face stores it as [in, out]. `pad` names the rows that it has in GGUF, where its first row is repeated; `cut` those that GGUF leaves out at its start.
     `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
     end the names of its weight.
     """
@@ -64,6 +65,7 @@ class Row:
     gguf_shape: tuple[str, ...] = ()
     either_shape: bool = False
     pad: str = ""
+    cut: str = ""
     transpose: bool = False
     layer: str = LAYER
     block: str = BLOCK
@@ -81,7 +83,7 @@ class Row:
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
-        yield from (*self.shape, *self.gguf_shape, *([self.pad] if self.pad else []))
+        yield from (*self.shape, *self.gguf_shape, *filter(None, (self.pad, self.cut)))
         if self.tile is not None:
             parts = self.tile.parts
             yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
@@ -125,6 +127,8 @@ class Row:
             expression = evolve(self.tile, of=expression)
         if self.pad:
             expression = Pad(expression, self.pad)
+        if self.cut:
+            expression = Cut(expression, self.cut)
         if self.gguf_shape and suffix == self.suffix:
             expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:

@@ -19,7 +19,20 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import ANY, Expression, Family, Interleave, Join, Pad, Reshape, Rule, Stack, Transpose, source_names
+from ..families import (
+    ANY,
+    Cut,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Pad,
+    Reshape,
+    Rule,
+    Stack,
+    Transpose,
+    source_names,
+)
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, replaced, source_rules
@@ -285,6 +298,9 @@ def shape_of(
     if isinstance(expression, Pad):
         rows, *others = shape_of(expression.of, shapes, sizes, dense)
         return (max(rows, sizes[expression.rows]), *others)
+    if isinstance(expression, Cut):
+        rows, *others = shape_of(expression.of, shapes, sizes, dense)
+        return (max(rows - sizes[expression.rows], 0), *others)
     if isinstance(expression, Transpose):
         shape = shape_of(expression.of, shapes, sizes, dense)
         return swapped(shape) if dense or not expression.dense_only else shape

@@ -172,6 +172,7 @@ class MappedFile(File):
                 factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
+                rows=self.carried.rows,
                 coded=self.carried.coded if coded is None else coded,
                 left_out=self.carried.left_out,
                 moved={} if layout == GGUF else {own: place for place, own in moved.items()},

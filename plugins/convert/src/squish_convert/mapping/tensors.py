@@ -19,6 +19,7 @@ from squish_core.model import DENSE, CodecSpec, Encoding, Exactness, Part, Tenso
 from ..families import (
     GGUF,
     Add,
+    Cut,
     Expression,
     Family,
     Int32,
@@ -85,7 +86,7 @@ class Setting:
 
     `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
     the source's.
-    `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `constants`: tensors computed from the settings. `rows`, `coded`, `left_out`: as in `Carried`.
     `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
@@ -94,6 +95,7 @@ class Setting:
     factors: Mapping[str, Sequence[tuple[int, float]]] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    rows: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     left_out: tuple[str, ...] = ()
     moved: Mapping[str, str] = field(factory=dict)
@@ -252,6 +254,9 @@ class _Builder:
             return self._integers(spec, "i32")
         if isinstance(expression, Pad):
             return self._padded(spec, self.sizes[expression.rows] - spec.shape[0])
+        if isinstance(expression, Cut):
+            self.words["first rows cut"] = None
+            return self.rows.rows(spec, self.sizes[expression.rows], spec.shape[0])
         return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -290,6 +295,8 @@ class _Builder:
             spec = self._integers(spec, "i64")
         elif isinstance(expression, Pad):
             spec = self._unpadded(spec, self._shape(expression.of)[0])
+        elif isinstance(expression, Cut):
+            spec = self._restored(spec, expression.rows)
         else:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
@@ -368,6 +375,16 @@ class _Builder:
         self.words["repeated rows cut"] = None
         return self.rows.rows(spec, 0, rows)
 
+    def _restored(self, spec: TensorSpec, name: str) -> TensorSpec:
+        """Put the rows that were cut before the others."""
+        import numpy as np
+
+        shape = (self.sizes[name], *spec.shape[1:])
+        stored = self.tensors.setting.rows.get(name)
+        self.words["rows of zeros first" if stored is None else "first rows put back"] = None
+        first = np.zeros(shape, np.float32) if stored is None else stored
+        return dense(spec.name, np.concatenate([first, _read_floats(self.tensors.file, spec, MOST_VALUES)]), spec.dtype)
+
     def _transpose(self, spec: TensorSpec) -> TensorSpec:
         self.words["transposed"] = None
         return transpose(spec)
@@ -429,8 +446,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 MAX_SIZE = 1 << 20
 """Largest vector that is computed in memory."""
-MOST_INTEGERS = 1 << 24
-"""Largest table of whole numbers that is rewritten in memory."""
+MOST_VALUES = 1 << 24
+"""Largest table that is rewritten in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -444,17 +461,22 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
     """Read a dense float vector, or a small matrix, as f32; TensorError for any other tensor."""
+    return _read_floats(file, spec, MAX_SIZE)
+
+
+def _read_floats(file: File, spec: TensorSpec, most: int) -> np.ndarray:
+    """Read a dense tensor of at most so many floats as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 4 or spec.elements > MAX_SIZE:
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 4 or spec.elements > most:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",
             tensor=spec.name,
             code="values",
-            expected=f"a vector of at most {MAX_SIZE} floats",
+            expected=f"a vector of at most {most} floats",
             found=f"{codec}, {spec.dtype} {list(spec.shape)}",
         )
     with np.errstate(all="ignore"):
@@ -466,13 +488,13 @@ def _read_integers(file: File, spec: TensorSpec, dtype: str) -> np.ndarray:
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
-    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_INTEGERS
+    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_VALUES
     if encoding is None or encoding.codec != DENSE or not is_whole:
         raise TensorError(
             "must be a table of whole numbers",
             tensor=spec.name,
             code="values",
-            expected=f"at most {MOST_INTEGERS} values of i64 or i32",
+            expected=f"at most {MOST_VALUES} values of i64 or i32",
             found=f"{spec.dtype} {list(spec.shape)}",
         )
     values = file.bind(spec, encoding).read(full(spec.shape))

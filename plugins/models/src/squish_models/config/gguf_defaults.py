@@ -296,6 +296,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
+    "bert": NORM,
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

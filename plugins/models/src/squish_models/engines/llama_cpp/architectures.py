@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .rows import (
+    BERT,
+    BERT_TOP,
     BIASED,
     BIASED_NORMS,
     DEEPSEEK2,
@@ -224,6 +226,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
     ),
     "gemma3n": GEMMA3N,
+    "bert": BERT,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -273,6 +276,11 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    "bert": (
+        *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
+        optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),
+        optional("cls.output.bias", "classes"),
+    ),
     "apertus": (*EMBEDDINGS, Row("output.weight", "embd vocab"), *ROPE_FACTORS),
     "gemma3n": (
         *TOP, Row("altup_proj.weight", "embd embd 3"), Row("altup_unembd_proj.weight", "embd embd 3"),

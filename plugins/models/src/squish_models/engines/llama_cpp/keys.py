@@ -172,6 +172,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
     "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
     "apertus": {"vocab_size": "u32", **RMS},
+    "bert": NORM,
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
@@ -181,6 +182,8 @@ PATTERNS = {
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
 """Architecture -> required keys without its name before them."""
+TYPES, TYPED = "tokenizer.ggml.token_type_count", ("bert",)
+"""Key with the number of types of tokens, and the architectures that llama.cpp does not load without it."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
@@ -258,6 +261,12 @@ class Hyperparameters:
         return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
 
     @cached_property
+    def token_types(self) -> int:
+        """The number of types of tokens."""
+        stored = self.meta.get(TYPES)
+        return int(stored.value) if isinstance(stored, Typed) and stored.type == "u32" else 0
+
+    @cached_property
     def layers(self) -> int:
         """All layers, including those that predict further tokens."""
         return self.number("block_count")
@@ -331,6 +340,8 @@ class Hyperparameters:
             epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
             if not epsilon >= 0.0:
                 yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        if self.architecture in TYPED and not self.token_types:
+            yield problem(TYPES, "is missing or 0, and llama.cpp does not load without types of tokens")
         heads = {self.of_layer("attention.head_count", layer) for layer in range(self.layers)}
         if self.architecture in OWN_HEADS and len(heads) > 1:
             yield of("attention.head_count", "differs between layers, and llama.cpp ends")

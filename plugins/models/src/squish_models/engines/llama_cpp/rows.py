@@ -315,6 +315,16 @@ BIASED = (
     Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("ffn_norm.weight", "embd"),
     Row("ffn_norm.bias", "embd"),
 )  # fmt: skip
+BERT = (
+    Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"), optional("attn_output.bias", "embd"),
+    Row("attn_output_norm.weight", "embd"), Row("attn_output_norm.bias", "embd"), Row("ffn_up.weight", "embd ff"),
+    optional("ffn_up.bias", "ff"), Row("ffn_down.weight", "ff embd"), optional("ffn_down.bias", "embd"),
+    Row("layer_output_norm.weight", "embd"), Row("layer_output_norm.bias", "embd"),
+)  # fmt: skip
+BERT_TOP = (
+    Row("token_embd.weight", "embd vocab"), optional("token_types.weight", "embd types"),
+    Row("token_embd_norm.weight", "embd"), Row("token_embd_norm.bias", "embd"),
+)  # fmt: skip
 LFM2 = (
     Row("ffn_norm.weight", "embd"),
     *PLAIN_GATED,

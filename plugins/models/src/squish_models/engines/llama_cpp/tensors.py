@@ -114,6 +114,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
     return {
         "embd": embedding,
         "vocab": tokens,
+        "types": numbers.token_types,
         "ctx": number("context_length"),
         "heads": heads,
         "kv_heads": groups,
