@@ -80,8 +80,13 @@ def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
     elif kind == "pieces":
         spoken = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text.splitlines()), model_writer=spoken, vocab_size=200, hard_vocab_limit=False,
-            normalization_rule_name="nmt_nfkc", minloglevel=2, num_threads=1,
+            sentence_iterator=iter(text.splitlines()),
+            model_writer=spoken,
+            vocab_size=200,
+            hard_vocab_limit=False,
+            normalization_rule_name="nmt_nfkc",
+            minloglevel=2,
+            num_threads=1,
         )
         stored = sentencepiece_model_pb2.ModelProto.FromString(spoken.getvalue())
         tokenizer = Tokenizer(models.Unigram())
@@ -140,5 +145,3 @@ def classify(folder: str, pairs: list[tuple[str, str]]) -> np.ndarray:
     with torch.inference_mode():
         logits = [model(**tokenizer(*pair, return_tensors="pt")).logits[0] for pair in pairs]
     return torch.stack(logits).numpy()
-
-

@@ -24,6 +24,17 @@ MODERNBERT = {
     "repad_logits_with_grad": False, "sep_token_id": 628, "sparse_pred_ignore_index": -100,
     "sparse_prediction": False, "torch_dtype": "float32", "transformers_version": "4.48.0", "vocab_size": 640,
 }  # fmt: skip
+EUROBERT = {
+    "architectures": ["EuroBertModel"], "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token": "<|begin_of_text|>", "bos_token_id": 629, "clf_pooling": "late", "eos_token": "<|end_of_text|>",
+    "eos_token_id": 630, "head_dim": 16, "hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 64,
+    "initializer_range": 0.02, "intermediate_size": 96, "mask_token": "<|mask|>", "mask_token_id": 631,
+    "max_position_embeddings": 512, "mlp_bias": False, "model_type": "eurobert", "num_attention_heads": 4,
+    "num_hidden_layers": 3, "num_key_value_heads": 2, "pad_token": "<|end_of_text|>", "pad_token_id": 630,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000,
+    "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": False, "vocab_size": 640,
+}  # fmt: skip
+LLAMA3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "mask_token": "<|mask|>"}
 ENCODERS: dict[str, dict[str, Any]] = {
     "embeddinggemma": {
         "config": {
@@ -45,9 +56,15 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "config": MODERNBERT, "tokenizer": "gpt-2", "special": BERT, "around": ("[CLS]", "[SEP]"), "normalizer": "NFC",
         "pooling": "cls_token", "pre": "modern-bert",
     },
+    "eurobert": {
+        "config": EUROBERT, "tokenizer": "llama-bpe", "special": {**LLAMA3, "pad_token": "<|end_of_text|>"},
+        "around": ("<|begin_of_text|>", "<|end_of_text|>"), "pooling": "mean_tokens", "pre": "llama-bpe",
+        "converter": {"classifier_pooling": "mean"},
+    },
 }  # fmt: skip
 """Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
-dense modules with their outputs."""
+dense modules with their outputs. `pre`: llama.cpp's pre-tokenizer; `converter`: settings for its converter alone, which
+does not run with those that Transformers 5 fills in."""
 
 
 def make(name: str, folder: Path, **config: Any) -> Path:
@@ -102,6 +119,19 @@ def write_modules(folder: Path, pooling: str, size: int, dense: list[str]) -> No
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}')
 
 
+def scores(folder: str, texts: list[str]) -> Any:
+    """What a classifier gives for texts; runs in the peer."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    with torch.inference_mode():
+        return torch.stack([model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]).numpy()
+
+
 def save(folder: str, dense: list[list[Any]], prefix: str) -> None:
     """Runs in the peer: saves seeded weights of the model in config.json, and of dense modules."""
     import json
@@ -109,12 +139,14 @@ def save(folder: str, dense: list[list[Any]], prefix: str) -> None:
 
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder)
     stated = json.loads(Path(folder, "config.json").read_text())
-    model = AutoModel.from_config(config, dtype=torch.float32)
+    classifies = stated["architectures"][0].endswith("ForSequenceClassification")
+    kind = AutoModelForSequenceClassification if classifies else AutoModel
+    model = kind.from_config(config, dtype=torch.float32)
     centered = stated["model_type"] != "gemma3_text"
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

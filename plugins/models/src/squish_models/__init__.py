@@ -118,6 +118,12 @@ FAMILIES = {
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "modernbert": ("ModernBERT", "modern_encoders:ModernBert", ("modernbert",), "modern-bert"),
+    "modernbert_classifier": (
+        "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
+        "modern-bert",
+    ),
+    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
     "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
     "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
@@ -145,7 +151,7 @@ with the positions that GGUF lacks of a RoBERTa."""
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
-    "bert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
+    "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
     "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
     "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
@@ -158,7 +164,7 @@ ABSENT = {
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
-    "gemma3", "embeddinggemma",
+    "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

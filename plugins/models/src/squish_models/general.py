@@ -18,7 +18,8 @@ from .settings import CONFIG, TextSettings
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
-MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
+MEAN, CLS = 1, 2
+MODES = {MEAN: ("pooling_mode_mean_tokens", "mean"), CLS: ("pooling_mode_cls_token", "cls"),
          3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"

@@ -297,6 +297,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "apertus": RMS,
     "bert": NORM,
+    "modern-bert": {
+        **NORM, "attention.sliding_window": 0, "attention.sliding_window_pattern": 3, "rope.freq_base_swa": 10000.0,
+        "hidden_activation": "gelu", "classifier.pooling_type": 1, "classifier.activation": "gelu",
+        "classifier.output_labels": None, "attention.layer_norm_rms_epsilon": None,  # which it does not read
+        "decision.block_count": 0,
+    },
+    "eurobert": RMS,
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

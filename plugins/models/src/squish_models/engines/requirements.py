@@ -455,8 +455,10 @@ TRANSFORMERS = Engine(
                 "gemma3n_text",
                 "mamba",
                 "falcon_mamba",
+                "modernbert",
             )
         },
+        "eurobert": {},
     },
     scalings={
         ANY: TRANSFORMERS_SCALINGS,

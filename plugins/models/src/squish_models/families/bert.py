@@ -109,7 +109,7 @@ class Bert(Declared):
     engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
 
     def fits(self, config: Mapping[str, Any]) -> bool:
-        return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in _classes(config))
+        return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in classes_of(config))
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         return (*super().left_out(settings), *self.heads)
@@ -290,7 +290,7 @@ def labels_of(config: Mapping[str, Any]) -> list[str] | None:
     return [str(label) for label in labels]
 
 
-def _classes(config: Mapping[str, Any]) -> list[str]:
+def classes_of(config: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names."""
     names = config.get("architectures")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -34,6 +34,7 @@ from .rows import (
     MAMBA,
     MAMBA2,
     MIXED,
+    MODERN_BERT,
     NEMOTRON_H,
     NEXT,
     PARALLEL,
@@ -227,6 +228,8 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "gemma3n": GEMMA3N,
     "bert": BERT,
+    "modern-bert": MODERN_BERT,
+    "eurobert": QWEN2,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -276,6 +279,11 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    "modern-bert": (
+        *EMBEDDINGS, Row("token_embd_norm.weight", "embd"), optional("cls.output.weight", "embd classes"),
+        optional("cls.output.bias", "classes"), optional("cls.weight", "embd embd"), optional("cls.norm.weight", "embd"),
+    ),
+    "eurobert": EMBEDDINGS,
     "bert": (
         *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
         optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),

@@ -25,7 +25,7 @@ SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
     "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
-    "starcoder", "codeshell", "orion", "xverse", "bert",
+    "starcoder", "codeshell", "orion", "xverse", "bert", "modern-bert", "eurobert",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 

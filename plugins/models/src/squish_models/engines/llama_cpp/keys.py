@@ -85,6 +85,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "qwen3moe": {**RMS, **EXPERTS},
     "gemma2": {**RMS, **WINDOW, "attn_logit_softcapping": "f32", "final_logit_softcapping": "f32"},
     "gemma3": {**RMS, **WINDOW, "final_logit_softcapping": "f32"},
+    "modern-bert": {**NORM, **WINDOW, "hidden_activation": "str", "decision.block_count": "u32"},
+    "eurobert": RMS,
     "gemma-embedding": {**RMS, **WINDOW, **DENSE},
     "phi3": {**RMS, "attention.sliding_window": "u32"},
     "olmo2": {**RMS, **WINDOW},

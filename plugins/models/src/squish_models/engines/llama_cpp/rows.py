@@ -76,6 +76,14 @@ def _predicts(numbers: Hyperparameters, layer: int) -> bool:
     return layer >= numbers.trunk
 
 
+def _is_first(numbers: Hyperparameters, layer: int) -> bool:
+    return layer == 0
+
+
+def _is_later(numbers: Hyperparameters, layer: int) -> bool:
+    return layer > 0
+
+
 def _attends(numbers: Hyperparameters, layer: int) -> bool:
     return numbers.of_layer("attention.head_count_kv", layer) > 0
 
@@ -221,6 +229,11 @@ GEMMA2 = (
 GEMMA3 = (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head"))
 DENSE = (optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd"))
 """Matrices behind the pooling."""
+MODERN_BERT = (
+    Row("attn_norm.weight", "embd", when=_is_later), optional("attn_norm.weight", "embd", when=_is_first),
+    Row("attn_qkv.weight", "embd 3*embd"), Row("attn_output.weight", "embd embd"), Row("ffn_up.weight", "embd 2*ff"),
+    Row("ffn_down.weight", "ff embd"), Row("ffn_norm.weight", "embd"),
+)  # fmt: skip
 NEXT = (
     Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
     Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
