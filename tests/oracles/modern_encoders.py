@@ -35,6 +35,19 @@ EUROBERT = {
     "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": False, "vocab_size": 640,
 }  # fmt: skip
 LLAMA3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "mask_token": "<|mask|>"}
+T5 = {
+    "architectures": ["T5EncoderModel"], "classifier_dropout": 0.0, "d_ff": 96, "d_kv": 16, "d_model": 64,
+    "decoder_start_token_id": 0, "dense_act_fn": "gelu_new", "dropout_rate": 0.1, "eos_token_id": 1,
+    "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0, "is_encoder_decoder": True, "is_gated_act": True,
+    "layer_norm_epsilon": 1e-06, "model_type": "t5", "num_decoder_layers": 3, "num_heads": 3, "num_layers": 3,
+    "output_past": True, "pad_token_id": 0, "relative_attention_max_distance": 128,
+    "relative_attention_num_buckets": 32, "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": True,
+    "vocab_size": 640,
+}  # fmt: skip
+T5_ENCODER = {
+    "config": T5, "tokenizer": "pieces", "pooling": "mean_tokens", "width": "d_model",
+    "others": ("t5encoder.pooling_type", *(f"tokenizer.ggml.{key}" for key in ("add_bos_token", "scores", "token_type"))),
+}  # fmt: skip
 ENCODERS: dict[str, dict[str, Any]] = {
     "embeddinggemma": {
         "config": {
@@ -61,25 +74,42 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "around": ("<|begin_of_text|>", "<|end_of_text|>"), "pooling": "mean_tokens", "pre": "llama-bpe",
         "converter": {"classifier_pooling": "mean"},
     },
+    "t5-v1_1": T5_ENCODER,
+    "t5": {
+        **T5_ENCODER, "config": {
+            **{name: value for name, value in T5.items() if name not in ("dense_act_fn", "is_gated_act")},
+            "feed_forward_proj": "relu", "n_positions": 512, "tie_word_embeddings": True,
+        },
+    },
+    "umt5": {
+        **T5_ENCODER, "config": {**T5, "architectures": ["UMT5EncoderModel"], "model_type": "umt5"},
+        "converter": {"architectures": ["T5EncoderModel"], "model_type": "t5"},
+    },
 }  # fmt: skip
 """Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
 dense modules with their outputs. `pre`: llama.cpp's pre-tokenizer; `converter`: settings for its converter alone, which
-does not run with those that Transformers 5 fills in."""
+does not run with those that Transformers 5 fills in, or does not know the model. `others`: keys in which its file differs,
+which knows no pooling of T5, and added tokens from added_tokens.json alone."""
 
 
 def make(name: str, folder: Path, **config: Any) -> Path:
     """Write an encoder; `config` overrides its settings."""
     model = ENCODERS[name]
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = {"text": families.TEXT.read_text(), "kind": model["tokenizer"], "size": 640 - families.PADDING}
-    peer("torch").run(families.train_tokenizer, folder=str(folder), special=model["special"], **arguments)
-    put_around(folder, *model["around"], model.get("normalizer"))
+    arguments = {"text": families.TEXT.read_text(), "folder": str(folder)}
+    if model["tokenizer"] == "pieces":
+        peer("torch").run(train_pieces, **arguments)
+    else:
+        more = {"kind": model["tokenizer"], "size": 640 - families.PADDING, "special": model["special"]}
+        peer("torch").run(families.train_tokenizer, **arguments, **more)
+        put_around(folder, *model["around"], model.get("normalizer"))
     if model["tokenizer"] == "gemma":
         (folder / "tokenizer.model").write_bytes(families.sentencepiece_model(folder, False))
     (folder / "config.json").write_text(json.dumps({**model["config"], **config}, indent=2))
     dense = [list(each) for each in model.get("dense", ())]
     peer("torch").run(save, folder=str(folder), dense=dense, prefix=model.get("prefix", ""))
     size = {**model["config"], **config}.get(model.get("width", "hidden_size"))
+    assert isinstance(size, int)
     write_modules(folder, model["pooling"], size, [path for path, _ in dense])
     return folder
 
@@ -119,6 +149,34 @@ def write_modules(folder: Path, pooling: str, size: int, dense: list[str]) -> No
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}')
 
 
+def train_pieces(folder: str, text: str) -> None:
+    """Runs in the peer: trains and saves T5's tokenizer, with the list of added tokens that old files have."""
+    import io
+    import json
+    import os
+    from pathlib import Path
+
+    os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"
+    import sentencepiece
+    from transformers import AutoTokenizer
+
+    pieces = io.BytesIO()
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text.splitlines()), model_writer=pieces, vocab_size=300, hard_vocab_limit=False,
+        model_type="unigram", minloglevel=2, num_threads=1, **ids,
+    )
+    Path(folder, "spiece.model").write_bytes(pieces.getvalue())
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    options = {"tokenizer_class": "T5Tokenizer", "extra_ids": 5, "model_max_length": 512, **special}
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(options))
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer.save_pretrained(folder)
+    Path(folder, "spiece.model").write_bytes(pieces.getvalue())
+    added = {text: number for text, number in tokenizer.get_vocab().items() if text.startswith("<extra")}
+    Path(folder, "added_tokens.json").write_text(json.dumps(added))
+
+
 def scores(folder: str, texts: list[str]) -> Any:
     """What a classifier gives for texts; runs in the peer."""
     import torch
@@ -139,24 +197,26 @@ def save(folder: str, dense: list[list[Any]], prefix: str) -> None:
 
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, T5EncoderModel, UMT5EncoderModel
 
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder)
     stated = json.loads(Path(folder, "config.json").read_text())
     classifies = stated["architectures"][0].endswith("ForSequenceClassification")
+    alone = {"t5": T5EncoderModel, "umt5": UMT5EncoderModel}.get(stated["model_type"])
     kind = AutoModelForSequenceClassification if classifies else AutoModel
-    model = kind.from_config(config, dtype=torch.float32)
+    model = kind.from_config(config, dtype=torch.float32) if alone is None else alone(config)
     centered = stated["model_type"] != "gemma3_text"
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+            scale *= 0.25 if name.endswith("wo.weight") else 1.0  # llama.cpp reads T5's GELU from a table of f16
             center = 1.0 if "norm" in name and name.endswith("weight") and centered else 0.0
             parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
     tensors = {f"{prefix}{name}": value.detach().clone() for name, value in model.named_parameters()}
     save_file(tensors, Path(folder, "model.safetensors"), metadata={"format": "pt"})
-    inputs = stated["hidden_size"]
+    inputs = stated.get("hidden_size")
     for path, outputs in dense:
         place = Path(folder, path)
         place.mkdir(exist_ok=True)

@@ -17,6 +17,14 @@ MODERNBERT = {
     "norm_bias": False, "norm_eps": 1e-05, "pad_token_id": 62, "position_embedding_type": "absolute",
     "sep_token_id": 61, "tie_word_embeddings": True, "transformers_version": "4.48.0",
 }  # fmt: skip
+T5 = {
+    "architectures": ["T5EncoderModel"], "classifier_dropout": 0.0, "d_ff": 48, "d_kv": 8, "d_model": 32,
+    "decoder_start_token_id": 0, "dense_act_fn": "gelu_new", "dropout_rate": 0.1, "eos_token_id": 1,
+    "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0, "is_encoder_decoder": True, "is_gated_act": True,
+    "layer_norm_epsilon": 1e-06, "model_type": "t5", "num_decoder_layers": 4, "num_heads": 3, "num_layers": 4,
+    "output_past": True, "pad_token_id": 0, "relative_attention_max_distance": 128,
+    "relative_attention_num_buckets": 16, "tie_word_embeddings": False, "use_cache": True, "vocab_size": 64,
+}  # fmt: skip
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "embeddinggemma-300m": ("embeddinggemma", {
         **SIZES, "_sliding_window_pattern": 6, "architectures": ["Gemma3TextModel"], "attention_bias": False,
@@ -49,6 +57,15 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "num_key_value_heads": 4, "pad_token": "<|end_of_text|>", "pad_token_id": 61, "pretraining_tp": 1,
         "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000, "tie_word_embeddings": False,
         "use_cache": False,
+    }),
+    "sentence-t5-base": ("t5_encoder", {
+        **{name: value for name, value in T5.items() if name not in ("dense_act_fn", "is_gated_act", "output_past")},
+        "feed_forward_proj": "relu", "n_positions": 512, "is_encoder_decoder": False,
+    }),
+    "FLUX.1-dev/text_encoder_2": ("t5_gated_encoder", T5),
+    "Wan2.1-T2V-14B-Diffusers/text_encoder": ("umt5_encoder", {
+        **T5, "architectures": ["UMT5EncoderModel"], "model_type": "umt5", "scalable_attention": True,
+        "tokenizer_class": "T5Tokenizer",
     }),
 }  # fmt: skip
 """Model -> its family, and its config."""

@@ -124,6 +124,9 @@ FAMILIES = {
         "modern-bert",
     ),
     "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
+    "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
+    "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
+    "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
     "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
     "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
@@ -148,10 +151,12 @@ SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenize
 WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
 """The key of a BERT that has RoBERTa's kind of tokenizer, such as multilingual-e5-small, but all of its positions; and the key
 with the positions that GGUF lacks of a RoBERTa."""
+GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
-    "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
+    "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "t5_gated_encoder": (GATE,),
+    "umt5_encoder": (GATE, "enc.blk.1.attn_rel_b.weight"), "roberta": (f"{MERGES}|{CUT}",),
     "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
     "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
@@ -164,7 +169,7 @@ ABSENT = {
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
-    "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier",
+    "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -304,6 +304,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "decision.block_count": 0,
     },
     "eurobert": RMS,
+    "t5encoder": {**RMS, "attention.relative_buckets_count": REQUIRED, "attention.layer_norm_epsilon": None},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

@@ -45,6 +45,7 @@ from .rows import (
     ROPE_FACTORS,
     SHARED,
     SHARED_EXPERT,
+    T5_ENCODER,
     TOP,
     WIDE_EXPERTS,
     Row,
@@ -230,6 +231,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "bert": BERT,
     "modern-bert": MODERN_BERT,
     "eurobert": QWEN2,
+    "t5encoder": T5_ENCODER,
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -284,6 +286,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
         optional("cls.output.bias", "classes"), optional("cls.weight", "embd embd"), optional("cls.norm.weight", "embd"),
     ),
     "eurobert": EMBEDDINGS,
+    "t5encoder": (EMBEDDINGS[0], Row("enc.output_norm.weight", "embd"), HEAD),
     "bert": (
         *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
         optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),

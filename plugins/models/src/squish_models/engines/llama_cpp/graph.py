@@ -16,7 +16,7 @@ ROTATES_ALL = (
 )  # fmt: skip
 """Architectures that rotate whole heads."""
 HAS_NO_ROPE = (
-    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert",
+    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert", "t5encoder",
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""

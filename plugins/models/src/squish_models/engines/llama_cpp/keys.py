@@ -87,6 +87,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "gemma3": {**RMS, **WINDOW, "final_logit_softcapping": "f32"},
     "modern-bert": {**NORM, **WINDOW, "hidden_activation": "str", "decision.block_count": "u32"},
     "eurobert": RMS,
+    "t5encoder": {**RMS, "attention.relative_buckets_count": "u32"},
     "gemma-embedding": {**RMS, **WINDOW, **DENSE},
     "phi3": {**RMS, "attention.sliding_window": "u32"},
     "olmo2": {**RMS, **WINDOW},

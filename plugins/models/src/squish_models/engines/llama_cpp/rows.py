@@ -234,6 +234,13 @@ MODERN_BERT = (
     Row("attn_qkv.weight", "embd 3*embd"), Row("attn_output.weight", "embd embd"), Row("ffn_up.weight", "embd 2*ff"),
     Row("ffn_down.weight", "ff embd"), Row("ffn_norm.weight", "embd"),
 )  # fmt: skip
+T5_ENCODER = (
+    Row("attn_norm.weight", "embd"), Row("attn_rel_b.weight", "heads buckets", when=_is_first),
+    optional("attn_rel_b.weight", "heads buckets", when=_is_later), Row("attn_q.weight", "embd k"),
+    Row("attn_k.weight", "embd k"), Row("attn_v.weight", "embd v"), Row("attn_o.weight", "v embd"),
+    Row("ffn_norm.weight", "embd"), optional("ffn_gate.weight", "embd ff"), Row("ffn_down.weight", "ff embd"),
+    Row("ffn_up.weight", "embd ff"),
+)  # fmt: skip
 NEXT = (
     Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
     Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
