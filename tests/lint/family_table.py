@@ -38,9 +38,8 @@ def table() -> str:
         if info.layouts or info.part != "text":  # models that only an engine knows, or towers
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
-        apart = "".join(f" with `{name}`" for name in info.present) + "".join(
-            f" without `{name}`" for name in info.absent
-        )
+        present = [name.replace("|", "` or `") for name in info.present]
+        apart = "".join(f" with `{name}`" for name in present) + "".join(f" without `{name}`" for name in info.absent)
         family = registry.implementation("family", info.id)
         architecture = f"`{family.architecture}`{apart}" + ("" if info.architecture else ", read as another family's")
         besides = "; ".join(changes(family)) or "-"

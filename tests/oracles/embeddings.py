@@ -16,10 +16,13 @@ from . import peer
 ENGINES = ("llama.cpp", "torch")
 
 
-def vectors(engine: str, model: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
-    """An engine's token ids and vectors of unit length for texts."""
+def vectors(engine: str, model: Path, texts: list[str], *, table: bool = False) -> tuple[list[list[int]], np.ndarray]:
+    """An engine's token ids and vectors of unit length for texts.
+
+    `table`: Transformers takes GELU from a table in f16, as llama.cpp does.
+    """
     runner = llama_cpp if engine == "llama.cpp" else transformers
-    answer = peer(engine).run(runner, path=str(model), texts=texts)
+    answer = peer(engine).run(runner, path=str(model), texts=texts, **({"table": True} if table else {}))
     lengths = np.linalg.norm(answer["vectors"], axis=1, keepdims=True)
     return answer["ids"], answer["vectors"] / lengths
 
@@ -90,8 +93,9 @@ def llama_cpp(path: str, texts: list[str]) -> dict[str, Any]:
     return {"ids": ids, "vectors": np.stack(rows)}
 
 
-def transformers(path: str, texts: list[str]) -> dict[str, Any]:
-    """Run a folder on the CPU in f32, with the pooling and the matrices in the files of sentence-transformers."""
+def transformers(path: str, texts: list[str], table: bool = False) -> dict[str, Any]:
+    """Run a folder on the CPU in f32, with the pooling and the matrices in the files of
+    sentence-transformers."""
     import json
     from pathlib import Path
 
@@ -104,6 +108,14 @@ def transformers(path: str, texts: list[str]) -> dict[str, Any]:
     kind = json.loads(Path(path, "config.json").read_text())["model_type"]
     alone = {"t5": T5EncoderModel, "umt5": UMT5EncoderModel}.get(kind, AutoModel)  # without a decoder
     model = alone.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
+
+    class Table(torch.nn.Module):
+        def forward(self, values: Any) -> Any:
+            return torch.nn.functional.gelu(values.half().float(), approximate="tanh").half().float()
+
+    for module in [*model.modules()] if table else ():
+        if hasattr(module, "intermediate_act_fn"):
+            module.intermediate_act_fn = Table()
     stated = json.loads(Path(path, "1_Pooling", "config.json").read_text())
     modules = json.loads(Path(path, "modules.json").read_text())
     dense = [Path(path, each["path"], "model.safetensors") for each in modules if each["type"].endswith("Dense")]

@@ -16,6 +16,33 @@ MODELS: dict[str, dict[str, Any]] = {
     "bert": {"config": {**SIZE, "max_position_embeddings": 128}, "tokenizer": "words"},
     "xlm-roberta": {"config": {**SIZE, **ROBERTA}, "tokenizer": "pieces"},
     "roberta": {"config": {**SIZE, **ROBERTA}, "tokenizer": "bytes"},
+    "nomic_bert": {
+        "config": {
+            **SIZE,
+            "max_position_embeddings": 2048,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+        "tokenizer": "words",
+        "published": {
+            "activation_function": "swiglu",
+            "causal": False,
+            "layer_norm_epsilon": 1e-12,
+            "max_trained_positions": 2048,
+            "mlp_fc1_bias": False,
+            "mlp_fc2_bias": False,
+            "n_embd": 64,
+            "n_head": 4,
+            "n_inner": 128,
+            "n_layer": 3,
+            "n_positions": 8192,
+            "prenorm": False,
+            "qkv_proj_bias": False,
+            "rotary_emb_base": 1000,
+            "rotary_emb_fraction": 1.0,
+            "rotary_emb_interleaved": False,
+            "rotary_emb_scale_base": None,
+        },
+    },
 }
 """Model type -> its settings, and the kind of its tokenizer."""
 POOLING = {"cls_token": 2, "mean_tokens": 1, "lasttoken": 3}
@@ -30,18 +57,27 @@ CLASSES = {"words": "BertTokenizer", "pieces": "XLMRobertaTokenizer", "bytes": "
 def make(name: str, folder: Path, *, labels: int = 0, pooling: str = "", **config: Any) -> Path:
     """Write a model: one that classifies if it has `labels`, one of embeddings if it has a `pooling`."""
     model = MODELS[name]
-    folder.mkdir(parents=True, exist_ok=True)
-    text, special = (ROOT / "LICENSE").read_text(), NAMES[model["tokenizer"]]
-    arguments = {"folder": str(folder), "kind": model["tokenizer"], "text": text, "special": special}
-    size = peer("torch").run(train, **arguments)
-    options = {f"{role}_token": token for role, token in special.items()}
-    options |= {"tokenizer_class": CLASSES[model["tokenizer"]], "model_max_length": 128}
-    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    files = tokenizer(model["tokenizer"], folder)
+    size = len(json.loads(files["tokenizer.json"])["model"]["vocab"])
     settings = {**model["config"], "vocab_size": size, **config}
     peer("torch").run(save, folder=str(folder), kind=model.get("model_type", name), settings=settings, labels=labels)
+    if "published" in model:
+        stated = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**stated, **model["published"]}, indent=2))
     if pooling:
         write_modules(folder, pooling, settings["hidden_size"])
     return folder
+
+
+def tokenizer(kind: str, folder: Path) -> dict[str, bytes]:
+    """Write the files of a tokenizer, and return them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text, special = (ROOT / "LICENSE").read_text(), NAMES[kind]
+    peer("torch").run(train, folder=str(folder), kind=kind, text=text, special=special)
+    options = {f"{role}_token": token for role, token in special.items()}
+    options |= {"tokenizer_class": CLASSES[kind], "model_max_length": 128}
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    return {name: (folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")}
 
 
 def write_modules(folder: Path, pooling: str, width: int) -> None:
@@ -59,8 +95,8 @@ def write_modules(folder: Path, pooling: str, width: int) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated))
 
 
-def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
-    """Save a tokenizer.json that is trained on a text, and return its number of tokens; runs in the peer."""
+def train(folder: str, kind: str, text: str, special: dict[str, str]) -> None:
+    """Save a tokenizer.json that is trained on a text; runs in the peer."""
     import io
     import os
     from pathlib import Path
@@ -109,7 +145,6 @@ def train(folder: str, kind: str, text: str, special: dict[str, str]) -> int:
         single=f"{first} $A {last}", pair=f"{first} $A {between} $B {last}", special_tokens=list(ids.items())
     )
     tokenizer.save(str(Path(folder, "tokenizer.json")))
-    return tokenizer.get_vocab_size()
 
 
 def save(folder: str, kind: str, settings: dict[str, Any], labels: int) -> None:
@@ -124,18 +159,18 @@ def save(folder: str, kind: str, settings: dict[str, Any], labels: int) -> None:
         for name, values in model.named_parameters():
             is_norm = "LayerNorm" in name or "norm" in name.split(".")[-2]
             if values.ndim > 1:
-                values.normal_(0, 1.0 if "embeddings" in name else 1.5 / values.shape[-1] ** 0.5)
+                values.normal_(0, 1.0 if "embeddings" in name else values.shape[-1] ** -0.5)
             else:
                 values.normal_(1.0 if is_norm and name.endswith("weight") else 0.0, 0.1)
     model.to(torch.float32).save_pretrained(folder)
 
 
-def scores(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
-    """What Transformers' classifier gives for pairs of texts."""
-    return np.asarray(peer("torch").run(classify, folder=str(folder), pairs=pairs))
+def scores(folder: Path, texts: list[str]) -> np.ndarray:
+    """What Transformers' classifier gives for texts."""
+    return np.asarray(peer("torch").run(classify, folder=str(folder), texts=texts))
 
 
-def classify(folder: str, pairs: list[tuple[str, str]]) -> np.ndarray:
+def classify(folder: str, texts: list[str]) -> np.ndarray:
     """Runs in the peer."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -143,5 +178,5 @@ def classify(folder: str, pairs: list[tuple[str, str]]) -> np.ndarray:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     with torch.inference_mode():
-        logits = [model(**tokenizer(*pair, return_tensors="pt")).logits[0] for pair in pairs]
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
     return torch.stack(logits).numpy()

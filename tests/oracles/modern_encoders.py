@@ -46,7 +46,7 @@ T5 = {
 }  # fmt: skip
 T5_ENCODER = {
     "config": T5, "tokenizer": "pieces", "pooling": "mean_tokens", "width": "d_model",
-    "others": ("t5encoder.pooling_type", *(f"tokenizer.ggml.{key}" for key in ("add_bos_token", "scores", "token_type"))),
+    "others": ("t5encoder.pooling_type", "ggml.add_bos_token", "ggml.scores", "ggml.token_type"),
 }  # fmt: skip
 ENCODERS: dict[str, dict[str, Any]] = {
     "embeddinggemma": {
@@ -88,8 +88,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
 dense modules with their outputs. `pre`: llama.cpp's pre-tokenizer; `converter`: settings for its converter alone, which
-does not run with those that Transformers 5 fills in, or does not know the model. `others`: keys in which its file differs,
-which knows no pooling of T5, and added tokens from added_tokens.json alone."""
+does not run with those that Transformers 5 fills in, or does not know the model. `others`: ends of the keys in which
+its file differs, since it knows no pooling of T5, and scores of its own for added tokens."""
 
 
 def make(name: str, folder: Path, **config: Any) -> Path:
@@ -163,8 +163,14 @@ def train_pieces(folder: str, text: str) -> None:
     pieces = io.BytesIO()
     ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text.splitlines()), model_writer=pieces, vocab_size=300, hard_vocab_limit=False,
-        model_type="unigram", minloglevel=2, num_threads=1, **ids,
+        sentence_iterator=iter(text.splitlines()),
+        model_writer=pieces,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        model_type="unigram",
+        minloglevel=2,
+        num_threads=1,
+        **ids,
     )
     Path(folder, "spiece.model").write_bytes(pieces.getvalue())
     special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}

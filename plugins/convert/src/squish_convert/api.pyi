@@ -14,6 +14,7 @@ from squish_convert.execute import execute as execute
 from squish_convert.families import ANY as ANY
 from squish_convert.families import Add as Add
 from squish_convert.families import Carried as Carried
+from squish_convert.families import Cut as Cut
 from squish_convert.families import Expression as Expression
 from squish_convert.families import Family as Family
 from squish_convert.families import FamilyTensor as FamilyTensor

@@ -136,6 +136,9 @@ FAMILIES = {
     "xlm_roberta_classifier": (
         "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
     ),
+    "jina_bert_v2": ("Jina Embeddings 2", "bert:JinaBert", ("bert",), "jina-bert-v2"),
+    "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
+    "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -149,8 +152,8 @@ TOWERS = {
 }
 SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenizer.ggml.scores"
 WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
-"""The key of a BERT that has RoBERTa's kind of tokenizer, such as multilingual-e5-small, but all of its positions; and the key
-with the positions that GGUF lacks of a RoBERTa."""
+"""The key of a BERT with RoBERTa's kind of tokenizer, such as multilingual-e5-small, and that with the positions that
+GGUF lacks of a RoBERTa."""
 GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
@@ -170,6 +173,7 @@ BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
     "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
+    "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -94,6 +94,7 @@ def pooling_type(files: Mapping[str, bytes]) -> int | None:
 
 COMPUTED = ("Transformer", "Pooling", "Normalize", SCORE)
 """Kinds of modules that llama.cpp computes, or that only change the length of a vector."""
+OTHERWISE = "Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}."
 
 
 def check_modules(files: Mapping[str, bytes]) -> None:
@@ -107,7 +108,7 @@ def check_modules(files: Mapping[str, bytes]) -> None:
                 code=ErrorCode.CONFIG,
                 expected=" or ".join(COMPUTED),
                 found=kind[:60],
-                hint="Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}.",
+                hint=OTHERWISE,
             )
     pooling = module_settings(files, "Pooling")
     modes = {name for name, stated in pooling.items() if name.startswith("pooling_mode_") and stated is True}
@@ -120,7 +121,7 @@ def check_modules(files: Mapping[str, bytes]) -> None:
             code=ErrorCode.CONFIG,
             expected=" or ".join(mode for _, mode in MODES.values()),
             found=", ".join(sorted(map(str, modes | named))) or "none",
-            hint="Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}.",
+            hint=OTHERWISE,
         )
 
 

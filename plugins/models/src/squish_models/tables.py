@@ -35,15 +35,14 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
-    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie beside
-    it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the
-    kind of the layers that have it, where there are several; with a tuple, they are of all these kinds. `tile`: GGUF
-    has its heads in another order.
-    `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
-    `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
-    Hugging Face stores it as [in, out]. `pad` names the rows that it has in GGUF, where its first row is repeated; `cut` those that GGUF leaves out at its start.
-    `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
-    end the names of its weight.
+    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie
+    beside it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind`
+    is the kind of the layers that have it, where there are several; with a tuple, they are of all these kinds.
+    `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm. `scale` names the
+    numbers that GGUF has multiplied its rows by. `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`,
+    files may have the other one. `transpose`: Hugging Face stores it as [in, out]. `pad` names the rows that it has
+    in GGUF, where its first row is repeated; `cut` those that GGUF leaves out at its start. `layer` and `block`
+    precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
     hf: str

@@ -245,7 +245,7 @@ class RowViews:
         return self._sliced(spec, shape, view, {"start": number, "rows": spec.shape[0], "single": True})
 
     def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
-        """Reshape a dense tensor."""
+        """Reshape a dense tensor, or join the matrices of a transposed stack, or separate them again."""
         if prod(shape) != spec.elements:
             raise TensorError(
                 "has another number of values than its shape in the target",
@@ -255,7 +255,14 @@ class RowViews:
                 found=f"shape {list(spec.shape)}",
             )
 
+        joins = len(spec.shape) == 3 and shape == (spec.shape[0] * spec.shape[1], spec.shape[2])
+
         def view(encoding: Encoding) -> Encoding:
+            codec = encoding.codec
+            if codec.id == TRANSPOSE and joins and not codec.params:
+                return evolve(encoding, codec=evolve(codec, params={"joined": spec.shape[0]}))
+            if codec.id == TRANSPOSE and len(shape) == 3 and codec.params == {"joined": shape[0]}:
+                return evolve(encoding, codec=evolve(codec, params={}))
             if encoding.codec != DENSE:
                 raise _row_error(spec, encoding, "cannot be reshaped")
             return evolve(encoding, parts={role: evolve(part, shape=shape) for role, part in encoding.parts.items()})

@@ -296,7 +296,6 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
-    "bert": NORM,
     "modern-bert": {
         **NORM, "attention.sliding_window": 0, "attention.sliding_window_pattern": 3, "rope.freq_base_swa": 10000.0,
         "hidden_activation": "gelu", "classifier.pooling_type": 1, "classifier.activation": "gelu",
@@ -305,6 +304,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "eurobert": RMS,
     "t5encoder": {**RMS, "attention.relative_buckets_count": REQUIRED, "attention.layer_norm_epsilon": None},
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

@@ -456,6 +456,9 @@ TRANSFORMERS = Engine(
                 "mamba",
                 "falcon_mamba",
                 "modernbert",
+                "bert",
+                "roberta",
+                "xlm-roberta",
             )
         },
         "eurobert": {},

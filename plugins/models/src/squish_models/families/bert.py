@@ -15,22 +15,26 @@ from squish_convert.api import Carried, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError, Options, Typed
 
-from .. import CUT, MERGES, SCORES, WHOLE
+from .. import CUT, MERGES, SCORER, SCORES, WHOLE
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import TEXTS_LIST, Key
 from ..declared import Declared
 from ..engines.needs import EngineNeeds
-from ..general import RANK, check_modules
+from ..general import POOLING, RANK, check_modules
 from ..reranking import LABELS
 from ..settings import CONFIG, INEXPRESSIBLE
 from ..tables import Row
 
 CLASSIFIES = "ForSequenceClassification"
 """In the name of a class, says that it classifies whole texts by the state of their first token."""
+ABSOLUTE, ALIBI = "absolute", "alibi"
+"""Kinds of positions: learned ones, and a bias of attention that grows with the distance."""
 TYPES = "tokenizer.ggml.token_type_count"
 PADDING = "tokenizer.ggml.padding_token_id"
 OFFSET = "position_offset"
 """The setting with the number of positions that belong to no token."""
+JINA = "jinaai/jina-bert-implementation"
+"""The repository with the code of Jina's models, which Transformers does not have."""
 FIRST_LABEL = "LABEL_0"
 """The name of the first class where nobody has named them."""
 
@@ -92,12 +96,12 @@ class Bert(Declared):
         Key("is_causal", "attention.causal", "bool", required=False),
         Key("output_labels", LABELS, TEXTS_LIST, required=False),
     )
-    fixed: ClassVar = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+    fixed: ClassVar = {"hidden_act": "gelu", "position_embedding_type": ABSOLUTE, "is_decoder": False}
     equivalents: ClassVar = {"hidden_act": dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")}
     unstated: ClassVar = {
         "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
     }  # fmt: skip
-    derived = (
+    derived: ClassVar[Sequence[str]] = (
         "rotary_dim", "num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "attention_bias", "mlp_bias",
         "tie_word_embeddings", "is_causal", "output_labels",
     )  # fmt: skip
@@ -109,6 +113,8 @@ class Bert(Declared):
     engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
 
     def fits(self, config: Mapping[str, Any]) -> bool:
+        if self.fixed["position_embedding_type"] != ABSOLUTE or config.get("position_embedding_type") == ALIBI:
+            return self.fixed["position_embedding_type"] == config.get("position_embedding_type")
         return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in classes_of(config))
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
@@ -131,15 +137,22 @@ class Bert(Declared):
         if labels := settings.get("output_labels"):
             settings |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
             settings |= {"label2id": {label: number for number, label in enumerate(labels)}}
-        if LoadedKeys(self.architecture, model.meta)["attention.causal"] is not False:
-            settings[INEXPRESSIBLE] = FormatError(
-                "is true or absent, which no config.json of this model expresses: it attends to later tokens, too",
-                part=f"{self.architecture}.attention.causal",
-                code=ErrorCode.CONFIG,
-                expected=False,
-                hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+        loaded = LoadedKeys(self.architecture, model.meta)
+        if loaded["attention.causal"] is not False:
+            settings[INEXPRESSIBLE] = self._inexpressible(
+                "attention.causal", "is true or absent, and no config.json expresses it: BERT attends to later tokens"
             )
+        if loaded[POOLING] == RANK and not self.pooling:
+            settings[INEXPRESSIBLE] = self._inexpressible(POOLING, f"is {RANK}, but there is no {SCORER} to rank with")
         return settings
+
+    def _inexpressible(self, key: str, message: str) -> FormatError:
+        return FormatError(
+            message,
+            part=f"{self.architecture}.{key}",
+            code=ErrorCode.CONFIG,
+            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+        )
 
     def _token_types(self, model: Model) -> int:
         """The number of types of tokens, without which llama.cpp does not load the model either."""
@@ -177,7 +190,7 @@ class BertClassifier(Bert):
     more: ClassVar = {"hf": old_norms(rows)}
     prefixes: ClassVar = {}
     pooling = RANK
-    derived = (*Bert.derived, "classes")
+    derived: ClassVar[Sequence[str]] = (*Bert.derived, "classes")
 
     def _labels(self, config: Mapping[str, Any]) -> list[str] | None:
         labels, count = labels_of(config), config.get("num_labels", 2)
@@ -203,8 +216,8 @@ class Roberta(Bert):
     prefixes: ClassVar = {"roberta.": ""}
     keys = (Key("positions", "context_length"), *Bert.keys[1:])
     unstated: ClassVar = {**Bert.unstated, "pad_token_id": 1}
-    derived = (*Bert.derived, "positions", OFFSET)
-    heads = ("lm_head.*",)
+    derived: ClassVar[Sequence[str]] = (*Bert.derived, "positions", OFFSET)
+    heads: ClassVar[Sequence[str]] = ("lm_head.*",)
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -256,8 +269,8 @@ class RobertaClassifier(Roberta, BertClassifier):
     )
     more: ClassVar = {"hf": old_norms(rows)}
     prefixes: ClassVar = {}
-    derived = (*Roberta.derived, "classes")
-    heads = ("lm_head.*", "roberta.pooler.*")
+    derived: ClassVar[Sequence[str]] = (*Roberta.derived, "classes")
+    heads: ClassVar[Sequence[str]] = ("lm_head.*", "roberta.pooler.*")
 
 
 class XlmRoberta(Roberta):
@@ -270,6 +283,39 @@ class XlmRobertaClassifier(RobertaClassifier):
     """XLM-RoBERTa that classifies a text, or scores two, such as bge-reranker-v2-m3."""
 
     model_type, class_name = "xlm-roberta", f"XLMRoberta{CLASSIFIES}"
+
+
+class JinaBert(Bert):
+    """Jina Embeddings 2: BERT with a bias of attention instead of positions, and a gated MLP in one matrix."""
+
+    architecture, class_name = "jina-bert-v2", "JinaBertModel"
+    rows = (
+        *(
+            row
+            for row in Bert.rows
+            if row.hf
+            not in ("embeddings.position_embeddings", "intermediate.dense", "output.dense", "output.LayerNorm")
+            and row.gguf != "cls"
+        ),
+        *(
+            Row(hf, gguf, shape, layer="encoder.layer.{n}.", biased=gguf != "ffn_up")
+            for hf, gguf, shape in (
+                ("mlp.gated_layers", "ffn_up", ("gate_up_rows", "hidden_size")),
+                ("mlp.wo", "ffn_down", ("hidden_size", "intermediate_size")),
+                ("mlp.layernorm", "layer_output_norm", ("hidden_size",)),
+            )
+        ),
+    )
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    fixed: ClassVar = {**Bert.fixed, "position_embedding_type": ALIBI, "feed_forward_type": "geglu"}
+    unstated: ClassVar = {**Bert.unstated, "feed_forward_type": "original"}
+    heads: ClassVar[Sequence[str]] = (*Bert.heads, "pooler.*", "bert.pooler.*")
+    remainder = "not computed by llama.cpp"
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        names = {"AutoConfig": "configuration_bert.JinaBertConfig", "AutoModel": "modeling_bert.JinaBertModel"}
+        settings = super()._from_keys(model)
+        return {**settings, "auto_map": {kind: f"{JINA}--{name}" for kind, name in names.items()}}
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:

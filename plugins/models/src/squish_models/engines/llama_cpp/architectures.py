@@ -53,6 +53,8 @@ from .rows import (
     has_shared,
     has_wide_shared,
     is_deep,
+    is_dense,
+    is_every,
     is_leading,
     is_mixed,
     is_no_step,
@@ -232,6 +234,23 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "modern-bert": MODERN_BERT,
     "eurobert": QWEN2,
     "t5encoder": T5_ENCODER,
+    "jina-bert-v2": (
+        *(row for row in BERT if not row.name.startswith(("ffn_up", "ffn_down.b", "attn_output.b"))),
+        Row("attn_output.bias", "embd"), Row("ffn_up.weight", "embd 2*ff"), optional("ffn_up.bias", "2*ff"),
+        Row("ffn_down.bias", "embd"), optional("ffn_gate.weight", "embd ff"),
+        *(
+            optional(f"{name}.{part}", "embd")
+            for name in ("attn_q_norm", "attn_k_norm", "attn_norm_2")
+            for part in ("weight", "bias")
+        ),
+    ),
+    "nomic-bert": (*BERT, Row("ffn_gate.weight", "embd ff")),
+    "nomic-bert-moe": (
+        *(row if not row.name.startswith("ffn") else Row(row.name, row.sizes, row.required, is_dense) for row in BERT),
+        Row("ffn_up_exps.weight", "embd ff experts", when=is_every),
+        Row("ffn_down_exps.weight", "ff embd experts", when=is_every),
+        Row("ffn_gate_inp.weight", "embd experts", when=is_every),
+    ),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -283,10 +302,15 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
     "modern-bert": (
         *EMBEDDINGS, Row("token_embd_norm.weight", "embd"), optional("cls.output.weight", "embd classes"),
-        optional("cls.output.bias", "classes"), optional("cls.weight", "embd embd"), optional("cls.norm.weight", "embd"),
+        optional("cls.output.bias", "classes"), optional("cls.weight", "embd embd"),
+        optional("cls.norm.weight", "embd"),
     ),
     "eurobert": EMBEDDINGS,
     "t5encoder": (EMBEDDINGS[0], Row("enc.output_norm.weight", "embd"), HEAD),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
+    "jina-bert-v2": (
+        *(Row(row.name, row.sizes) for row in BERT_TOP), optional("cls.weight", "embd 1"), optional("cls.bias", "1"),
+    ),
     "bert": (
         *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
         optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),

@@ -48,6 +48,15 @@ def _has_experts(numbers: Hyperparameters, layer: int) -> bool:
     return bool(numbers.number("expert_count"))
 
 
+def is_every(numbers: Hyperparameters, layer: int) -> bool:
+    every = numbers.number("moe_every_n_layers")
+    return bool(every) and layer % every == 1
+
+
+def is_dense(numbers: Hyperparameters, layer: int) -> bool:
+    return not is_every(numbers, layer)
+
+
 def is_leading(numbers: Hyperparameters, layer: int) -> bool:
     return layer < numbers.number("leading_dense_block_count")
 

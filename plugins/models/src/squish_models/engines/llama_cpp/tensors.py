@@ -23,6 +23,8 @@ class Need:
     required: bool = True
 
 
+HALVES = ("jina-bert-v2",)
+"""Architectures whose gate is a tensor of its own, or half of the one that projects up."""
 ROUTED = ("jamba",)
 """Architectures whose layers have experts where they have a router."""
 ALL_LAYERS = (
@@ -60,6 +62,8 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
         rows = LAYERS[numbers.architecture]
         if numbers.architecture in ROUTED and f"{prefix}{WIDE_EXPERTS[0].name}" in present:
             rows = (*(row for row in rows if row not in PLAIN_GATED), *WIDE_EXPERTS)
+        if numbers.architecture in HALVES and f"{prefix}ffn_gate.weight" in present:
+            rows = tuple(Row(row.name, row.sizes.replace("2*ff", "ff"), row.required) for row in rows)
         for row in rows:
             if row.when is None or row.when(numbers, layer):
                 yield from _of_row(row, prefix, layer_sizes, present)
