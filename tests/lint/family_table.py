@@ -39,9 +39,7 @@ def table() -> str:
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
         present = [name.replace("|", "` or `") for name in info.present]
-        apart = "".join(f" with `{name}`" for name in present) + "".join(
-            f" without `{name}`" for name in info.absent
-        )
+        apart = "".join(f" with `{name}`" for name in present) + "".join(f" without `{name}`" for name in info.absent)
         family = registry.implementation("family", info.id)
         architecture = f"`{family.architecture}`{apart}" + ("" if info.architecture else ", read as another family's")
         besides = "; ".join(changes(family)) or "-"

@@ -6,6 +6,7 @@ from typing import Any
 
 import published_encoders
 import published_mixtures
+import published_modern_encoders
 import published_old
 from published_parts import QWEN3_VL, SIZES, WINDOWS
 
@@ -414,3 +415,4 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 """Model -> its family, and its config."""
 WITHOUT_MLX, LAGUNA = published_mixtures.WITHOUT_MLX, published_mixtures.LAGUNA
 PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED | published_encoders.PUBLISHED
+PUBLISHED |= published_modern_encoders.PUBLISHED

@@ -21,6 +21,7 @@ FAMILIES = {
     "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3"),
     "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe"),
     "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2"),
+    "embeddinggemma": ("EmbeddingGemma", "gemma:EmbeddingGemma", ("gemma3_text",), "gemma-embedding"),
     "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3"),
     "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3"),
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2"),
@@ -119,6 +120,15 @@ FAMILIES = {
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "modernbert": ("ModernBERT", "modern_encoders:ModernBert", ("modernbert",), "modern-bert"),
+    "modernbert_classifier": (
+        "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
+        "modern-bert",
+    ),
+    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
+    "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
+    "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
+    "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
     "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
     "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
@@ -168,10 +178,12 @@ SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenize
 WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
 """The key of a BERT with RoBERTa's kind of tokenizer, such as multilingual-e5-small, and that with the positions that
 GGUF lacks of a RoBERTa."""
+GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
-    "bert_classifier": (SCORER,), "roberta": (f"{MERGES}|{CUT}",),
+    "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "t5_gated_encoder": (GATE,),
+    "umt5_encoder": (GATE, "enc.blk.1.attn_rel_b.weight"), "roberta": (f"{MERGES}|{CUT}",),
     "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
     "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
@@ -184,6 +196,7 @@ ABSENT = {
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
+    "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
     "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
 )  # fmt: skip
 """Families that share a model type with others."""

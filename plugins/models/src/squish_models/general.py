@@ -18,7 +18,8 @@ from .settings import CONFIG, TextSettings
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
-MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
+MEAN, CLS = 1, 2
+MODES = {MEAN: ("pooling_mode_mean_tokens", "mean"), CLS: ("pooling_mode_cls_token", "cls"),
          3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"
@@ -130,9 +131,14 @@ def check_modules(files: Mapping[str, bytes]) -> None:
         )
 
 
+def listed_modules(files: Mapping[str, bytes], kind: str) -> list[str]:
+    """Return the folders of the modules of a kind, such as "Dense", that a model of sentence-transformers has."""
+    return [str(each.get("path")) for each in _listed(files) if str(each.get("type")).endswith(kind)]
+
+
 def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
     """Return the settings of a module of sentence-transformers, such as "Pooling"; none if the model lacks it."""
-    paths = [each.get("path") for each in _listed(files) if str(each.get("type")).endswith(kind)]
+    paths = listed_modules(files, kind)
     place = f"{paths[0]}/config.json" if paths else ""
     return parse_object(files[place], place) if place in files else {}
 
@@ -160,13 +166,19 @@ def _modules(kinds: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def pooling_files(number: Any, width: int) -> dict[str, bytes]:
-    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling."""
+def pooling_files(number: Any, width: int, dense: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling.
+
+    `dense`: folder -> the settings of the dense module in it.
+    """
     if number not in MODES:
         return {}
-    modules = _modules((("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")))
+    kinds = [("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")]
+    kinds += [(path, "models.Dense") for path in dense]
     modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
-    values = {MODULES: modules, f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes}}
+    values: dict[str, Any] = {MODULES: _modules(kinds)}
+    values[f"{POOLING_FOLDER}/config.json"] = {"word_embedding_dimension": width, **modes}
+    values |= {f"{path}/config.json": settings for path, settings in dense.items()}
     return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
 
 

@@ -24,6 +24,7 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
+from .dense_modules import dense_files
 from .general import POOLING, general_keys, pooling_files, score_files
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .mlx_folder import for_mlx
@@ -87,7 +88,8 @@ class GgufFiles(Mapping[str, bytes]):
                 code=ErrorCode.CONTRADICTION,
                 hint="Leave out {option:assets}; the GGUF contains the settings.",
             )
-        pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
+        number = LoadedKeys(family.architecture, model.meta)[POOLING]
+        pooling = pooling_files(number, settings["hidden_size"], dense_files(settings))
         score = score_settings(family.architecture, model.meta)
         pooling |= score_files(score) if score is not None else {}
         own = {name: data for name, data in pooling.items() if not self._names or name in self._names}

@@ -32,6 +32,8 @@ MOST_BLOCKS = 1 << 18
 """Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
 """Prefixes of names in files of the base model class, such as embedding models."""
+MODULES_OF_POOLING = "[0-9]*_*/*"
+"""Tensors of the modules of sentence-transformers behind the pooling, by the folders before their names."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -202,6 +204,9 @@ class TextSettings(Family):
             "two_hidden": 2 * settings["hidden_size"],
             "gate_up_rows": 2 * settings["intermediate_size"],
         }
+
+    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        return () if any("/" in row.hf for row in self.rows) else (MODULES_OF_POOLING,)
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])

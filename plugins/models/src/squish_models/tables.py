@@ -332,6 +332,30 @@ def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
     )
 
 
+BASE_PREFIXES = {"model.": ""}
+"""Prefixes of names in files of a model with a head, for families of `base_rows`."""
+
+
+def base_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows of a model without a head, whose names in Hugging Face have no prefix.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        The rows of a model with one.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.module(".weight") for row in base_rows(gated_mlp())][:1]
+    ['layers.{n}.mlp.gate_proj.weight']
+    """
+    return tuple(evolve(row, hf=row.hf.removeprefix("model."), layer=row.layer.removeprefix("model.")) for row in rows)
+
+
 def fused_mlp() -> tuple[Row, ...]:
     """Gate and up in one projection, which GGUF calls up.
 

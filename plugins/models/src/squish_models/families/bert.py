@@ -117,7 +117,7 @@ class Bert(Declared):
     def fits(self, config: Mapping[str, Any]) -> bool:
         if self.fixed["position_embedding_type"] != ABSOLUTE or config.get("position_embedding_type") == ALIBI:
             return self.fixed["position_embedding_type"] == config.get("position_embedding_type")
-        return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in _classes(config))
+        return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in classes_of(config))
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         return (*super().left_out(settings), *self.heads)
@@ -345,7 +345,7 @@ def labels_of(config: Mapping[str, Any]) -> list[str] | None:
     return [str(label) for label in labels]
 
 
-def _classes(config: Mapping[str, Any]) -> list[str]:
+def classes_of(config: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names."""
     names = config.get("architectures")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -42,6 +42,7 @@ COMMON: Mapping[str, str] = {
 RMS = {"attention.layer_norm_rms_epsilon": "f32"}
 NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
+DENSE = dict.fromkeys(("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"), "u32")
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
 GATING = {"expert_gating_func": "u32"}
 SHARED = {"expert_shared_feed_forward_length": "u32"}
@@ -84,6 +85,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "qwen3moe": {**RMS, **EXPERTS},
     "gemma2": {**RMS, **WINDOW, "attn_logit_softcapping": "f32", "final_logit_softcapping": "f32"},
     "gemma3": {**RMS, **WINDOW, "final_logit_softcapping": "f32"},
+    "modern-bert": {**NORM, **WINDOW, "hidden_activation": "str", "decision.block_count": "u32"},
+    "eurobert": RMS,
+    "t5encoder": {**RMS, "attention.relative_buckets_count": "u32"},
+    "gemma-embedding": {**RMS, **WINDOW, **DENSE},
     "phi3": {**RMS, "attention.sliding_window": "u32"},
     "olmo2": {**RMS, **WINDOW},
     "glm4": {**RMS, "rope.dimension_sections": FOUR},

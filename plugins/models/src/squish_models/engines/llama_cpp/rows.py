@@ -85,6 +85,14 @@ def _predicts(numbers: Hyperparameters, layer: int) -> bool:
     return layer >= numbers.trunk
 
 
+def _is_first(numbers: Hyperparameters, layer: int) -> bool:
+    return layer == 0
+
+
+def _is_later(numbers: Hyperparameters, layer: int) -> bool:
+    return layer > 0
+
+
 def _attends(numbers: Hyperparameters, layer: int) -> bool:
     return numbers.of_layer("attention.head_count_kv", layer) > 0
 
@@ -226,6 +234,21 @@ GEMMA2 = (
     Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd q k v"), Row("attn_output.weight", "q embd"),
     Row("post_attention_norm.weight", "embd"), Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
     Row("post_ffw_norm.weight", "embd"),
+)  # fmt: skip
+GEMMA3 = (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head"))
+DENSE = (optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd"))
+"""Matrices behind the pooling."""
+MODERN_BERT = (
+    Row("attn_norm.weight", "embd", when=_is_later), optional("attn_norm.weight", "embd", when=_is_first),
+    Row("attn_qkv.weight", "embd 3*embd"), Row("attn_output.weight", "embd embd"), Row("ffn_up.weight", "embd 2*ff"),
+    Row("ffn_down.weight", "ff embd"), Row("ffn_norm.weight", "embd"),
+)  # fmt: skip
+T5_ENCODER = (
+    Row("attn_norm.weight", "embd"), Row("attn_rel_b.weight", "heads buckets", when=_is_first),
+    optional("attn_rel_b.weight", "heads buckets", when=_is_later), Row("attn_q.weight", "embd k"),
+    Row("attn_k.weight", "embd k"), Row("attn_v.weight", "embd v"), Row("attn_o.weight", "v embd"),
+    Row("ffn_norm.weight", "embd"), optional("ffn_gate.weight", "embd ff"), Row("ffn_down.weight", "ff embd"),
+    Row("ffn_up.weight", "embd ff"),
 )  # fmt: skip
 NEXT = (
     Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
