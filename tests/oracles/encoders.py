@@ -74,7 +74,7 @@ def tokenizer(kind: str, folder: Path) -> dict[str, bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     text, special = (ROOT / "LICENSE").read_text(), NAMES[kind]
     peer("torch").run(train, folder=str(folder), kind=kind, text=text, special=special)
-    options = {f"{role}_token": token for role, token in special.items()}
+    options: dict[str, Any] = {f"{role}_token": token for role, token in special.items()}
     options |= {"tokenizer_class": CLASSES[kind], "model_max_length": 128}
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
     return {name: (folder / name).read_bytes() for name in ("tokenizer.json", "tokenizer_config.json")}

@@ -96,13 +96,14 @@ def make(name: str, folder: Path, **config: Any) -> Path:
     """Write an encoder; `config` overrides its settings."""
     model = ENCODERS[name]
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = {"text": families.TEXT.read_text(), "folder": str(folder)}
+    arguments: dict[str, Any] = {"text": families.TEXT.read_text(), "folder": str(folder)}
     if model["tokenizer"] == "pieces":
         peer("torch").run(train_pieces, **arguments)
     else:
         more = {"kind": model["tokenizer"], "size": 640 - families.PADDING, "special": model["special"]}
         peer("torch").run(families.train_tokenizer, **arguments, **more)
-        put_around(folder, *model["around"], model.get("normalizer"))
+        before, after = model["around"]
+        put_around(folder, before, after, model.get("normalizer"))
     if model["tokenizer"] == "gemma":
         (folder / "tokenizer.model").write_bytes(families.sentencepiece_model(folder, False))
     (folder / "config.json").write_text(json.dumps({**model["config"], **config}, indent=2))

@@ -146,7 +146,7 @@ def respell(folder: Path, names: dict[str, str], vision: dict[str, Any], **confi
 def kimi_k25(folder: Path) -> None:
     """Spell a Kimi K2.5 as it is published, and its sizes also as Transformers, which the converter asks."""
     sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    vision = MOONVIT | {f"vt_{name}": MOONVIT[name] for name in sizes}
+    vision: dict[str, Any] = MOONVIT | {f"vt_{name}": MOONVIT[name] for name in sizes}
     vision |= {f"init_pos_emb_{name}": size for name, size in (("height", 8), ("width", 8), ("time", 4))}
     vision |= {"patch_size": 14, "merge_kernel_size": [2, 2], "projector_hidden_act": "gelu", "projector_ln_eps": 1e-5}
     vision |= {"merge_type": "sd2_tpool", "text_hidden_size": 64}
@@ -155,7 +155,7 @@ def kimi_k25(folder: Path) -> None:
 
 def kimi_vl(folder: Path) -> None:
     """Spell a Kimi K2.5 as a Kimi-VL, which computes the same of an image."""
-    vision = {name: size for name, size in MOONVIT.items() if not name.startswith("pos_emb")}
+    vision: dict[str, Any] = {name: size for name, size in MOONVIT.items() if not name.startswith("pos_emb")}
     vision |= {"init_pos_emb_height": 8, "init_pos_emb_width": 8, "merge_kernel_size": [2, 2], "model_type": "moonvit"}
     kimi = "KimiVLForConditionalGeneration"
     respell(folder, KIMI_VL_NAMES, vision, model_type="kimi_vl", architectures=[kimi])

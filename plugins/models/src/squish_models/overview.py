@@ -181,7 +181,7 @@ def components(info: FamilyInfo, family: Family) -> dict[str, str]:
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED
     if getattr(family, "predicting", ""):
-        is_mapped = any(row.kind == PREDICTING for row in family.rows)
+        is_mapped = any(row.kind == PREDICTING for row in getattr(family, "rows", ()))
         found["prediction layers"] = MAPPED if is_mapped else LEFT_OUT
     towers = [each.info for each in registry().families.values() if each.info.part != TEXT]
     mapped = {tower.part for tower in towers if set(tower.model_types) & set(info.model_types)}
