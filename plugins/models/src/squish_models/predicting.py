@@ -19,7 +19,6 @@ from .settings import TextSettings
 
 COUNT, PREDICTED = "block_count", "nextn_predict_layers"
 EMBEDDINGS = "token_embd.weight"
-_OTHERS = "has the layers of another model than {}"
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
@@ -56,7 +55,7 @@ def joined_layers(family: TextSettings, model: Model, other: Model) -> tuple[Map
         raise _error(other, "has lower layers, too", known[0], expected, f"{len(known)} tensors of lower layers")
     if found != layers:
         expected, place = f"{layers} and those behind them", f"{family.architecture}.{COUNT}"
-        raise _error(other, _OTHERS.format(model.name), place, expected, f"{found} and those behind them")
+        raise _contradiction(other, model, place, expected, f"{found} and those behind them")
     if not count:
         raise _error(other, "has no layers behind the last one", predicted, "at least 1", other.value(predicted))
     counted, constants = _counted(family, model, other), [*model.vectors.values()]
@@ -72,14 +71,14 @@ def _counted(family: TextSettings, model: Model, other: Model) -> dict[str, Any]
     counted, prefix = {}, f"{family.architecture}."
     shapes = [each.tensors[EMBEDDINGS].shape if EMBEDDINGS in each.tensors else None for each in (model, other)]
     if None not in shapes and shapes[0] != shapes[1]:
-        raise _error(other, _OTHERS.format(model.name), EMBEDDINGS, *shapes)
+        raise _contradiction(other, model, EMBEDDINGS, *shapes)
     for key, value in other.meta.items():
         if key.removeprefix(prefix) in (COUNT, PREDICTED) and key.startswith(prefix):
             counted[key] = value
         elif key.startswith(prefix) and key in model.meta and not same_value(model.meta[key], value):
             if not _continues(model.meta[key], value):
                 expected, found = (str(each.value(key))[:60] for each in (model, other))
-                raise _error(other, _OTHERS.format(model.name), key, expected, found)
+                raise _contradiction(other, model, key, expected, found)
             counted[key] = value
     return counted
 
@@ -91,9 +90,16 @@ def _continues(one: Typed, other: Typed) -> bool:
     return len(other.value) > len(one.value) and np.array_equal(other.value[: len(one.value)], one.value)
 
 
-def _error(model: Model, fault: str, part: str, expected: Any, found: Any) -> FormatError:
+def _contradiction(other: Model, model: Model, part: str, expected: Any, found: Any) -> FormatError:
+    """The error for a file with the layers of another model."""
+    fault = f"has the layers of another model than {model.name}"
+    return _error(other, fault, part, expected, found, ErrorCode.CONTRADICTION)
+
+
+def _error(
+    model: Model, fault: str, part: str, expected: Any, found: Any, code: ErrorCode = ErrorCode.USAGE
+) -> FormatError:
     """The error for a file that has not the layers that are asked for."""
-    code = ErrorCode.CONTRADICTION if fault == _OTHERS.format(fault.rpartition(" ")[2]) else ErrorCode.USAGE
     return FormatError(
         fault,
         file=model.name,
