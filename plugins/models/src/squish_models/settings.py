@@ -41,6 +41,8 @@ ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
 WRITTEN_FOR = {"mlx": "mlx", "uqff": "mistralrs"}
 """Layout -> the engine that alone reads it."""
 TITLES = {"mlx": "mlx-lm", "mistralrs": "mistral.rs"}
+ELSEWHERE = "Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}."
+"""The next step for a model that an engine does not run."""
 
 
 class TextSettings(Family):
@@ -278,7 +280,7 @@ class TextSettings(Family):
             raise UsageError(
                 f"is a model of the family {self.id}, which {TITLES[WRITTEN_FOR[layout]]} does not have",
                 code=ErrorCode.ENGINE,
-                hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
+                hint=ELSEWHERE,
             )
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
