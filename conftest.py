@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,16 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("checkout", "repository", "wheels"):
         monkeypatch.setattr(catalog, name, lambda: None)
     monkeypatch.setattr(environment, "installer", lambda: "pip install")
+
+
+@pytest.fixture(autouse=True)
+def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare each document that a command prints in this process with its schema."""
+    if find_spec("squish_cli") and find_spec("jsonschema"):
+        from documents import checked_print
+        from squish_cli import output
+
+        monkeypatch.setattr(output, "print_document", checked_print)
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,7 @@ def leftovers(folder: str, clean: bool) -> Answer:
                 "error": reason,
             }
         )
-    appends = [{"file": str(path), "bytes": count} for path, count in torn]
+    appends = [{"file": str(path), "size": count} for path, count in torn]
     ok = not any(row["error"] for row in rows)
     data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
     return Answer(data, list(_leftover_lines(rows, appends)), 0 if ok else 1)
@@ -85,7 +85,7 @@ def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, 
         if count := sum(row["state"] == state for row in rows):
             yield f"{counted(count, 'temporary file')} {text}: left alone"
     for append in appends:
-        size = format_bytes(append["bytes"])
+        size = format_bytes(append["size"])
         yield f"torn append: {append['file']}: {size} of an interrupted edit; `squish edit FILE --recover` removes it"
     if not removable and not appends:
         yield "nothing here was left by an interrupted write"
@@ -125,7 +125,7 @@ class Threads:
 class PluginState:
     """A plugin: the ids it provides by kind, and its faults."""
 
-    dist: str
+    package: str
     version: str
     ok: bool
     reasons: tuple[str, ...]
@@ -207,7 +207,7 @@ class Diagnosis:
             return
         yield from ("", "plugins")
         for plugin in self.plugins:
-            state, name = "ok" if plugin.ok else "broken", f"{plugin.dist} {plugin.version}".strip()
+            state, name = "ok" if plugin.ok else "broken", f"{plugin.package} {plugin.version}".strip()
             yield f"  {state:6}  {name}" + (f": {summarize(plugin.brings)}" if plugin.ok or plugin.brings else "")
             yield from (f"          {reason}" for reason in plugin.reasons)
         yield from (f"  conflict: {message}" for message in self.conflicts)
@@ -340,14 +340,14 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
         reasons = [*_import_failures(registry, plugin.dist)]
         reasons += [f"its commands failed: {reason}" for name, reason in commands if name == plugin.name]
         yield PluginState(
-            dist=plugin.dist,
+            package=plugin.dist,
             version=plugin.version,
             ok=not reasons,
             reasons=tuple(reasons),
             brings=provided_ids(registry, plugin.dist),
         )
     for broken in registry.broken:
-        yield PluginState(dist=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
+        yield PluginState(package=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
 
 
 def _command_failures(registry: Registry) -> list[tuple[str, str]]:
