@@ -32,9 +32,9 @@ def check(document: Mapping[str, Any]) -> None:
         raise AssertionError(f"{name}: {error.json_path}: {error.message}")
 
 
-def checked_print(schema: str, data: Mapping[str, Any]) -> None:
+def checked_print(schema: str, data: Mapping[str, Any], *, line: bool = False) -> None:
     """Print a document as the command line does, if it fits its schema; test commands without one have none."""
     document = json.loads(json.dumps({"schema": schema, **to_json(data)}))
     if schema in schemas():
         check(document)
-    _print(schema, data)
+    _print(schema, data, line=line)

@@ -71,7 +71,7 @@ def style() -> str:
     return _style
 
 
-def print_document(schema: str, data: Mapping[str, Any]) -> None:
+def print_document(schema: str, data: Mapping[str, Any], *, line: bool = False) -> None:
     """Print data on stdout as a JSON document whose first key names its schema.
 
     Parameters
@@ -80,16 +80,15 @@ def print_document(schema: str, data: Mapping[str, Any]) -> None:
         Such as "squish/serve/1".
     data
         What `to_json` accepts, by key.
+    line
+        Print one line, as `--json-lines` does: the command goes on, and its reader waits for the end of the document.
 
     Examples
     --------
-    >>> print_document("squish/text/1", {"text": "Hello"})
-    {
-     "schema": "squish/text/1",
-     "text": "Hello"
-    }
+    >>> print_document("squish/text/1", {"text": "Hello"}, line=True)
+    {"schema": "squish/text/1", "text": "Hello"}
     """
-    indent = None if _style == JSON_LINES else 1
+    indent = None if line or _style == JSON_LINES else 1
     text = json.dumps({"schema": schema, **to_json(data)}, indent=indent, allow_nan=False)
     sys.stdout.write(f"{text}\n")  # in one piece: several threads report progress
     sys.stdout.flush()

@@ -53,7 +53,7 @@ def serve(
             if style() == TEXT:
                 print("\n".join(urls), flush=True)
             else:
-                print_document(SCHEMA, {"file": source.name, "format": server.format, "urls": urls})
+                print_document(SCHEMA, {"file": source.name, "format": server.format, "urls": urls}, line=True)
 
         run(server, host, port, ready)
 
