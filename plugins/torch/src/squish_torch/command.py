@@ -6,7 +6,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from squish_cli.api import JSON, JSON_LINES, PIECE, TEXT, Answer, print_document, style
+from squish_cli.api import JSON, JSON_LINES, PIECE, TEXT, Answer, Progress, print_document, style
 
 from squish_core.api import Chain, ErrorCode, UsageError, counted, redact
 
@@ -62,14 +62,15 @@ def run(
 
     chains: list[tuple[int, Chain]] = []
     printed = style()
-    generation = generate(
-        model,
-        Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
-        write=WRITERS[printed],
-        explain=(_write_chains if printed == TEXT else chains.extend) if explain else None,
-        draft=draft,
-        device=device,
-    )
+    with Progress("generating", printed != JSON_LINES, "tokens", file=redact(model)):
+        generation = generate(
+            model,
+            Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
+            write=WRITERS[printed],
+            explain=(_write_chains if printed == TEXT else chains.extend) if explain else None,
+            draft=draft,
+            device=device,
+        )
     data: dict[str, Any] = {
         "file": redact(model),
         "text": generation.text,
