@@ -79,11 +79,16 @@ def samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a short, one: 50%.gguf").write_bytes(Path("m.gguf").read_bytes()[:-9])
 
 
-@pytest.mark.parametrize(("words", "code", "rules"), [
-    (["verify", "m.gguf"], 0, []), (["verify", "a short, one: 50%.gguf", "m.gguf"], 1, ["bounds"]),
-    (["verify", "absent"], 2, ["missing"]), (["verify", "absent", "a short, one: 50%.gguf"], 2, ["missing", "bounds"]),
-    (["check-model", "m.gguf", "--for", "llama.cpp"], 1, ["engine-key", "tokenizer"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "rules"),
+    [
+        (["verify", "m.gguf"], 0, []),
+        (["verify", "a short, one: 50%.gguf", "m.gguf"], 1, ["bounds"]),
+        (["verify", "absent"], 2, ["missing"]),
+        (["verify", "absent", "a short, one: 50%.gguf"], 2, ["missing", "bounds"]),
+        (["check-model", "m.gguf", "--for", "llama.cpp"], 1, ["engine-key", "tokenizer"]),
+    ],
+)
 def test_sarif_has_a_rule_for_each_code(
     words: list[str], code: int, rules: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,10 +104,14 @@ def test_sarif_has_a_rule_for_each_code(
         assert uri in ("m.gguf", "absent", "a%20short%2C%20one%3A%2050%25.gguf")
 
 
-@pytest.mark.parametrize(("words", "code", "starts"), [
-    (["verify", "m.gguf"], 0, []), (["verify", "absent", "m.gguf"], 2, ["::error file=absent::"]),
-    (["verify", "a short, one: 50%.gguf"], 1, ["::error file=a short%2C one%3A 50%25.gguf::blk.0.ffn_up.weight: "]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "starts"),
+    [
+        (["verify", "m.gguf"], 0, []),
+        (["verify", "absent", "m.gguf"], 2, ["::error file=absent::"]),
+        (["verify", "a short, one: 50%.gguf"], 1, ["::error file=a short%2C one%3A 50%25.gguf::blk.0.ffn_up.weight: "]),
+    ],
+)
 def test_github_has_an_annotation_for_each_finding(
     words: list[str], code: int, starts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,9 +120,14 @@ def test_github_has_an_annotation_for_each_finding(
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
 
 
-@pytest.mark.parametrize(("severity", "command", "level"), [
-    ("error", "error", "error"), ("warning", "warning", "warning"), ("note", "notice", "note"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("severity", "command", "level"),
+    [
+        ("error", "error", "error"),
+        ("warning", "warning", "warning"),
+        ("note", "notice", "note"),
+    ],
+)
 def test_a_finding_keeps_its_severity_and_stays_on_a_line(severity: str, command: str, level: str) -> None:
     finding = Finding("/models/m.gguf", Problem(code="odd", severity=severity, where="a\nb", message="100% odd"))
     assert finding_lines("github", [finding]) == [f"::{command} file=/models/m.gguf::a%0Ab: 100%25 odd [odd]"]

@@ -14,39 +14,88 @@ from squish_cli.schema import EVENTS, document_schema
 
 DATA = Path(__file__).parents[1] / "data"
 RESULTS: list[tuple[str, str, int]] = [
-    ("ls", "ls m.gguf", 0), ("ls", "ls --long m.npydir", 0),
-    ("info", "info m.gguf", 0), ("info", "m.gguf", 0), ("info", "info m.gguf *attn_norm*", 0), ("info", "info m.uqff", 0),
-    ("info", "info m.gguf --meta general.architecture", 0), ("info", "info m.squizd", 0), ("info", "info m.onnx", 0),
-    ("plan", "plan m.gguf", 0), ("plan", "plan m.squizd", 0), ("plan", "plan --format gguf --feature dtype=q4_k", 0),
+    ("ls", "ls m.gguf", 0),
+    ("ls", "ls --long m.npydir", 0),
+    ("info", "info m.gguf", 0),
+    ("info", "m.gguf", 0),
+    ("info", "info m.gguf *attn_norm*", 0),
+    ("info", "info m.uqff", 0),
+    ("info", "info m.gguf --meta general.architecture", 0),
+    ("info", "info m.squizd", 0),
+    ("info", "info m.onnx", 0),
+    ("plan", "plan m.gguf", 0),
+    ("plan", "plan m.squizd", 0),
+    ("plan", "plan --format gguf --feature dtype=q4_k", 0),
     ("plan", "plan m.npydir --backend numpy", 0),
-    ("needs", "needs m.gguf --backend cpu", 0), ("needs", "needs gguf", 0),
-    ("verify", "verify m.gguf --deep", 0), ("verify", "verify m.gguf m.zt", 0), ("verify", "verify short.gguf", 1),
-    ("verify", "verify m.gguf absent", 2), ("verify", "verify text.txt m.gguf --strict", 1),
-    ("diff", "diff m.gguf m.gguf", 0), ("diff", "diff m.gguf m.safetensors", 1),
+    ("needs", "needs m.gguf --backend cpu", 0),
+    ("needs", "needs gguf", 0),
+    ("verify", "verify m.gguf --deep", 0),
+    ("verify", "verify m.gguf m.zt", 0),
+    ("verify", "verify short.gguf", 1),
+    ("verify", "verify m.gguf absent", 2),
+    ("verify", "verify text.txt m.gguf --strict", 1),
+    ("diff", "diff m.gguf m.gguf", 0),
+    ("diff", "diff m.gguf m.safetensors", 1),
     ("convert", "convert m.safetensors out.gguf --encode f16 --names keep", 0),
-    ("convert", "convert m.gguf out.zt --dry-run", 0), ("cp", "cp m.gguf part.gguf --only *attn_norm*", 0),
-    ("matrix", "matrix npydir --backend numpy", 0), ("bench", "bench m.safetensors", 0),
-    ("formats", "formats", 0), ("formats", "formats gguf", 0), ("codecs", "codecs", 0), ("codecs", "codecs q4_k", 0),
-    ("backends", "backends", 0), ("backends", "backends numpy", 0), ("plugins", "plugins", 0),
-    ("plugins", "plugins gguf", 0), ("families", "families", 0), ("families", "families llama", 0),
-    ("new-plugin", "new-plugin acme-json --kind codec", 0), ("doctor", "doctor", 0), ("doctor", "doctor .", 0),
-    ("cache", "cache", 0), ("cache-list", "cache list", 0), ("cache-clear", "cache clear", 0),
-    ("cache-build", "cache build m.npydir --tier finalized", 0), ("check-model", "check-model m.gguf --for llama.cpp", 1),
-    ("edit", "edit m.zt --set note=x", 0), ("refs", "refs m.safetensors refs.json", 0),
-    ("schema", "schema", 0), ("schema", "schema cache list", 0),
-]  # fmt: skip
+    ("convert", "convert m.gguf out.zt --dry-run", 0),
+    ("cp", "cp m.gguf part.gguf --only *attn_norm*", 0),
+    ("matrix", "matrix npydir --backend numpy", 0),
+    ("bench", "bench m.safetensors", 0),
+    ("formats", "formats", 0),
+    ("formats", "formats gguf", 0),
+    ("codecs", "codecs", 0),
+    ("codecs", "codecs q4_k", 0),
+    ("backends", "backends", 0),
+    ("backends", "backends numpy", 0),
+    ("plugins", "plugins", 0),
+    ("plugins", "plugins gguf", 0),
+    ("families", "families", 0),
+    ("families", "families llama", 0),
+    ("new-plugin", "new-plugin acme-json --kind codec", 0),
+    ("doctor", "doctor", 0),
+    ("doctor", "doctor .", 0),
+    ("cache", "cache", 0),
+    ("cache-list", "cache list", 0),
+    ("cache-clear", "cache clear", 0),
+    ("cache-build", "cache build m.npydir --tier finalized", 0),
+    ("check-model", "check-model m.gguf --for llama.cpp", 1),
+    ("edit", "edit m.zt --set note=x", 0),
+    ("refs", "refs m.safetensors refs.json", 0),
+    ("schema", "schema", 0),
+    ("schema", "schema cache list", 0),
+]
 """Command, line, exit code."""
 ELSEWHERE = {"serve", "run", "eval", "activations", "tune"}
 """`serve` runs until it is interrupted, the others need torch: the tests of their plugins print their documents."""
 ERRORS = [
-    "ls absent", "ls m.gguf --sort none", "ls", "info m.gguf --nothing", "convert m.gguf", "verify absent", "nonsense",
-    "formats nothing", "families nothing", "cache clear nothing", "edit m.gguf --set a=b", "schema nothing",
-    "plan m.gguf --op sing", "serve m.gguf --to nothing", "verify m.gguf --output sarif", "verify m.gguf --output junit",
-]  # fmt: skip
+    "ls absent",
+    "ls m.gguf --sort none",
+    "ls",
+    "info m.gguf --nothing",
+    "convert m.gguf",
+    "verify absent",
+    "nonsense",
+    "formats nothing",
+    "families nothing",
+    "cache clear nothing",
+    "edit m.gguf --set a=b",
+    "schema nothing",
+    "plan m.gguf --op sing",
+    "serve m.gguf --to nothing",
+    "verify m.gguf --output sarif",
+    "verify m.gguf --output junit",
+]
 LISTS = {
-    "ls": "tensors", "verify": "files", "plugins": "plugins", "formats": "formats", "codecs": "codecs",
-    "backends": "backends", "families": "families", "needs": "plugins", "cache": "entries",
-}  # fmt: skip
+    "ls": "tensors",
+    "verify": "files",
+    "plugins": "plugins",
+    "formats": "formats",
+    "codecs": "codecs",
+    "backends": "backends",
+    "families": "families",
+    "needs": "plugins",
+    "cache": "entries",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +139,25 @@ def test_an_error_is_a_document(line: str, option: str, capsys: pytest.CaptureFi
     check(document)
 
 
-@pytest.mark.parametrize("line", ["verify m.gguf", "verify m.gguf --deep", "verify m.gguf m.zt", "verify short.gguf",
-    "verify m.gguf absent", "convert m.safetensors out.zt --encode int8", "convert m.gguf out.zt --dry-run",
-    "diff m.gguf m.safetensors", "cp m.gguf out.gguf --only *attn_norm*",
-    "convert m.safetensors out.zt --encode f16 --scheduler local:1",
-    "cache build m.npydir --tier finalized"])  # fmt: skip
-def test_progress_is_a_document_a_line_and_the_result_is_the_last(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "verify m.gguf",
+        "verify m.gguf --deep",
+        "verify m.gguf m.zt",
+        "verify short.gguf",
+        "verify m.gguf absent",
+        "convert m.safetensors out.zt --encode int8",
+        "convert m.gguf out.zt --dry-run",
+        "diff m.gguf m.safetensors",
+        "cp m.gguf out.gguf --only *attn_norm*",
+        "convert m.safetensors out.zt --encode f16 --scheduler local:1",
+        "cache build m.npydir --tier finalized",
+    ],
+)
+def test_progress_is_a_document_a_line_and_the_result_is_the_last(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, printed = answer(capsys, line, "--json-lines")
     documents = [json.loads(each) for each in printed.splitlines()]
     command = "-".join(line.split()[: 2 if line.startswith("cache") else 1])
@@ -135,13 +197,16 @@ def test_all_schemas_are_one_object_by_name(capsys: pytest.CaptureFixture[str]) 
     assert {each["title"]: each for each in json.loads(capsys.readouterr().out).values()} == schemas()
 
 
-@pytest.mark.parametrize(("broken", "change"), [
-    ("a key is missing", lambda document: document.pop("file")),
-    ("another key", lambda document: document.update(more=1)),
-    ("another type", lambda document: document.update(file=1)),
-    ("another schema", lambda document: document.update(schema="squish/ls/2")),
-    ("a key below is missing", lambda document: document["tensors"][0].pop("size")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("broken", "change"),
+    [
+        ("a key is missing", lambda document: document.pop("file")),
+        ("another key", lambda document: document.update(more=1)),
+        ("another type", lambda document: document.update(file=1)),
+        ("another schema", lambda document: document.update(schema="squish/ls/2")),
+        ("a key below is missing", lambda document: document["tensors"][0].pop("size")),
+    ],
+)
 def test_a_document_that_differs_does_not_fit(broken: str, change: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from jsonschema import Draft202012Validator
 

@@ -11,9 +11,21 @@ from jsonschema import Draft202012Validator
 from squish_cli.schema import schemas
 
 OTHER_NAMES = {
-    "nbytes", "bytes", "size_bytes", "num_bytes", "bits_per_weight", "bpw", "path", "filename", "model", "output", "dist",
-    "distribution", "container", "installed",
-}  # fmt: skip
+    "nbytes",
+    "bytes",
+    "size_bytes",
+    "num_bytes",
+    "bits_per_weight",
+    "bpw",
+    "path",
+    "filename",
+    "model",
+    "output",
+    "dist",
+    "distribution",
+    "container",
+    "installed",
+}
 """Names of what `size`, `bits`, `file`, `target`, `package`, `format` and the names of lists already stand for."""
 
 
@@ -22,10 +34,15 @@ def test_a_schema_changes_only_with_a_new_number() -> None:
     assert set(shapes()) - set(published()) == set(), "run `python tests/lint/json_schemas.py`"
 
 
-@pytest.mark.parametrize("change", [
-    lambda shape: shape.pop("file"), lambda shape: shape.update(more="string"), lambda shape: shape.update(file="integer"),
-    lambda shape: shape.update(format=shape.pop("format")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shape: shape.pop("file"),
+        lambda shape: shape.update(more="string"),
+        lambda shape: shape.update(file="integer"),
+        lambda shape: shape.update(format=shape.pop("format")),
+    ],
+)
 def test_a_change_is_noticed(change: Any) -> None:
     new = shapes()
     change(new["squish/ls/1"])
@@ -49,4 +66,4 @@ def test_a_schema_is_valid_and_has_one_name_for_each_thing(name: str) -> None:
     assert schema["title"].startswith(f"squish/{name}/")
     assert OTHER_NAMES.isdisjoint(names_in(shapes()[schema["title"]]))
     for form in schema.get("anyOf", [schema]):
-        assert list(form["properties"])[0] == "schema"
+        assert next(iter(form["properties"])) == "schema"

@@ -16,12 +16,13 @@ SCHEMAS = {schema["title"]: schema for schema in schemas().values()}
 LINES = {
     "run": ["run hf --prompt ab --max-new-tokens 4", "run hf --prompt ab --max-new-tokens 4 --raw --greedy --explain"],
     "eval": [
-        "eval hf --text text.txt --window 32 --limit 2", "eval hf --text text.txt --window 32 --definition lm-eval",
+        "eval hf --text text.txt --window 32 --limit 2",
+        "eval hf --text text.txt --window 32 --definition lm-eval",
         "eval hf --text text.txt --window 32 --limit 1 --against hf --by layer",
     ],
     "activations": ["activations hf --text text.txt --window 32 -o imatrix.gguf"],
     "tune": ["tune hf --text text.txt --window 64 --target bpw=9 --encode q8_0"],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,26 +28,59 @@ _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 @frozen
 class Finding:
-    """A problem of a file."""
+    """A problem of a file.
+
+    Attributes
+    ----------
+    file
+        Its path or URL.
+    problem
+        What is wrong with it.
+    """
 
     file: str
     problem: Problem
 
 
 def check_output(output: str | None) -> None:
-    """Raise UsageError for a value of `--output` that does not exist, and beside `--json`."""
+    """Raise UsageError for a value of `--output` that does not exist, and beside `--json`.
+
+    Parameters
+    ----------
+    output
+        The value; None without the option.
+
+    Raises
+    ------
+    UsageError
+        There is no such output, or the result is printed as JSON.
+
+    Examples
+    --------
+    >>> check_output("sarif")
+    """
     if output is None:
         return
     if output not in OUTPUTS:
         raise UsageError("no such --output", found=repr(output), expected=" or ".join(OUTPUTS), code=ErrorCode.USAGE)
     if style() != TEXT:
-        raise UsageError(
-            f"--output and {style()} cannot be combined", code=ErrorCode.USAGE, hint=f"Omit {style()}."
-        )
+        raise UsageError(f"--output and {style()} cannot be combined", code=ErrorCode.USAGE, hint=f"Omit {style()}.")
 
 
 def finding_lines(output: str, findings: Iterable[Finding]) -> list[str]:
     """Return findings as lines of `--output`.
+
+    Parameters
+    ----------
+    output
+        "sarif" or "github".
+    findings
+        The findings in one or several files.
+
+    Returns
+    -------
+    list of str
+        Lines to print as they are: an `Answer` with `verbatim`.
 
     Examples
     --------
@@ -65,8 +98,8 @@ def _github(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"::{COMMANDS[problem.severity]} file={_encoded(finding.file, _PROPERTY)}::{text}"
 
 
-def _encoded(text: str, table: dict[str, str]) -> str:
-    return text.translate(str.maketrans(table))
+def _encoded(text: str, table: Mapping[str, str]) -> str:
+    return "".join(table.get(character, character) for character in text)
 
 
 def _sarif(findings: Sequence[Finding]) -> Iterator[str]:

@@ -139,7 +139,12 @@ def plugins(name: Only = None) -> Answer:
         if not data:
             raise _unknown(name, "plugin", packages)
     rows = [
-        ("ok" if item["ok"] else "broken", item["package"], item["version"], item["reason"] or summarize(item["brings"]))
+        (
+            "ok" if item["ok"] else "broken",
+            item["package"],
+            item["version"],
+            item["reason"] or summarize(item["brings"]),
+        )
         for item in data
     ]
     lines = table(("state", "package", "version", "provides"), "<<<<", rows)

@@ -124,7 +124,9 @@ Resume = Annotated[
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="sarif|github", help="Print findings as SARIF 2.1.0, or as annotations of GitHub."),
+    typer.Option(
+        "--output", metavar="sarif|github", help="Print findings as SARIF 2.1.0, or as annotations of GitHub."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 JsonLines = Annotated[

@@ -67,7 +67,18 @@ def printing(argv: Sequence[str]) -> Iterator[None]:
 
 
 def style() -> str:
-    """How results are printed: `TEXT`, `JSON` or `JSON_LINES`."""
+    """Tell how results are printed: as text, as one document, or as documents of one line.
+
+    Returns
+    -------
+    str
+        `TEXT`, `JSON` or `JSON_LINES`.
+
+    Examples
+    --------
+    >>> style() == TEXT
+    True
+    """
     return _style
 
 

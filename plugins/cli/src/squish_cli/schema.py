@@ -1,4 +1,4 @@
-"""`squish schema`: JSON Schema (2020-12) of every document that `--json` prints, from the classes that describe them."""
+"""`squish schema`: JSON Schema (2020-12) of what `--json` prints, from the classes that describe the documents."""
 
 from __future__ import annotations
 
@@ -22,14 +22,22 @@ from .options import App
 from .output import ERROR, PIECE, PROGRESS, TASK, Answer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-EVENTS = {"error": (ERROR, "Error"), "progress": (PROGRESS, "Progress"), "task": (TASK, "Task"), "text": (PIECE, "Text")}
+EVENTS = {
+    "error": (ERROR, "Error"),
+    "progress": (PROGRESS, "Progress"),
+    "task": (TASK, "Task"),
+    "text": (PIECE, "Text"),
+}
 """Documents that are not results of commands: name -> schema, and class in `documents.py`."""
 DOCUMENTS = "squish_cli.documents"
 SIMPLE: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"}, int: {"type": "integer"}, bool: {"type": "boolean"}, type(None): {"type": "null"},
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
     float: {"type": ["number", "null"]},  # NaN and infinities are null
     Any: {},
-}  # fmt: skip
+}
 _FIELD = re.compile(r"^(\w[\w, ]*)\n((?:    .*\n?)+)", re.MULTILINE)
 
 

@@ -171,7 +171,9 @@ def activations(
             device=device,
             progress=progress,
         )
-    return Answer({"file": redact(model), "target": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
+    return Answer(
+        {"file": redact(model), "target": output, "tensors": count}, [f"statistics of {count} matrices in {output}"]
+    )
 
 
 def tune_model(
