@@ -213,7 +213,7 @@ class Progress:
             print_document(TASK, facts)
 
     def _print_event(self, name: str | None, done: int, total: int | None) -> None:
-        facts = {"activity": self._verb, "file": self._file, "name": name}
+        facts = {"activity": self._verb, "file": self._file, "name": name or None}
         print_document(PROGRESS, {**facts, "done": done, "total": total, "unit": self._unit or "bytes"})
 
     def __call__(self, name: str, done: int, total: int | None) -> None:

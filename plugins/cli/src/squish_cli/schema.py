@@ -49,20 +49,22 @@ def schema(
 ) -> Answer:
     """Print the JSON Schema of what a command prints with --json.
 
-    Without COMMAND, prints an object with all schemas by name. `docs/json.md` has the rules that they follow.
+    Without COMMAND, prints an object with all schemas by name. A schema never changes: another shape has another
+    number.
     """
-    table = schemas()
     if not command:
+        table = schemas()
         return Answer({"schemas": table}, dumps(table, indent=1).split("\n"), verbatim=True)
-    name = "-".join(command)
-    if name not in table:
+    documents, name = _documents(command), "-".join(command)
+    if name not in documents:
         raise UsageError(
             "no such schema",
             found=repr(name),
             code=ErrorCode.USAGE,
-            hint=did_you_mean(name, table) or "`squish schema` prints all of them.",
+            hint=did_you_mean(name, documents) or "`squish schema` prints all of them.",
         )
-    return Answer({"schemas": {name: table[name]}}, dumps(table[name], indent=1).split("\n"), verbatim=True)
+    found = document_schema(*documents[name])
+    return Answer({"schemas": {name: found}}, dumps(found, indent=1).split("\n"), verbatim=True)
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -78,11 +80,16 @@ def schemas() -> dict[str, dict[str, Any]]:
     >>> schemas()["ls"]["properties"]["schema"]
     {'const': 'squish/ls/1'}
     """
+    return {name: document_schema(*entry) for name, entry in _documents(()).items()}
+
+
+def _documents(command: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return schema and class of each document, at least of those of a command; raises if that is not installed."""
     from .app import build
     from .cache import SCHEMA
 
     table = dict[str, tuple[str, str]]()
-    apps = [build([])]
+    apps = [build(command)]
     apps += [group.typer_instance for group in apps[0].registered_groups if isinstance(group.typer_instance, App)]
     for app in apps:
         for name, (number, document) in app.schemas.items():
@@ -90,7 +97,7 @@ def schemas() -> dict[str, dict[str, Any]]:
                 table[name] = f"squish/{name}/{number}", document
     table["cache"] = SCHEMA, f"{DOCUMENTS}:CacheList"
     events = {name: (schema, f"{DOCUMENTS}:{kind}") for name, (schema, kind) in EVENTS.items()}
-    return {name: document_schema(*entry) for name, entry in {**dict(sorted(table.items())), **events}.items()}
+    return {**dict(sorted(table.items())), **events}
 
 
 def document_schema(schema: str, document: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class ErrorFields:
     expected, found
         The values.
     code
-        Its code; `docs/errors.md` lists all.
+        What is wrong, for programs.
     hint
         The next step.
     suggestions
