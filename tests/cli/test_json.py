@@ -195,14 +195,13 @@ def test_a_command_without_progress_takes_no_lines(capsys: pytest.CaptureFixture
     assert (code, json.loads(printed)["error"]["code"]) == (2, "usage")
 
 
-@pytest.mark.parametrize("name", sorted(schemas()))
-def test_a_schema_is_printed_alone_and_among_all(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = name.split("/")[1]
-    words = {"cache-list": "cache list", "cache-build": "cache build"}.get(command, command)
+@pytest.mark.parametrize("words", ["ls", "cache", "cache list", "cache-build", "families", "error", "text"])
+def test_a_schema_is_printed_alone(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", *words.split()]) == 0
+    name = words.replace(" ", "-")
     alone = json.loads(capsys.readouterr().out)
-    assert alone == schemas()[name]
-    assert json.loads(answer(capsys, "schema")[1])["schemas"][command] == alone
+    assert alone == schemas()[f"squish/{name}/1"]
+    assert json.loads(answer(capsys, f"schema {words}")[1]) == {"schema": "squish/schema/1", "schemas": {name: alone}}
 
 
 def test_all_schemas_are_one_object_by_name(capsys: pytest.CaptureFixture[str]) -> None:
