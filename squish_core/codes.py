@@ -44,6 +44,8 @@ class ErrorCode:
     """A file is being edited; its state before the edit is read."""
     ENCODE = "encode"
     """A rule of `encode=` that cannot apply to any tensor."""
+    ENGINE = "engine"
+    """The engine that a target is for would refuse it."""
     EXISTS = "exists"
     """A target already exists."""
     FILE_KIND = "file-kind"

@@ -51,6 +51,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "palette": ({"bits": 4}, {"bits": 4, "table": "nf4", "group_size": 64, "scale_dtype": "f16"}),
     "panels": ({"group_size": 32, "scale_dtype": "f16"},),
     "reshaped": ({"shape": [SHAPE[0] // 2, 2 * SHAPE[1]]},),
+    "scale": ({"runs": [[SHAPE[0], 0.5]]},),
     "slice": ({"start": 32, "rows": 2 * SHAPE[0], "single": False},),
     "squizd.int2": ({"group_size": 64},),
     "squizd.int4": ({"group_size": 64},),

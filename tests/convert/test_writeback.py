@@ -133,6 +133,7 @@ def violations(files: Mapping[str, Path], writer: str, folder: Path, encodings: 
     return failures
 
 
+HEADS = {"heads": 2, "groups": 2, "parts": (1, 1), "inverse": False, "first": 0, "columns": False}
 IN_NO_FILE = {
     "hf.awq_gemv": ((8, 64), CodecSpec("hf.awq_gemv", {"group_size": 32, "padded": 1})),
     "hf.awq_fast": ((8, 64), CodecSpec("hf.awq_fast", {"group_size": 32, "padded": 1})),
@@ -150,7 +151,7 @@ IN_NO_FILE = {
     "masked": ((4, 32), CodecSpec("masked", {"block_size": 4}, CodecSpec("squizd.int4", {"group_size": 8}))),
     "awq": ((4, 32), CodecSpec("awq", {}, CodecSpec("affine", {"bits": 4, "group_size": 16, "offset": "bias"}))),
     "reshaped": ((4, 4), CodecSpec("reshaped", {"shape": (2, 8)}, INT4)),
-    "heads": ((8, 32), CodecSpec("heads", {"heads": 2, "inverse": False}, CodecSpec("affine", {
+    "heads": ((8, 32), CodecSpec("heads", HEADS, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
     "slice": ((8, 32), CodecSpec("slice", {"start": 1, "rows": 3, "single": True}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),

@@ -49,6 +49,7 @@ def test_the_command_prints_the_object(
     assert shown == [line for line in str(result).splitlines() if line not in free_memory]
     run([*words, "--json"])
     printed, data = json.loads(capsys.readouterr().out), json.loads(json.dumps(result.to_dict(), default=str))
+    printed.pop("components", None)  # squish-convert's, which the core does not know
     for each in (printed, data):
         each.get("machine", {}).pop("free_memory", None)
     assert printed == data

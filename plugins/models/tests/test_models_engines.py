@@ -73,12 +73,23 @@ def test_what_convert_writes_for_an_engine_loads_there(engine: str, folder: Path
     assert (result.problems, result.loads, result.family) == ((), True, "qwen3")
 
 
-@pytest.mark.parametrize(("engine", "loads"), [("llama.cpp", True), ("mlx", True), ("mistralrs", False)])
-def test_a_family_that_an_engine_does_not_support_is_named(engine: str, loads: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["llama.cpp", "mlx"])
+def test_gpt_2_loads_where_an_engine_has_it(engine: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "gpt2", "gpt2", GPT2, dtype="f32", files=TOKENIZER)
-    result = check_model(model_for(engine, folder), engine)
-    assert result.loads == loads
-    assert [each.code for each in result.problems if each.severity == "error"] == ([] if loads else ["engine-family"])
+    assert check_model(model_for(engine, folder), engine).loads
+
+
+def test_a_family_that_mistral_rs_does_not_have_is_named_and_not_written(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "gpt2", "gpt2", GPT2, dtype="f32", files=TOKENIZER)
+    result = check_model(folder, "mistralrs")
+    assert not result.loads
+    assert [each.where for each in result.problems if each.severity == "error"] == ["config.json architectures"]
+    with pytest.raises(squish.UsageError) as caught:
+        squish.convert(folder, tmp_path / "uqff", "uqff")
+    assert caught.value.code == "engine"
+    squish.convert(folder, tmp_path / "uqff", "uqff", rename="keep")
+    result = check_model(tmp_path / "uqff", "mistralrs")
+    assert [each.code for each in result.problems if each.severity == "error"] == ["engine-family"]
 
 
 @pytest.mark.parametrize("engine", ["mlx", "transformers", "mistralrs"])

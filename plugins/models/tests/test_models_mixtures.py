@@ -210,7 +210,7 @@ def apertus() -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.parametrize("layout", ["gguf", "mlx", "uqff"])
+@pytest.mark.parametrize("layout", ["gguf", "mlx"])
 def test_the_numbers_of_an_activation_are_kept(layout: str, tmp_path: Path) -> None:
     source = save(tmp_path / "m", apertus(), APERTUS)
     target = tmp_path / ("m.gguf" if layout == "gguf" else layout)

@@ -12,8 +12,6 @@ import pytest
 from published_configs import PUBLISHED, WITHOUT_MLX
 from small_tokenizer import TOKENIZER
 from squish_models.config.spelling import has_other_parts
-from squish_models.engines.needs import EngineNeeds
-from squish_models.settings import WRITTEN_FOR
 from squish_testing import FamilySuite, write_model
 
 import squish_core as squish
@@ -48,12 +46,11 @@ def suite(name: str) -> type[FamilySuite]:
 
 def layouts_of(name: str) -> tuple[str, ...]:
     """The layouts whose engines have a family."""
-    needs = squish.registry().implementation("family", name).engines
+    family = squish.registry().implementation("family", name)
     return tuple(
         layout
         for layout in FamilySuite.layouts
-        if needs.get(WRITTEN_FOR.get(layout, ""), EngineNeeds()).supported
-        and not (layout == "mlx" and name in WITHOUT_MLX_FAMILIES)
+        if family.is_run(layout, {}) and not (layout == "mlx" and name in WITHOUT_MLX_FAMILIES)
     )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from small_tokenizer import TOKENIZER
-from squish_models.engines.needs import EngineNeeds
 from squish_testing import write_model
 from test_models_bad_input import CONFIGS, FIRST, family_of
 
@@ -27,7 +26,7 @@ OWN_KEYS = {
 
 
 def runs_in_mlx(name: str) -> bool:
-    return getattr(family_of(name), "engines", {}).get("mlx", EngineNeeds()).supported
+    return family_of(name).is_run("mlx", {})
 
 
 def text_files(folder: Path) -> dict[str, bytes]:

@@ -142,7 +142,7 @@ CONFIGS = [
     ({"head_dim": "16"}, "config"), ({"head_dim": 1 << 40}, "config"), ({"num_key_value_heads": [2]}, "config"),
     ({"layer_types": 3}, "config"), ({"layer_types": []}, "config"), ({"rope_theta": "many"}, "config"),
     ({"rope_scaling": {"rope_type": "su"}}, "config"), ({"rope_scaling": {"rope_type": "yarn"}}, "config"),
-    ({"rope_scaling": [1]}, "config"), ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "config"),
+    ({"rope_scaling": [1]}, "config"), ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope"),
     ({"rope_scaling": {**LONGROPE, "short_factor": [1.0], "long_factor": [1.0] * 8}}, "config"),
     ({"model_type": "lfm2", "layer_types": ["conv"]}, "tensor-missing"),
 ]  # fmt: skip

@@ -128,7 +128,7 @@ def _passed_through(file: File, naming: Naming, layout: str) -> ModelMap:
         raise UsageError(
             f"{ENGINES[layout]} would not load what is written: {naming.reason}",
             file=file.name,
-            code="family" if crosses and layout != UQFF else "engine",
+            code="family" if crosses and layout != UQFF else ErrorCode.ENGINE,
             hint=f"{hint}; or keep"
             if (hint := family_hint(file.registry).rstrip("."))
             else "Keep the names, for no engine: {option:rename=keep}.",
@@ -224,7 +224,7 @@ def _check_names(file: File, naming: Naming, layout: str) -> None:
             f"{problem}: {ENGINES[layout]} would not load what is written",
             file=file.name,
             tensor=name,
-            code="engine",
+            code=ErrorCode.ENGINE,
             hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: "
             "{option:rename=keep}.",
         )
@@ -238,7 +238,7 @@ def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
             f"{ENGINES[layout]} would not load what is written: {absent} is missing, and {foreign[0]} is not a tensor "
             f"of the family {naming.family}",
             file=file.name,
-            code="engine",
+            code=ErrorCode.ENGINE,
             hint="Convert it with its own software first; or keep the names, for no engine: {option:rename=keep}.",
         )
 
@@ -419,7 +419,7 @@ def check_dense(file: File, steps: Sequence[Step]) -> None:
                 f"{file.naming.model_type} only as floats",
                 file=file.name,
                 tensor=step.name,
-                code="engine",
+                code=ErrorCode.ENGINE,
                 expected="f32, f16 or bf16",
                 found=step.target,
                 hint=f"Leave it as floats: {{option:encode={rule}}}; or keep the names: {{option:rename=keep}}.",

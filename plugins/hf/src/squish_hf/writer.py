@@ -246,7 +246,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if not codecs and method:
         raise UsageError(
             f"no tensor has codes that {method} stores, so the folder would declare nothing",
-            code="engine",
+            code=ErrorCode.ENGINE,
             hint=f"Encode some with {{option:encode={EXAMPLES[method]}}}; or write a folder of floats: "
             "{option:to=hf}.",
         )

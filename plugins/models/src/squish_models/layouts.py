@@ -93,7 +93,7 @@ def carry_to_folder(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
     """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
-    family.check_engine(layout)
+    family.check_engine(layout, settings)
     notes = family.ignored(settings, layout)
     behind = range(settings["num_hidden_layers"], all_layers(settings)) if layout != "hf" else ()
     left_out = tuple(f"model.layers.{layer}.*" for layer in behind)

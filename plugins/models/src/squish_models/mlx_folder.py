@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from squish_core.api import TensorSpec, UsageError
+from squish_core.api import ErrorCode, TensorSpec, UsageError
 
 from .config.mlx_models import COMPUTED, LACKING, REQUIRED, RESPELLED, SPELLED, mlx_config, refusal
 from .config_file import dump_json
@@ -36,7 +36,7 @@ def for_mlx(data: bytes, tensors: Mapping[str, TensorSpec], name: str, mlx_type:
         raise UsageError(
             f"mlx-lm would not run {config['model_type']} as it is: {reason}",
             file=name,
-            code="engine",
+            code=ErrorCode.ENGINE,
             hint="Keep the names, for no engine: --names keep.",
         )
     return data if spelled == config else dump_json(spelled)

@@ -16,6 +16,7 @@ from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
 from .config.spelling import all_layers, old_spelling, text_config
 from .config.values import check_parts, check_values
+from .engines.mistralrs.settings import has_class
 from .engines.needs import EngineNeeds
 from .tables import Row
 from .tokenizer.pretokenizers import Pretokenizer, add_pretokenizers
@@ -250,13 +251,20 @@ class TextSettings(Family):
         if INEXPRESSIBLE in settings:
             raise settings[INEXPRESSIBLE]
 
-    def check_engine(self, layout: str) -> None:
-        """Raise UsageError for a layout whose only engine does not have the family."""
+    def is_run(self, layout: str, settings: Mapping[str, Any]) -> bool:
+        """Return whether the engine that alone reads a layout, if there is one, has such models."""
         engine = WRITTEN_FOR.get(layout, "")
-        if engine in self.engines and not self.engines[engine].supported:
+        if engine in self.engines:
+            return self.engines[engine].supported
+        classes = settings.get("architectures") or [self.class_name]
+        return engine != "mistralrs" or has_class(classes[0])
+
+    def check_engine(self, layout: str, settings: Mapping[str, Any]) -> None:
+        """Raise UsageError for a layout whose only engine does not have such models."""
+        if not self.is_run(layout, settings):
             raise UsageError(
-                f"is a model of the family {self.id}, which {TITLES[engine]} does not have",
-                code="engine",
+                f"is a model of the family {self.id}, which {TITLES[WRITTEN_FOR[layout]]} does not have",
+                code=ErrorCode.ENGINE,
                 hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
             )
 

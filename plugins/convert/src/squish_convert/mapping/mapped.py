@@ -404,7 +404,7 @@ def pass_through_family(file: File, naming: Naming, layout: str) -> str | None:
 
 def family_hint(registry: Registry) -> str:
     """Return why the families of this repository are missing, or how to install them; else an empty text."""
-    packages = catalog.packages("family")
+    packages = {name: str(facts["dist"]) for name, facts in catalog.table()["family"].items()}
     for broken in registry.broken:
         if broken.dist in packages.values():
             return f"{broken.dist} is broken: {broken.reason}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from squish_convert.api import Carried, Family, Model
 
-from squish_core.api import Options, UsageError, check_assets
+from squish_core.api import ErrorCode, Options, UsageError, check_assets
 
 from ..config.mlx_models import mlx_config, refusal
 from ..config.spelling import QUANTIZATION
@@ -34,7 +34,7 @@ class MlxCarried(Family):
             raise UsageError(
                 f"mlx-lm would not run {config['model_type']} as it is: {reason}",
                 file=model.name,
-                code="engine",
+                code=ErrorCode.ENGINE,
                 hint="Convert the checkpoint in the layout and spelling in which it was published; or keep names and"
                 " settings as they are: {option:rename=keep}.",
             )

@@ -61,7 +61,7 @@ class Falcon(Declared):
     unstated: ClassVar = {"max_position_embeddings": 2048}
     derived = ("rotary_dim", "num_key_value_heads", "head_dim", "intermediate_size", "attention_bias", "mlp_bias", TWO)
     tied_by_default = True
-    engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
+    engines: ClassVar = {"mlx": EngineNeeds(supported=False)}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)
@@ -105,7 +105,7 @@ class MiniCpm(Llama):
     derived = (*Llama.derived, "embedding_scale", "residual_scale", "logit_scale")
     tied_by_default = True
     engines: ClassVar = {
-        **{name: EngineNeeds(supported=False) for name in ("transformers", "mistralrs")},
+        "transformers": EngineNeeds(supported=False),
         "mlx": EngineNeeds(
             required=(
                 "model_type", "hidden_size", "dim_model_base", "num_hidden_layers", "intermediate_size",

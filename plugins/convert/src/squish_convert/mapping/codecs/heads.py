@@ -99,11 +99,11 @@ class Heads(Wrapper):
         out[...] = values.take(self._sources(order, out.shape[axis]), axis)
 
     def code_layout(self, spec: TensorSpec) -> CodeLayout | None:
-        layout = None if self.params["columns"] else self.inner.code_layout(spec)
+        layout = self.inner.code_layout(spec) if self._order(spec)[1] == 0 else None
         return None if layout is None or layout.run or layout.group[0] not in (0, 1) else layout
 
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
-        codes = None if self.params["columns"] else self.inner.codes(parts, spec, region)
+        codes = self.inner.codes(parts, spec, region) if self._order(spec)[1] == 0 else None
         if codes is None:
             return None
         order = self._sources(self._order(spec)[0], codes.shape[0])

@@ -14,7 +14,7 @@ from squish_core.api import open as open_file
 
 from ..verdict import Verdict
 from .numbers import division_problems, number_problems, unsure
-from .settings import AS_MULTIMODAL, CLASSES, HUNYUAN_SWITCHES, MULTIMODAL, OTHER_CLASSES, quantization_problems
+from .settings import AS_MULTIMODAL, CLASSES, HUNYUAN_SWITCHES, has_class, quantization_problems
 from .stored import method_problems, read_needs, unknown_method
 from .tensors import NORMS, Settings
 from .tokenizer import GENERATION, PROCESSOR, end_problems, vocabulary_problems
@@ -103,7 +103,7 @@ def _class_problems(config: Any) -> Iterator[Wrong]:
         yield "architectures", "are not one class, as mistral.rs expects"
     elif isinstance(config.get(LAYOUT), str) and config[LAYOUT] not in ("adjacent", "half_split"):
         yield LAYOUT, f"is {config[LAYOUT][:40]!r}, not adjacent or half_split"
-    elif names[0] not in CLASSES and names[0] not in (*OTHER_CLASSES, *MULTIMODAL):
+    elif not has_class(names[0]):
         yield "architectures", f"is {names[0][:60]}, which mistral.rs does not have as a text model"
 
 

@@ -331,6 +331,11 @@ AS_MULTIMODAL = ("Gemma3ForCausalLM",)
 """Text models that mistral.rs loads as multimodal ones."""
 
 
+def has_class(name: str) -> bool:
+    """Return whether mistral.rs has a class of models."""
+    return name in CLASSES or name in OTHER_CLASSES or name in MULTIMODAL
+
+
 def quantization_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is missing from a quantization_config whose types are right."""
     quantization = config.get("quantization_config")
