@@ -29,7 +29,6 @@ OWN_MODULES = {
     "gpt_bigcode": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
     "gemma4_text": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.up_proj", "per_layer_projection"),
     "llama4_text": (*MODULES[:4], "feed_forward.shared_expert.up_proj"),
-    "afmoe": (*MODULES[:4], "self_attn.gate_proj"),
 }
 LAYERS = {
     **dict.fromkeys(("gpt2", "falcon-new", "bloom", "gpt_bigcode"), "transformer.h"), "mpt": "transformer.blocks",
@@ -40,6 +39,7 @@ GELU = {"falcon-new", "gpt_neox", "phi", "bloom", "mpt", "gpt_bigcode", "gemma4_
 FAMILIES = ("llama", "qwen3", *OWN_MODULES)
 _DELTA = (*MODULES, "linear_attn.out_proj", "mlp.shared_expert.up_proj")
 MORE_MODULES = {
+    "afmoe": (*MODULES[:4], "self_attn.gate_proj"),  # PEFT mistakes gate_proj for that of the experts
     "qwen3_5_text": (*_DELTA, "linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b"),
     "qwen3_next": (*_DELTA, "linear_attn.in_proj_ba"),
     "lfm2_moe": ("self_attn.q_proj", "self_attn.out_proj", "conv.in_proj", "conv.out_proj", "feed_forward.w1"),

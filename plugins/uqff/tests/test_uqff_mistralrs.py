@@ -93,7 +93,7 @@ def make_model(uqff: SimpleNamespace, tmp_path: Path) -> Callable[[str], Path]:
         folder.mkdir()
         whole, config = tokenizer()
         settings = {**CONFIG, **(MOE if model == "qwen3_moe" else {}), "vocab_size": 258, "model_type": model,
-                    "architectures": [f"{ARCHITECTURES[model].replace('Moe', 'MoE')}ForCausalLM"]}  # fmt: skip
+                    "architectures": [f"{ARCHITECTURES[model]}ForCausalLM"]}  # fmt: skip
         for name, value in (("tokenizer", whole), ("tokenizer_config", config), ("config", settings)):
             (folder / f"{name}.json").write_text(json.dumps(value))
         rng = np.random.default_rng(0)

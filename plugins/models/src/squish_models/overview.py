@@ -30,6 +30,8 @@ from squish_convert.api import (
 
 from squish_core.api import ErrorCode, FamilyInfo, UsageError, registry, table
 
+from .tables import PREDICTING
+
 EXAMPLES = ("squish families", "squish families qwen3_moe", "squish families llama --json")
 RUNS = Path(__file__).with_name("runs.json")
 """Family -> small model -> formats that it was converted to, one after the other -> what the last one's engine did."""
@@ -176,7 +178,8 @@ def components(info: FamilyInfo, family: Family) -> dict[str, str]:
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED
     if getattr(family, "predicting", ""):
-        found["prediction layers"] = LEFT_OUT
+        is_mapped = any(row.kind == PREDICTING for row in family.rows)
+        found["prediction layers"] = MAPPED if is_mapped else LEFT_OUT
     towers = [each.info for each in registry().families.values() if each.info.part != TEXT]
     mapped = {tower.part for tower in towers if set(tower.model_types) & set(info.model_types)}
     found |= dict.fromkeys(sorted(mapped), MAPPED)
