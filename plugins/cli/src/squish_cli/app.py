@@ -75,6 +75,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish new-plugin my-family --kind family --base qwen3",
         ),
     ),
+    "explain": ("explain", ("squish explain missing", "squish explain q4_k_m", "squish explain --encode")),
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
 }
 

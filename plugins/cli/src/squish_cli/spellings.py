@@ -35,6 +35,7 @@ VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
 """Command -> its option with an optional value, which must follow a `=`."""
 FILE_OPTIONAL = {"run": "--draft", "eval": "--draft"}
 """Command -> its option with an optional file, the next word unless that is an option."""
+OF_EVERY_COMMAND = ("--json", "--help", "-h", "--verbose", "-v")
 COMPLETION = ("--install-completion", "--show-completion")
 """Options of `squish` itself, with the name of a shell, which may follow as the next word."""
 TensorType = Annotated[
@@ -82,7 +83,7 @@ OTHER_COMMANDS: dict[str, str] = {
     ),
     **dict.fromkeys(("copy", "extract", "download", "pull", "get", "fetch"), "cp"),
     **dict.fromkeys(("benchmark", "speed"), "bench"),
-    **dict.fromkeys(("explain", "resolve", "why"), "plan"),
+    **dict.fromkeys(("resolve", "why"), "plan"),
     **dict.fromkeys(("deps", "requirements", "install", "require"), "needs"),
     **dict.fromkeys(("generate", "chat", "complete", "infer"), "run"),
     **dict.fromkeys(("perplexity", "ppl", "evaluate"), "eval"),
@@ -122,6 +123,9 @@ def normalize(argv: Sequence[str]) -> list[str]:
     command = first_word(argv)
     if command in ("help", "-V", "version"):
         return _about(argv)
+    if command == "explain":  # its word may be an option
+        own = [word for word in argv if word in (command, *OF_EVERY_COMMAND)]
+        return [*own, "--", *(word for word in argv if word not in own and word != "--")]
     renamed, optional = OLD_OPTIONS.get(command, {}), VALUE_OPTIONAL.get(command)
     with_file = FILE_OPTIONAL.get(command)
     words = list[str]()
