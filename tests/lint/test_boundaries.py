@@ -21,7 +21,7 @@ PACKAGES = {"squish_core": ROOT} | {
 FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "cuda", "metal")
 CORE = (
-    "text", "version", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model", "specs",
+    "text", "version", "log", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model", "specs",
     "statistics", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "tensor",
     "summary", "file", "layers", "detect", "opening", "checking",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,7 +126,13 @@ def _run(argv: Sequence[str]) -> int:
 def _result(line: list[str], argv: Sequence[str]) -> Any:
     """Return what a command returns; `line` becomes the command line that runs, for hints."""
     repairs = spellings.first_word(argv) in ("doctor", "config")  # they show invalid settings
-    with settings.applied(strict=not repairs):
+    with ExitStack() as stack:
+        if (verbose := spellings.without_verbose(argv)) != list(argv):
+            from .logs import shown  # logging takes 10 ms
+
+            argv = verbose
+            stack.enter_context(shown())
+        stack.enter_context(settings.applied(strict=not repairs))
         if not repairs:
             settings.check()
         line[:] = spellings.normalize(argv)
@@ -210,6 +216,10 @@ def squish(
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Print the version.", callback=print_version)
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Print on stderr what is opened, resolved and decoded, and why."),
+    ] = False,
     install: Annotated[
         str | None,
         typer.Option(
@@ -231,7 +241,7 @@ def squish(
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 
-    Every command takes --json. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
+    Every command takes --json and -v. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
     """
 
 

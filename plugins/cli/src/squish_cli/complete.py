@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VARIABLE, BREAKS = "_SQUISH_COMPLETE", "_SQUISH_BREAKS"
 """Variables with the name of the shell, and with the characters at which bash breaks words."""
 TABLE = os.path.join(os.path.dirname(__file__), "tables", "commands.json")
-GLOBAL = {"--help": "Show the help of the command.", "--json": "Print one JSON document instead of text."}
+GLOBAL = {"--help": "Show the help of the command.", "--verbose": "Print what is opened, resolved and decoded."}
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/@%,:=")
 """Characters that no shell expands: bash inserts candidates as they are, and names come from files."""
 Candidates = "Iterable[tuple[str, str]]"
@@ -168,7 +168,7 @@ def option_names(options: list[dict[str, Any]], rest: list[str]) -> Iterator[tup
             yield option["names"][-1], summary(option["help"])
             if option.get("metavar", "").startswith("[="):
                 yield f"{option['names'][-1]}=", ""
-    yield from ((name, text) for name, text in GLOBAL.items() if name == "--help")
+    yield from ((name, text) for name, text in GLOBAL.items() if name not in used)
 
 
 class Context:

@@ -20,6 +20,7 @@ from attrs import frozen
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.io.cache import cache_folder
+from squish_core.log import log
 from squish_core.text import did_you_mean
 
 from .output import show_warning
@@ -240,7 +241,9 @@ def _values() -> dict[str, str]:
     values = read_file(path, unknown)
     for name in unknown:
         show_warning(f"{path}: {name} is not a setting. {did_you_mean(name, BY_NAME)}".rstrip())
-    return {name: value for name, value in values.items() if BY_NAME[name].variable not in os.environ}
+    values = {name: value for name, value in values.items() if BY_NAME[name].variable not in os.environ}
+    log("settings of %s: %s", path, ", ".join(f"{name} = {value}" for name, value in values.items()) or "none")
+    return values
 
 
 def problem() -> str | None:

@@ -35,7 +35,8 @@ VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
 """Command -> its option with an optional value, which must follow a `=`."""
 FILE_OPTIONAL = {"run": "--draft", "eval": "--draft"}
 """Command -> its option with an optional file, the next word unless that is an option."""
-OF_EVERY_COMMAND = ("--json", "--help", "-h", "--verbose", "-v")
+VERBOSE = ("--verbose", "-v")
+OF_EVERY_COMMAND = ("--json", "--help", "-h")
 COMPLETION = ("--install-completion", "--show-completion")
 """Options of `squish` itself, with the name of a shell, which may follow as the next word."""
 TensorType = Annotated[
@@ -109,6 +110,12 @@ OTHER_OPTIONS: dict[str, Mapping[str, str]] = {
 """Command -> option that people type -> the option of Squish; "" if the value needs no option."""
 REPOSITORY = re.compile(r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w.-]+)?)$")
 USUAL_TYPE = "q8_0"
+
+
+def without_verbose(argv: Sequence[str]) -> list[str]:
+    """Return the command line without `-v` and `--verbose`, which every command takes."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [word for at, word in enumerate(argv) if at > end or word not in VERBOSE]
 
 
 def asks_about_squish(argv: Sequence[str]) -> bool:
