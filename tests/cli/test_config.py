@@ -83,9 +83,7 @@ def test_a_command_sees_the_settings_of_the_file_and_leaves_none(file: Path, run
     assert run("ls", MODEL).code == 0
 
 
-def test_squish_config_names_another_file(
-    file: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_variable_names_another_file(file: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run("config", "set", "threads", "3")
     monkeypatch.setenv("SQUISH_CONFIG", str(tmp_path / "other.toml"))
     assert run("ls", MODEL).code == 2  # there is no such file

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("typer")
@@ -21,24 +22,16 @@ MODEL = str(DATA / "sample.safetensors")
 
 @pytest.mark.parametrize(
     "line",
-    [
-        ["-v", "ls", MODEL],
-        ["ls", "-v", MODEL],
-        ["ls", MODEL, "--verbose"],
-        ["ls", MODEL, "--json", "-v"],
-        ["-v", MODEL],
-    ],
+    ["-v ls {}", "ls -v {}", "ls {} --verbose", "ls {} --json -v", "-v {}"],
 )
-def test_a_verbose_command_shows_what_is_opened_words(capsys: pytest.CaptureFixture[str], line: list[str]) -> None:
-    assert main(line) == 0
+def test_a_verbose_command_shows_what_is_opened_words(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    assert main(line.format(MODEL).split()) == 0
     err = capsys.readouterr().err
     assert f"squish: reading {MODEL} as safetensors" in err
     assert f"squish: opened {MODEL} as safetensors, 2 tensors" in err
 
 
-def test_it_shows_what_is_resolved_and_decoded_and_why_words(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_it_shows_what_is_resolved_and_why_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["-v", "plan", MODEL, "weight"]) == 0
     err = capsys.readouterr().err
     assert "squish: resolved weight" in err
@@ -46,8 +39,8 @@ def test_it_shows_what_is_resolved_and_decoded_and_why_words(
     target = str(tmp_path / "m.safetensors")
     assert main(["convert", MODEL, target, "--encode", "f16", "-v", "--quiet"]) == 0
     err = capsys.readouterr().err
-    assert "squish: converting weight: encode" in err
-    assert "squish: decoding weight with dense" in err
+    assert "squish: converting norm: encode" in err
+    assert "squish: decoding norm with dense" in err
 
 
 def test_without_it_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +53,7 @@ def test_without_it_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_program_reads_the_logger(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "squish"), squish.open(MODEL) as file:
-        file["weight"].dequantize()
+        np.asarray(file["weight"])
     events = [record.getMessage().split()[0] for record in caplog.records]
     assert events[:2] == ["reading", "opened"]
     assert "decoding" in events

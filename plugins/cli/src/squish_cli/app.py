@@ -241,7 +241,8 @@ def squish(
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 
-    Every command takes --json and -v. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
+    Every command takes --json and -v. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could
+    not run.
     """
 
 
