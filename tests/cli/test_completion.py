@@ -121,6 +121,7 @@ def test_bash_gets_no_name_that_it_would_run(tmp_path: Path) -> None:
     header = json.dumps({name: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for name in ("a$(id)", "a.b")})
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode())
     assert answer_of(f"squish ls {path} a") == ["words", "a.b"]
+    assert answer_of(f"squish convert {path} b --encode '*embed*=kee") == ["words", "*embed*=keep"]
     assert answer_of("ls", str(path), "a", _SQUISH_COMPLETE="zsh") == ["words", "a$(id)", "a.b"]
 
 
