@@ -35,7 +35,7 @@ def offered(line: str) -> list[str]:
         ("squish cache ", ["build", "clear", "list"]),
         ("squish cache c", ["clear"]),
         ("squish help conv", ["convert"]),
-        ("squish --ver", ["--version"]),
+        ("squish --vers", ["--version"]),
         ("squish --show-completion z", ["zsh"]),
         ("squish ls --so", ["--sort"]),
         ("squish ls --sort ", ["bits", "file", "name", "size"]),
