@@ -66,7 +66,7 @@ def new_plugin(
             with sink.member(file, folder) as member:
                 member.write(text.encode())
     lines = [f"wrote {target}: {len(files)} files", f"next: cd {target} && pip install -e '.[test]' && pytest"]
-    return Answer({"folder": str(target), "files": sorted(files)}, lines)
+    return Answer({"target": str(target), "files": sorted(files)}, lines)
 
 
 def plugin_files(name: str, kind: str | None, base: str | None) -> dict[str, str]:
