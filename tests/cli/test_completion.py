@@ -60,6 +60,7 @@ def offered(line: str) -> list[str]:
         ("squish formats gg", ["gguf"]),
         ("squish plugins squish-z", ["squish-zstd", "squish-ztensor"]),
         ("squish config get cpu_t", ["cpu_threads"]),
+        ("squish schema conv", ["convert"]),
         ("squish explain miss", ["missing", "missing-tensor"]),
         ("squish nothing ", []),
     ],

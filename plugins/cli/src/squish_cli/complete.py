@@ -216,6 +216,8 @@ def values(kind: str, current: str, context: Context) -> tuple[str, list[tuple[s
         return listed(((name, "") for name in context.names()), current)
     if kind == "setting":
         return listed(known["settings"].items(), current)
+    if kind == "command":
+        return listed(commands(known["commands"], ""), current)
     if kind == "word":
         return listed(((word, "") for word in explained(known)), current)
     if kind == "component":

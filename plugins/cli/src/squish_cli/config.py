@@ -1,4 +1,7 @@
-"""`squish config`: the settings of the user, and where each value comes from."""
+"""`squish config`: the settings of the user, and where each value comes from.
+
+On its own because every command reads the settings, and only this one changes them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def list_settings() -> Answer:
     The environment wins over the file, and the file over the default. SQUISH_CONFIG names another file.
     """
     found = settings.configuration()
-    rows = [(each.name, each.value or each.default, each.origin, each.meaning) for each in found.settings]
+    rows = [(each.name, settings.effective(each), each.origin, each.meaning) for each in found.settings]
     lines = [f"{found.file}{'' if found.exists else ' (does not exist)'}", ""]
     if found.problem is not None:
         lines[1:] = [f"broken: {found.problem}", ""]
@@ -60,7 +63,7 @@ def list_settings() -> Answer:
 def get(name: Name) -> Answer:
     """Print the value of a setting, or its default."""
     state = settings.state_of(settings.setting(name))
-    return Answer(asdict(state), [state.value or state.default], verbatim=True)
+    return Answer(asdict(state), [settings.effective(state)], verbatim=True)
 
 
 def put(name: Name, value: Value) -> Answer:

@@ -293,7 +293,7 @@ def state_of(setting: Setting) -> State:
         variable=setting.variable,
         type=setting.type,
         value=value,
-        default=default_of(setting),
+        default=setting.default,
         origin=origin,
         meaning=setting.meaning,
     )
@@ -353,9 +353,9 @@ def schema() -> dict[str, Any]:
     }
 
 
-def default_of(setting: Setting) -> str:
-    """Return the default of a setting on this machine, as text."""
-    return str(cache_folder()) if setting.name == "cache" else setting.default
+def effective(state: State) -> str:
+    """Return the value that holds, as text."""
+    return state.value or (str(cache_folder()) if state.name == "cache" else state.default)
 
 
 def with_value(path: Path, name: str, value: int | str | None) -> str:

@@ -289,6 +289,7 @@ class Diagnosis:
     machine: Machine
     threads: Threads
     settings: str | None
+    configuration: settings.Configuration
     conflict: str | None
     conflicts: tuple[str, ...]
     plugins: tuple[PluginState, ...]
