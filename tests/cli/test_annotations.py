@@ -143,6 +143,14 @@ def test_the_address_of_a_url_is_itself(file: str) -> None:
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == file.replace(" ", "%20")
 
 
+@pytest.mark.parametrize("words", [["--scheduler", "local"], ["--output", "junit"], ["--json"], ["--json-lines"]])
+def test_a_wrong_line_is_an_error_and_no_finding(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "m.gguf", "m.gguf", "--output", "sarif", *words]) == 2
+    out, err = capsys.readouterr()
+    assert "runs" not in out
+    assert "squish/error/1" in out if words[0].startswith("--json") else err.startswith("error: ")
+
+
 def test_strict_makes_warnings_errors(capsys: pytest.CaptureFixture[str]) -> None:
     import numpy as np
 

@@ -107,7 +107,7 @@ def verify(
         try:
             report = verify_file(file, deep, strict, format, quiet, scheduler)
         except SquishError as error:  # the other files can still be checked
-            if len(files) == 1 and output is None:
+            if isinstance(error, UsageError) if output else len(files) == 1:
                 raise
             answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
@@ -250,7 +250,7 @@ def convert(
     with ExitStack() as stack:
         stack.enter_context(declared(family))
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
-        progress = stack.enter_context(Progress("writing", quiet))
+        progress = stack.enter_context(Progress("writing", quiet, file=redact(src) if src else None))
         report = squish.convert(
             opened,
             dst,
@@ -322,7 +322,7 @@ def cp(
     import squish_core as squish
     from squish_core.opening import open as open_file
 
-    with open_file(src, format) as opened, Progress("copying", quiet) as progress:
+    with open_file(src, format) as opened, Progress("copying", quiet, file=redact(src)) as progress:
         try:
             report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
         except squish.SquishError as error:

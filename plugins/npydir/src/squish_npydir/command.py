@@ -55,7 +55,7 @@ def build(
         evaluator()  # an error before anything is built
     with (
         Progress("building", quiet, file=model) as progress,
-        Progress("comparing", quiet, "tokens") as tokens,
+        Progress("comparing", quiet or not gate, "tokens", file=model) as tokens,
     ):
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(

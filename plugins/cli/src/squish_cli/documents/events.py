@@ -86,7 +86,7 @@ class Progress:
     activity
         What the command is doing: verifying, writing, comparing.
     file
-        The file, if the command has several.
+        The file that is read; null if there are several at once.
     name
         The current tensor; null at the start.
     done, total

@@ -110,7 +110,7 @@ def eval_model(
         from .lockstep import evaluate
         from .page import evaluation_page
 
-    with Progress("evaluating", quiet, "tokens") as progress:
+    with Progress("evaluating", quiet, "tokens", file=redact(model)) as progress:
         evaluation = evaluate(
             model,
             text=text,
@@ -160,7 +160,7 @@ def activations(
         from .activations import collect_activations
 
     set_up()
-    with Progress("collecting", quiet, "tokens") as progress:
+    with Progress("collecting", quiet, "tokens", file=redact(model)) as progress:
         count = collect_activations(
             model,
             output,
@@ -210,7 +210,7 @@ def tune_model(
         from .tuning import CANDIDATES, tune
 
     set_up()
-    with Progress("measuring", quiet, "tokens") as progress:
+    with Progress("measuring", quiet, "tokens", file=redact(model)) as progress:
         tuning = tune(
             model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window, progress=progress
         )
