@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -25,13 +26,20 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the settings of whoever runs the tests not reach them."""
+    monkeypatch.setenv("SQUISH_CONFIG", os.devnull)
+
+
+@pytest.fixture(autouse=True)
 def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare each document that a command prints in this process with its schema."""
     if find_spec("squish_cli") and find_spec("jsonschema"):
         from documents import checked_print
-        from squish_cli import output
+        from squish_cli import api, output
 
-        monkeypatch.setattr(output, "print_document", checked_print)
+        for module in (output, api):
+            monkeypatch.setattr(module, "print_document", checked_print)
 
 
 @pytest.fixture(autouse=True)

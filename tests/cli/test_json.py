@@ -54,6 +54,13 @@ RESULTS: list[tuple[str, str, int]] = [
     ("new-plugin", "new-plugin acme-json --kind codec", 0),
     ("doctor", "doctor", 0),
     ("doctor", "doctor .", 0),
+    ("explain", "explain", 0),
+    ("explain", "explain encode", 0),
+    ("config", "config", 0),
+    ("config-list", "config list", 0),
+    ("config-get", "config get threads", 0),
+    ("config-set", "config set threads 2", 0),
+    ("config-unset", "config unset threads", 0),
     ("cache", "cache", 0),
     ("cache-list", "cache list", 0),
     ("cache-clear", "cache clear", 0),
@@ -102,6 +109,8 @@ LISTS = {
 def samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SQUISH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SQUISH_CONFIG", str(tmp_path / "config.toml"))
+    Path("config.toml").touch()
     for path in DATA.glob("sample.*"):
         copy = shutil.copytree if path.is_dir() else shutil.copy
         copy(path, f"m{path.suffix}")

@@ -33,7 +33,7 @@ from .options import (
     components,
     job,
 )
-from .output import Answer, Progress, error_data
+from .output import Answer, Progress, error_data, error_line
 
 if TYPE_CHECKING:
     from squish_core.checking.verify import Report
@@ -109,7 +109,7 @@ def verify(
         except SquishError as error:  # the other files can still be checked
             if isinstance(error, UsageError) if output else len(files) == 1:
                 raise
-            answers.append(Answer(_uncheckable(file, error, deep, strict, format), [f"error: {error}"], 2))
+            answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
         else:
             answers.append(_verified(report, strict))

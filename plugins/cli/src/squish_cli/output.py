@@ -123,7 +123,18 @@ def show_error(error: Exception) -> None:
     if _style != TEXT:
         print_document(ERROR, {"error": error_data(error)})
     else:
-        print_stderr(f"error: {redact(str(error))}")
+        print_stderr(error_line(error))
+
+
+def error_line(error: Exception) -> str:
+    """Return an error as a line, which ends with its code in square brackets, a word for `squish explain`."""
+    text, code = redact(str(error)), code_of(error)
+    return f"error: {text}" if code is None or text.endswith(f"[{code}]") else f"error: {text} [{code}]"
+
+
+def code_of(error: Exception) -> str | None:
+    """Return the code of an error; that of the system's own errors is `os`."""
+    return "os" if isinstance(error, OSError) and not hasattr(error, "code") else getattr(error, "code", None)
 
 
 def error_data(error: Exception) -> dict[str, Any]:
@@ -135,6 +146,7 @@ def error_data(error: Exception) -> dict[str, Any]:
         "message": getattr(error, "message", text),
         "text": text,
         **fields,
+        "code": code_of(error),
         "suggestions": list(getattr(error, "suggestions", ())),
     }
 

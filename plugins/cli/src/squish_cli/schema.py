@@ -85,8 +85,8 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 def _documents(command: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return schema and class of each document, at least of those of a command; raises if that is not installed."""
+    from . import cache, config
     from .app import build
-    from .cache import SCHEMA
 
     table = dict[str, tuple[str, str]]()
     apps = [build(command)]
@@ -95,7 +95,8 @@ def _documents(command: Sequence[str]) -> dict[str, tuple[str, str]]:
         for name, (number, document) in app.schemas.items():
             if document:
                 table[name] = f"squish/{name}/{number}", document
-    table["cache"] = SCHEMA, f"{DOCUMENTS}:CacheList"
+    table["cache"] = cache.SCHEMA, f"{DOCUMENTS}:CacheList"
+    table["config"] = config.SCHEMA, f"{DOCUMENTS}:ConfigList"
     events = {name: (schema, f"{DOCUMENTS}:{kind}") for name, (schema, kind) in EVENTS.items()}
     return {**dict(sorted(table.items())), **events}
 

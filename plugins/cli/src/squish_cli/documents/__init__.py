@@ -10,7 +10,23 @@ from __future__ import annotations
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .events import Error, Progress, Task, Text
 from .files import Info, Ls, Needs, Plan
-from .installed import Backends, CacheClear, CacheList, Codecs, Doctor, Formats, Matrix, NewPlugin, Plugins, Schema
+from .installed import (
+    Backends,
+    CacheClear,
+    CacheList,
+    Codecs,
+    ConfigGet,
+    ConfigList,
+    ConfigSet,
+    ConfigUnset,
+    Doctor,
+    Explain,
+    Formats,
+    Matrix,
+    NewPlugin,
+    Plugins,
+    Schema,
+)
 
 __all__ = [
     "Backends",
@@ -18,11 +34,16 @@ __all__ = [
     "CacheClear",
     "CacheList",
     "Codecs",
+    "ConfigGet",
+    "ConfigList",
+    "ConfigSet",
+    "ConfigUnset",
     "Convert",
     "Cp",
     "Diff",
     "Doctor",
     "Error",
+    "Explain",
     "Formats",
     "Info",
     "Ls",

@@ -10,6 +10,8 @@ from attrs import frozen
 from squish_core.backends.chain import ChainPlugin
 
 from ..diagnosis import BackendState, Machine, PluginState, Threads
+from ..explain import Explanation
+from ..settings import Configuration, State
 
 
 @frozen
@@ -288,6 +290,7 @@ class Diagnosis:
     machine: Machine
     threads: Threads
     settings: str | None
+    configuration: Configuration
     conflict: str | None
     conflicts: tuple[str, ...]
     plugins: tuple[PluginState, ...]
@@ -331,3 +334,34 @@ class Schema:
     """JSON Schema of documents, by name."""
 
     schemas: Mapping[str, Mapping[str, Any]]
+
+
+@frozen
+class Explain:
+    """What a word means; without one, the kinds of words.
+
+    Attributes
+    ----------
+    kinds
+        Kind -> its words, if no word was asked for.
+    """
+
+    word: str | None
+    kinds: Mapping[str, tuple[str, ...]]
+    explanations: tuple[Explanation, ...]
+
+
+ConfigList = Configuration
+ConfigGet = State
+
+
+@frozen
+class ConfigSet:
+    """A setting that was written into a file; its value is None if it was removed."""
+
+    file: str
+    name: str
+    value: str | None
+
+
+ConfigUnset = ConfigSet
