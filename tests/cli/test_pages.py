@@ -36,7 +36,7 @@ def place_models(page: Path, folder: Path) -> None:
     """Put the models that a page names into the folder."""
     text = page.read_text(encoding="utf-8")
     for name in stand_ins.STAND_INS:
-        if re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", text):
+        if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text):
             source = stand_ins.stand_in(name)
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
 
