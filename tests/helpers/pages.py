@@ -3,14 +3,14 @@
 Each block is one of these; another language is an error:
 
 - `sh`: commands, each of which must succeed; one that ends with `# exit 1` must end with that status.
-- `console`: commands after `$`, and what they print. Numbers that depend on the size of a model may differ; `...` stands
-  for any text.
+- `console`: commands after `$`, and what they print. Numbers that depend on the size of a model may differ, and `...`
+  stands for any text.
 - `python`: code in one namespace for the page, or a session with `>>>`.
 - `yaml`: a workflow; its `- run:` lines are commands.
 - `json`, `toml`: data.
 
-`https://example.org/` is a server of the folder. A block whose first line is `# needs: NAME` runs where NAME is present (`NEEDS`); elsewhere its syntax, and the commands and
-options of `squish`, are checked.
+`https://example.org/` is a server of the folder. A block whose first line is `# needs: NAME` runs where NAME is present
+(`NEEDS`); elsewhere its syntax is checked, and that the commands and options of `squish` exist.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
 SERVER = "https://example.org"
 NEED = re.compile(r"# needs: ([^;\n]+)")
 STATUS = re.compile(r"\s+# exit (\d+)$")
-SHELL_ONLY = re.compile(r"[|<>;&$`*?]|\b(for|do|done|if|then|fi)\b|^(?!squish )")
+SHELL_ONLY = re.compile(r"[|<>;&$`*?]|^(?!squish )")
 NUMBER = re.compile(
     r"(?:\d[\d,]*\.\d+(?:e[-+]?\d+)?|\d{1,3}(?:,\d{3})+|\d+(?= ?(?:[kMGT]?B|ms|s)\b))(?: ?(?:[kMGT]?B|ms|s)(?:/s)?\b)?"
 )
