@@ -61,6 +61,8 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "dask": installed("distributed"),
     "an NVIDIA GPU": has_cuda,
     "a Mac": lambda: sys.platform == "darwin",
+    "a draft head": lambda: False,
+    "two terminals": lambda: False,
     "the network": lambda: False,
 }
 """What a block may need -> whether it is here. Nothing is downloaded in tests."""
