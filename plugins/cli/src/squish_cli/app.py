@@ -168,6 +168,7 @@ def build(argv: Sequence[str]) -> App:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
+        epilog=f"Documentation: {text.SITE}",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(squish)
