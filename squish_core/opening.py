@@ -94,8 +94,11 @@ def open(  # noqa: A001
         folder, source = source, _main_file(source, registry, format)
         is_alone = source is folder
         source = decompress(source if mmap else source.unmapped(), registry, limits)
-        overlay = overlay_assets(source, open_folder(assets)) if assets is not None else ()
+        extra = open_folder(assets) if assets is not None else None
+        overlay = overlay_assets(source, extra) if extra else ()
         own = _read_whole(source, registry, limits, format)
+        if extra:  # a file that merely lies beside the source, and that its format does not read, does not hide them
+            overlay = overlay_assets(source, extra, own.assets)
         own = own if is_alone else evolve(own, ignored=_others(folder, own))
         index = with_assets(own, source, overlay)
         declarations = {**foreign_declarations(own, overlay), **own.declarations}

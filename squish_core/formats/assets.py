@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -67,10 +67,14 @@ class LazyAssets(Mapping[str, _Value]):
         return len(self._names)
 
 
-def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:
-    """Take the config and tokenizer files that are missing beside `source` from `folder`; returns their names."""
+def overlay_assets(source: Source, folder: Source, own: Container[str] | None = None) -> tuple[str, ...]:
+    """Take config and tokenizer files from `folder`: those that are missing beside `source`, or not in its `own` assets.
+
+    Returns their names.
+    """
     names = [name for name in folder.members() if name.endswith(SUFFIXES) and not name.startswith(".")]
-    return source.overlay(folder, [name for name in names if not name.endswith(".index.json")])  # not lists of shards
+    names = [name for name in names if not name.endswith(".index.json") and name not in (own or ())]  # no lists of shards
+    return source.overlay(folder, names, unread=own is not None)
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:

@@ -217,14 +217,15 @@ class Source:
         """
         return None
 
-    def overlay(self, folder: Source, names: Iterable[str] | None = None) -> tuple[str, ...]:
+    def overlay(self, folder: Source, names: Iterable[str] | None = None, unread: bool = False) -> tuple[str, ...]:
         """Take those of `names` (all files of `folder` by default) that are missing here from `folder`.
 
-        Returns their names.
+        With `unread`, also those that are here: the format does not read them. Returns the names.
         """
-        own = frozenset(self._names())
-        self._overlay = {name: folder for name in (folder.members() if names is None else names) if name not in own}
-        return tuple(self._overlay)
+        own = frozenset[str]() if unread else frozenset(self._names())
+        taken = [name for name in (folder.members() if names is None else names) if name not in own]
+        self._overlay = {**self._overlay, **dict.fromkeys(taken, folder)}
+        return tuple(taken)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:
         """Size and first bytes (at most `length`) of a member, by name or `folder/name`; fast for many small files."""

@@ -111,6 +111,15 @@ def test_an_adapter_adds_the_same_through_the_map(base: Path, tmp_path: Path) ->
                 np.testing.assert_allclose(delta, interleaved(added, heads) if heads else added, rtol=1e-6, atol=1e-6)
 
 
+def test_a_config_that_lies_beside_an_adapter_does_not_hide_that_of_the_base(base: Path, tmp_path: Path) -> None:
+    squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "lora.gguf", assets=base)
+    (tmp_path / "config.json").write_text("{}")
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", FOLDER, assets=base)
+    assert (tmp_path / "back" / "adapter_config.json").read_bytes() == (
+        tmp_path / "lora" / "adapter_config.json"
+    ).read_bytes()
+
+
 def test_an_adapter_comes_back_byte_for_byte(base: Path, tmp_path: Path) -> None:
     source = peft(tmp_path / "lora", matrices())
     squish.convert(source, tmp_path / "lora.gguf", assets=base)
