@@ -21,12 +21,12 @@ installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
 pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
-  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py tests/selection.py)
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/selection.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles peers engines fuzz sanitize bench lint wheels clean
+.PHONY: help env check demo test oracles peers engines fuzz sanitize bench lint wheels docs screenshots clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +44,7 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') mypy pytest-xdist ruff || $(failed)
+	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') mypy pytest-xdist ruff sybil || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)
@@ -91,6 +91,20 @@ lint: $(installed)  ## check style, formatting and types
 
 wheels: $(installed)  ## build every wheel and try it alone, with the tests marked `alone` (WHOLE=1: with all of its tests)
 	$(python) tests/wheels/check.py $(if $(WHOLE),--whole) $(plugins)
+
+documented := $(VENV)/.documented
+
+$(documented): $(installed)
+	@$(VENV)/bin/uv pip install --quiet --python $(python) -c constraints.txt --group docs || $(failed)
+	@touch $@
+
+docs: $(documented)  ## build the site into build/site, check its links, and run the snippets of its pages
+	$(python) -m sphinx -n -W --keep-going -q -j auto -b html -d build/doctrees docs build/site
+	$(python) docs/_pages/links.py build/site
+	$(pytest) -q tests/cli/test_documented_examples.py $(wildcard tests/cli/test_pages.py) -m "not oracle"
+
+screenshots: docs  ## take pictures of the site with a headless Chromium, into build/screenshots
+	$(python) docs/_pages/screenshots.py build/site build/screenshots
 
 clean:  ## remove the environments and everything built
 	rm -rf $(VENV) .oracles build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

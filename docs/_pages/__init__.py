@@ -14,9 +14,9 @@ WRITTEN_BY_HAND = {"index.md"}
 
 def pages() -> Iterator[tuple[str, str]]:
     """(path below the folder, Markdown) of every generated page."""
-    from . import commands, environment, errors, python, registry, schemas
+    from . import commands, environment, errors, packages, python, registry, schemas
 
-    for module in (commands, environment, errors, python, registry, schemas):
+    for module in (commands, environment, errors, packages, python, registry, schemas):
         yield from module.pages()
 
 
