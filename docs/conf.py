@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "lint")]
 
-from pygments.lexers.special import TextLexer  # noqa: E402
-from sphinx.highlighting import lexers  # noqa: E402
-
 import _pages  # noqa: E402
 from _pages import llms  # noqa: E402
+from pygments.lexers.special import TextLexer  # noqa: E402
+from sphinx.highlighting import lexers  # noqa: E402
 
 from squish_core.text import SITE  # noqa: E402
 from squish_core.version import __version__  # noqa: E402
@@ -27,6 +26,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_pages"]
 myst_heading_anchors = 4
+smartquotes = False  # they would make one dash of the two of an option
 lexers["mermaid"] = TextLexer()  # shown as text: what draws it would be fetched from elsewhere
 
 html_theme = "furo"

@@ -35,6 +35,18 @@ def words(text: str) -> str:
 def site_page(name: str) -> str:
     """Return the address of a page of the documentation, for a hint.
 
+    Parameters
+    ----------
+    name
+        Page, and perhaps `#` and a section.
+
+    Returns
+    -------
+    str
+        An address on `SITE`.
+
+    Examples
+    --------
     >>> site_page("models#add-a-family").removeprefix(SITE)
     'models.html#add-a-family'
     """

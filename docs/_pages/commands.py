@@ -66,9 +66,14 @@ def prose(help_text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Keep `*` and `<` of patterns and placeholders as they are, outside of code."""
+    """Write options as code, and `*` and `<` of patterns and placeholders as they are; code stays."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(each if each.startswith("`") else re.sub(r"([*_<\[\]{}])", r"\\\1", each) for each in pieces)
+    pieces[::2] = [re.sub(r"(?<![\w-])--[a-z][\w-]*|[*_<\[\]{}]", _literal, each) for each in pieces[::2]]
+    return "".join(pieces)
+
+
+def _literal(match: re.Match[str]) -> str:
+    return f"`{match[0]}`" if match[0].startswith("--") else f"\\{match[0]}"
 
 
 def parameters(command: Any, context: Any) -> Iterator[tuple[bool, str, str]]:

@@ -17,8 +17,8 @@ ROW = re.compile(r"^\| `([^`]+)` \| (.*?) \| (.*) \|$", re.MULTILINE)
 HEAD = """# Errors, with cause and cure
 
 Every error has a code, as has every finding of `verify`. The command line prints an error as its file, its tensor, what
-is wrong with which value, what was expected, and the next step; `--json` has the same in fields. Programs should switch on
-the code and the class, never on the text: [error codes](../errors.md) lists the classes.
+is wrong with which value, what was expected, and the next step; `--json` has the same in fields. Programs should switch
+on the code and the class, never on the text: [error codes](../errors.md) lists the classes.
 
 `...` stands for what differs from case to case.
 

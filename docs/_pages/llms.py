@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 HEAD = """# Squish
 
-> Opens, checks, converts and runs compressed transformer weights in any format (GGUF, safetensors, GPTQ, AWQ, MLX, ONNX,
-> UQFF, Core ML, zTensor and others). Weights stay compressed, quantized codes are kept bit for bit, and every choice is
-> explained. Command `squish`, Python module `squish_core`; formats, codecs and backends are plugins.
+> Opens, checks, converts and runs compressed transformer weights in any format (GGUF, safetensors, GPTQ, AWQ, MLX,
+> ONNX, UQFF, Core ML, zTensor and others). Weights stay compressed, quantized codes are kept bit for bit, and every
+> choice is explained. Command `squish`, Python module `squish_core`; formats, codecs and backends are plugins.
 
 The links lead to the pages in Markdown. Commands print JSON with `--json` and end with 0 (success), 1 (a fault or a
 difference) or 2 (could not run; nothing was written).

@@ -13,8 +13,8 @@ from . import codes, table
 ROOT = Path(__file__).parents[2]
 HEAD = """# Packages
 
-Every format, codec and backend is a package. [Install](../start/install.md) says how to install them from a clone, where
-`./plugins/FOLDER` stands for the package; `squish needs FILE` lists those that a file takes.
+Every format, codec and backend is a package. [Install](../start/install.md) says how to install them from a clone, by
+their folders; `squish needs FILE` lists those that a file takes.
 
 """
 
@@ -28,5 +28,7 @@ def pages() -> Iterator[tuple[str, str]]:
         extras = [extra for extra in project.get("optional-dependencies", {}) if extra != "testing"]
         commands = [command for command, package in catalog.COMMANDS.items() if package == name]
         description = project["description"].rstrip(".")
-        rows.append((f"`{name}`", description, f"`{folder}`", codes(extras), codes([f"squish {each}" for each in commands])))
+        rows.append(
+            (f"`{name}`", description, f"`{folder}`", codes(extras), codes([f"squish {each}" for each in commands]))
+        )
     yield "packages.md", HEAD + table(("package", "for", "folder", "extras", "commands"), rows)

@@ -14,8 +14,16 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PAGES = ("index", "howto/gguf-to-mlx", "reference/cli/convert")
 LOOKS = {"light": ("light", 1280, 900), "dark": ("dark", 1280, 900), "phone": ("light", 390, 844)}
 """Name -> theme, width and height."""
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--hide-scrollbars",
+    "--disable-gpu",
+    "--allow-file-access-from-files",
+    "--virtual-time-budget=4000",
+)
 FRAME = '<body style="margin:0"><iframe src="{page}" style="border:0;width:{width}px;height:{height}px"></iframe>'
-SWITCH = "document.body.dataset.theme = localStorage.getItem(\"theme\") || \"auto\";"
+SWITCH = 'document.body.dataset.theme = localStorage.getItem("theme") || "auto";'
 
 
 def browser() -> str:
@@ -42,8 +50,7 @@ def main(site: Path, target: Path) -> None:
             frame = page.with_name(f"_frame-{page.name}")
             frame.write_text(FRAME.format(page=page.name, width=width, height=height), "utf-8")
             picture = target.resolve() / f"{name.replace('/', '-')}-{look}.png"
-            options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", "--allow-file-access-from-files",
-                       f"--window-size={width},{height}", "--virtual-time-budget=4000", f"--screenshot={picture}")  # fmt: skip
+            options = [*OPTIONS, f"--window-size={width},{height}", f"--screenshot={picture}"]
             try:
                 subprocess.run((browser(), *options, frame.as_uri()), check=True, capture_output=True)
             finally:

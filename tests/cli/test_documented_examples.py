@@ -149,7 +149,13 @@ def test_hf(tmp_path: Path) -> None:
     assert file["fc.weight"].numpy().tolist() == [[(code - 8) / 2 for code in range(8)] * 4] * 8
 
 
-STARTS = ("README.md", "docs/start/install.md", "docs/start/ten-minutes.md", "docs/explain/chains.md")
+STARTS = (
+    "README.md",
+    "docs/start/install.md",
+    "docs/start/ten-minutes.md",
+    "docs/explain/chains.md",
+    "CONTRIBUTING.md",
+)
 RUNPIP = re.compile(r'^pipx install \.\npipx runpip squish-core install "\$PWD"/plugins/\{(.*)\}$', re.MULTILINE)
 
 

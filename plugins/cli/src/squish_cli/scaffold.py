@@ -54,7 +54,8 @@ def new_plugin(
 ) -> Answer:
     """Create a working plugin to start from.
 
-    It contains a format, a refinement, two codecs, a backend and their tests: the example of the guide that is named at the end.
+    It contains a format, a refinement, two codecs, a backend and their tests: the example of the guide that is named
+    at the end.
     --kind writes only one of these, or a family of models: a TOML file that changes the tables of --base.
     """
     from squish_core.io.atomic import atomic_folder

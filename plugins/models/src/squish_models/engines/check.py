@@ -40,6 +40,7 @@ from .types import matches, type_problems
 from .verdict import Verdict
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
+MODELS_PAGE = site_page("models")
 MISTRAL_FOLDERS = ("hf", "mlx")
 """Folder formats that mistral.rs reads like folders of floats."""
 DISTRIBUTION = "squish-models"
@@ -157,7 +158,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}",
             file=model.name,
             code="names",
-            hint=f"A package may bring the family; {site_page('models')} lists those of squish-models.",
+            hint=f"A package may bring the family; {MODELS_PAGE} lists those of squish-models.",
         )
     needs = _own_needs(inventory, engine)
     if needs is not None:
@@ -232,7 +233,7 @@ def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
             f"cannot be checked: {verdict.unknown}",
             file=file.name,
             code="names",
-            hint=f"{site_page('models')} lists the families whose files can be checked; {engine.title} itself knows more.",
+            hint=f"{MODELS_PAGE} lists the families whose files can be checked; {engine.title} itself knows more.",
         )
     notes = () if verdict.refuses else tuple(_gguf_notes(file, engine, inventory))
     family = inventory.naming.family or ""
@@ -265,7 +266,7 @@ def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelChec
             f"cannot be checked: {verdict.unknown}",
             file=file.name,
             code="names",
-            hint=f"{site_page('models')} lists the families whose folders can be checked; mistral.rs itself knows more.",
+            hint=f"{MODELS_PAGE} lists the families whose folders can be checked; mistral.rs itself knows more.",
         )
     notes = () if verdict.refuses else tuple(setting_problems(engine, inventory, gguf=False))
     notes = tuple(each for each in notes if each.severity != "error")
