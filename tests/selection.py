@@ -57,6 +57,8 @@ def selected(files: list[str]) -> list[str]:
         folder = "/".join(file.split("/")[:2])
         if folder in graph:
             reached |= graph[folder]
+        elif file.startswith("docs/howto/"):
+            reached.add("tests/cli/test_pages.py")
         elif re.match(r"tests/(core|convert|cli|lint)/test_", file):
             reached.add(file)
         elif not file.startswith(WITHOUT_TESTS) and not file.endswith(".md"):

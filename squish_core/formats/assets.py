@@ -68,13 +68,13 @@ class LazyAssets(Mapping[str, _Value]):
 
 
 def overlay_assets(source: Source, folder: Source, own: Container[str] | None = None) -> tuple[str, ...]:
-    """Take config and tokenizer files from `folder`: those that are missing beside `source`, or not in its `own` assets.
+    """Take the config and tokenizer files that are missing beside `source` from `folder`; returns their names.
 
-    Returns their names.
+    With the `own` assets of the file, those that are missing among these.
     """
     names = [name for name in folder.members() if name.endswith(SUFFIXES) and not name.startswith(".")]
-    names = [name for name in names if not name.endswith(".index.json") and name not in (own or ())]  # no lists of shards
-    return source.overlay(folder, names, unread=own is not None)
+    names = [name for name in names if not name.endswith(".index.json")]  # not lists of shards
+    return source.overlay(folder, [name for name in names if name not in (own or ())], unread=own is not None)
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def place_models(page: Path, folder: Path) -> None:
     """Put the models that a page names into the folder."""
     text = page.read_text(encoding="utf-8")
     for name in stand_ins.STAND_INS:
-        if re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w)", text):
+        if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", text):
             source = stand_ins.stand_in(name)
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
 
@@ -87,17 +87,27 @@ def test_an_unknown_need_is_an_error() -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("environment", ["squish-torch"])
-def test_blocks_that_need_other_software_run_there(environment: str) -> None:
+@pytest.mark.parametrize(("environment", "names"), [("squish-torch", "does_what"), ("dask", "jobs")])
+def test_blocks_that_need_other_software_run_there(environment: str, names: str) -> None:
     python = oracles.peer(environment).python
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", __file__]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", "-k", names, __file__]
     done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 @pytest.mark.oracle
 def test_a_page_about_mlx_runs_mlx_lm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = oracles.peer("mlx-lm").python
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{python.parent}")
+    programs = oracles.peer("mlx-lm").python.parent
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{programs}")
     place_models(PAGES["gguf-to-mlx"], folder)
     assert pages.run_page(PAGES["gguf-to-mlx"]) == []
+
+
+@pytest.mark.oracle
+def test_a_page_about_onnx_runs_onnxruntime(folder: Path) -> None:
+    place_models(PAGES["onnx"], folder)
+    pages.run_page(PAGES["onnx"])
+    blocks = re.findall(r"```python\n(# needs: onnxruntime\n.*?)```", PAGES["onnx"].read_text("utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        subprocess.run([oracles.peer("onnxruntime").python, "-c", block], check=True)

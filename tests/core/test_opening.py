@@ -54,7 +54,7 @@ def test_missing_assets_come_from_the_assets_folder(tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json", ".hidden.json"):
         (other / name).write_bytes(b"other")
     with squish.open(own / "a.box", assets=other, registry=toys.registry()) as file:
-        expected = {"config.json": b"other", "tokenizer.json": b"other"}  # boxes do not read the config.json beside them
+        expected = {"config.json": b"other", "tokenizer.json": b"other"}  # a box reads no config.json beside it
         assert {name: bytes(buffer.raw) for name, buffer in file.assets.items()} == expected
         assert file.source.members() == ("a.box", "config.json", "tokenizer.json")
     report = squish.convert(own / "a.box", tmp_path / "b.box", assets=other, registry=toys.registry())

@@ -3,14 +3,14 @@
 Each block is one of these; another language is an error:
 
 - `sh`: commands, each of which must succeed; one that ends with `# exit 1` must end with that status.
-- `console`: commands after `$`, and what they print. Numbers that depend on the size of a model may differ; `...` stands
-  for any text.
+- `console`: commands after `$`, and what they print. Numbers that depend on the size of a model may differ, and `...`
+  stands for any text.
 - `python`: code in one namespace for the page, or a session with `>>>`.
 - `yaml`: a workflow; its `- run:` lines are commands.
 - `json`, `toml`: data.
 
-A block whose first line is `# needs: NAME` runs where NAME is present (`NEEDS`); elsewhere its syntax, and the commands and
-options of `squish`, are checked.
+`https://example.org/` is a server of the folder. A block whose first line is `# needs: NAME` runs where NAME is present
+(`NEEDS`); elsewhere its syntax is checked, and that the commands and options of `squish` exist.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from pathlib import Path
 
 from squish_cli import app as cli
 from squish_cli import spellings
-from sybil import Document, Example, Sybil
+from sybil import Document, Example, Lexeme, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+from web_server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,12 +65,14 @@ NEEDS: dict[str, Callable[[], bool]] = {
 }
 """What a block may need -> whether it is here. Nothing is downloaded in tests."""
 
+SERVER = "https://example.org"
 NEED = re.compile(r"# needs: ([^;\n]+)")
 STATUS = re.compile(r"\s+# exit (\d+)$")
-SHELL_ONLY = re.compile(r"[|<>;&$`*?]|\b(for|do|done|if|then|fi)\b|^(?!squish )")
+SHELL_ONLY = re.compile(r"[|<>;&$`*?]|^(?!squish )")
 NUMBER = re.compile(
     r"(?:\d[\d,]*\.\d+(?:e[-+]?\d+)?|\d{1,3}(?:,\d{3})+|\d+(?= ?(?:[kMGT]?B|ms|s)\b))(?: ?(?:[kMGT]?B|ms|s)(?:/s)?\b)?"
 )
+INSTALLS = re.compile(r"(sudo|pip|pipx|uv|uvx|conda|brew|apt|curl|wget|git)\b")
 RUN_LINE = re.compile(r"^ *- run: (.*)$", re.MULTILINE)
 
 
@@ -104,11 +107,15 @@ def run_page(path: Path) -> list[str]:
     parsers = [CodeBlockParser(language, evaluator(run)) for language, run in evaluators.items()]
     document = Sybil(parsers=[*parsers, PythonBlocks(unmet)]).parse(path)
     check_languages(document, {*evaluators, "python"})
-    for example in document.examples():
-        try:
-            example.evaluate()
-        except AssertionError as error:
-            raise AssertionError(f"{path.name}:{example.line}: {error}") from None
+    with serving() as address:
+        for example in document.examples():
+            if isinstance(example.parsed, Lexeme):
+                text = example.parsed.replace(SERVER, address)
+                example.parsed = Lexeme(text, example.parsed.offset, example.parsed.line_offset)
+            try:
+                example.evaluate()
+            except AssertionError as error:
+                raise AssertionError(f"{path.name}:{example.line}: {error}") from None
     return unmet
 
 
@@ -153,6 +160,7 @@ def run_line(line: str) -> str:
     """Run a command and return what it prints; a `squish` command without shell syntax in this process."""
     status = int(match[1]) if (match := STATUS.search(line)) else 0
     line = STATUS.sub("", line)
+    assert not INSTALLS.match(line), f"`{line}` changes this machine: such a block needs the network"
     if SHELL_ONLY.search(re.sub(r"'[^']*'|\"[^\"]*\"", "", line)):
         code, printed = run_in_shell(line)
     else:
@@ -236,4 +244,4 @@ def check_python(code: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             module = modules[node.value.id]
-            assert node.attr in dir(module), f"{module.__name__} has no {node.attr}"
+            assert node.attr in {*dir(module), *getattr(module, "__all__", ())}, f"{module.__name__} has no {node.attr}"

@@ -123,17 +123,23 @@ def gemma3(path: Path) -> None:
     arrays = {f"language_model.{name}": array for name, array in model_arrays("gemma3", GEMMA3_TEXT).items()}
     arrays |= model_arrays("gemma3.vision", GEMMA3)
     assets = {**encoded({"config.json": GEMMA3, "preprocessor_config.json": IMAGES}), **byte_tokenizer()}
-    squish.save(path, arrays, format=FOLDER, assets=assets)
+    squish.save(path, arrays, format=FOLDER, metadata={"format": "pt"}, assets=assets)
 
 
-def glm4(path: Path) -> None:
+def glm4(path: Path, behind: bool = True) -> None:
     """With a layer behind the last one: a copy of that, and what joins it to the model."""
     arrays = model_arrays("glm4_moe", GLM4)
-    arrays |= {name.replace("layers.1.", "layers.2."): array for name, array in arrays.items() if "layers.1." in name}
+    last = {name.replace("layers.1.", "layers.2."): array for name, array in arrays.items() if "layers.1." in name}
     shapes = {"eh_proj": (64, 128), "enorm": (64,), "hnorm": (64,), "shared_head.norm": (64,)}
     dtype = arrays["model.norm.weight"].dtype
-    arrays |= {f"model.layers.2.{name}.weight": np.ones(shape, dtype) for name, shape in shapes.items()}
-    squish.save(path, arrays, format=FOLDER, assets={**encoded({"config.json": GLM4}), **byte_tokenizer()})
+    last |= {f"model.layers.2.{name}.weight": np.ones(shape, dtype) for name, shape in shapes.items()}
+    assets = {**encoded({"config.json": GLM4}), **byte_tokenizer()}
+    squish.save(path, arrays | (last if behind else {}), format=FOLDER, assets=assets)
+
+
+def glm4_text(path: Path) -> None:
+    glm4(path.with_name("text"), behind=False)
+    squish.convert(path.with_name("text"), path)
 
 
 def minilm(path: Path) -> None:
@@ -148,7 +154,7 @@ def lora(path: Path) -> None:
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
             arrays[f"{name}.lora_A.weight"] = generator.standard_normal((8, 192), np.float32)
             arrays[f"{name}.lora_B.weight"] = generator.standard_normal((rows, 8), np.float32)
-    squish.save(path / "adapter_model.safetensors", arrays)
+    squish.save(path / "adapter_model.safetensors", arrays, metadata={"format": "pt"})
     (path / "adapter_config.json").write_text(json.dumps(LORA))
 
 
@@ -169,6 +175,7 @@ STAND_INS: dict[str, Callable[[Path], Any]] = {
     "Qwen2.5-0.5B-Instruct-GPTQ-Int4": qwen2_gptq,
     "gemma-3-4b-it": gemma3,
     "GLM-4.5-Air": glm4,
+    "GLM-4.5-Air-text.gguf": glm4_text,
     "all-MiniLM-L6-v2": minilm,
     "my-lora": lora,
     "smollm2.imatrix.gguf": imatrix,
