@@ -26,7 +26,7 @@ failed = { echo "make: could not install the packages. See above: either no pack
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles peers engines fuzz sanitize bench lint wheels docs screenshots clean
+.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels docs screenshots clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -52,10 +52,10 @@ demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma;
 
 check: $(installed)  ## while working: lint, and the tests that the change since the merge base reaches
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
-	$(pytest) -q tests/lint $$($(python) tests/selection.py) -m "not oracle and not fuzz"
+	$(pytest) -q tests/lint $$($(python) tests/selection.py) -m "not oracle and not fuzz and not system"
 
 test: $(installed)  ## run the tests that need nothing else
-	$(pytest) -m "not oracle and not fuzz"
+	$(pytest) -m "not oracle and not fuzz and not system"
 
 # In the order of the files: those with the fewest tests take the longest, and would come last.
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
@@ -66,6 +66,11 @@ peers: $(installed)  ## of these, a fixed set that covers every peer package
 
 engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md (FAMILY="llama qwen3")
 	PYTHONPATH=tests:examples $(python) -m oracles.table --write $(if $(FAMILY),--family $(FAMILY))
+
+system: $(installed)  ## drive bash, zsh and fish through a terminal, and let mandoc check the man pages
+	@for each in bash zsh fish mandoc; do command -v $$each >/dev/null || \
+	  echo "make: $$each is not installed, so what needs it is left out" >&2; done
+	$(pytest) -q -m system
 
 fuzz: $(installed)  ## run the long mutation tests, damaged files through every writer, and atheris (FUZZ_SECONDS=60 each)
 	$(pytest) -m fuzz

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,12 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("checkout", "repository", "wheels"):
         monkeypatch.setattr(catalog, name, lambda: None)
     monkeypatch.setattr(environment, "installer", lambda: "pip install")
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the settings of whoever runs the tests not reach them."""
+    monkeypatch.setenv("SQUISH_CONFIG", os.devnull)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,8 @@ def main() -> int:
             raise
         from squish_core.plugins.catalog import install_command
 
-        print(f"error: the command line is not installed. Run `{install_command('squish-core-cli')}`.", file=sys.stderr)
+        hint = f"Run `{install_command('squish-core-cli')}`."
+        print(f"error: the command line is not installed. {hint} [not-installed]", file=sys.stderr)
         return 2
     return int(cli.process())
 

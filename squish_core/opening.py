@@ -19,6 +19,7 @@ from squish_core.guard import gc_paused, guarded
 from squish_core.io.local import open_folder
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
+from squish_core.log import log
 from squish_core.model import FileRef, Index, Part, Segment
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import ContainerInfo
@@ -106,6 +107,7 @@ def open(  # noqa: A001
         file = File(source, index, registry, limits)
         if strict:
             fail_on_warnings(file)
+        log("opened %s as %s, %s tensors", file.name, file.format, len(index.tensors))
         return file
     except BaseException:
         if source is not target:
@@ -181,6 +183,7 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
     """Read the Index of a source: detect the format, read, check and refine."""
     name, options = parse_format(format_spec, registry.reading_options) if format_spec else (None, {})
     base = name or detect(source, registry)
+    log("reading %s as %s, %s", source.name, base, "as requested" if name else "by its signature or suffix")
     info = _info(registry, base)
     refinement = None
     if info is not None and info.refines:
@@ -228,6 +231,7 @@ def refine(
                     registry.container(info.id)  # raises if the id is in conflict
                     check_index(refined, limits, views=shared)
             if refined is not None:
+                log("refined %s as %s, which it declares", source.name, info.id)
                 refined = without_explained(refined)
                 return refine(refined, source, registry, limits, None, {}, views=shared)
     if name is not None:

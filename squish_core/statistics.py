@@ -146,7 +146,9 @@ class Tally:
         import numpy as np
 
         if values.dtype.kind == "c":
-            raise CodecError("complex numbers cannot be ordered", expected="real numbers", found=str(values.dtype))
+            raise CodecError(
+                "complex numbers cannot be ordered", expected="real numbers", found=str(values.dtype), code="dtype"
+            )
         flat = values.reshape(-1)
         for start in range(0, flat.size, _STEP):
             with np.errstate(invalid="ignore"):  # signaling NaNs

@@ -20,6 +20,7 @@ from squish_core.backends.offers import MEMORY, OPS, OPS_OF_RANK, Availability, 
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.guard import quietly
+from squish_core.log import log
 from squish_core.model import CodecSpec, Encoding, Filter, Part, Refusal, Segment, TensorSpec, check_declared
 from squish_core.specs import parse_spec
 from squish_core.text import format_bytes, install_hint
@@ -244,7 +245,7 @@ class Resolver:
             assert spec is not None
             offers, refusals = answers.about(spec.encodings)
         options = {} if self._named is None else self._named.params
-        return Chain(
+        chain = Chain(
             target=target,
             container=container,
             chosen=offers[0],
@@ -256,6 +257,8 @@ class Resolver:
             options=options,
             providers=self.registry.providers,
         )
+        log("resolved %s", chain)
+        return chain
 
 
 def resolve(

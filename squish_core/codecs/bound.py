@@ -11,6 +11,7 @@ from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
 from squish_core.codecs.stored import SMALL, StoredArray, check_decoded
 from squish_core.limits import Limits
+from squish_core.log import log
 from squish_core.model import Encoding, TensorSpec
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class BoundEncoding:
         """
         import numpy as np
 
+        log("decoding %s with %s, region %s", self.spec.name, self.encoding.codec, region or "all")
         shape = self.spec.shape
         wide, size = (full(shape), shape) if region is None else (region, sizes(region))
         region = wide

@@ -263,6 +263,16 @@ class WritableContainer(Container):
         """
         return None
 
+    def presets(self) -> Mapping[str, Mapping[str, str]]:
+        """The names that `preset` knows, for `squish explain`.
+
+        Returns
+        -------
+        dict
+            Name -> kind of tensor -> its encoding, in words.
+        """
+        return {}
+
     def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
         """The codec for a tensor whose shape does not fit the codec of a rule with a pattern; None if there is none.
 

@@ -273,7 +273,8 @@ class Source:
         """Raise FormatError if a link leads to a member; only sources on disk have links."""
 
     def _open_member(self, name: str) -> Source:
-        raise FormatError(f"refers to the file {name!r}, but bytes in memory have no folder", file=self.name)
+        message = f"refers to the file {name!r}, but bytes in memory have no folder"
+        raise FormatError(message, file=self.name, code="companion")
 
     def _read(self, offset: int, length: int) -> bytes:
         return bytes(self._view(offset, length))

@@ -12,6 +12,7 @@ from squish_core.errors import FormatError, MissingPluginError, UsageError, reda
 from squish_core.guard import guarded
 from squish_core.io.local import open_source
 from squish_core.io.source import Source
+from squish_core.log import log
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Conflict, Entry
 from squish_core.plugins.hookspecs import SourceInfo
@@ -47,6 +48,7 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
         return open_source(target)
     entry = source_entry(scheme, registry, target)
     merged = _options(entry, options or {})
+    log("opening %s through %s of %s", redact(target), entry.id, entry.dist)
     with guarded(FormatError, f"opening a source of {entry.info.id}", file=redact(target)):
         opener: SourceOpener = registry.instance("source", entry)
         return opener.open(_normalized(target), merged)

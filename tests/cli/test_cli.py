@@ -562,7 +562,8 @@ def test_a_command_of_an_absent_package_says_what_to_install(
     words = command.split()
     ran = squish(*words, "x", "--json")
     assert (ran.code, ran.json["error"]["type"]) == (2, "MissingPluginError")
-    assert squish(*words).err == f"error: the command {command!r} is not installed. Run `pip install {package}`.\n"
+    line = f"error: the command {command!r} is not installed. Run `pip install {package}`. [not-installed]\n"
+    assert squish(*words).err == line
     install(points=[Point(package)])
     assert f"{package} is broken: ImportError: No module named 'left_out'" in squish(*words).err
 
@@ -748,7 +749,7 @@ def test_a_group_without_a_command_says_so(squish: Any, install: Any) -> None:
     ran = squish("group")
     assert (ran.code, ran.err) == (
         2,
-        "error: `squish group` needs a command (expected one, other). See `squish group --help`.\n",
+        "error: `squish group` needs a command (expected one, other). See `squish group --help`. [usage]\n",
     )
 
 

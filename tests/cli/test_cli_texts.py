@@ -15,10 +15,11 @@ from attrs import evolve
 pytest.importorskip("typer")
 
 from squish_cli import main
-from squish_cli.output import option
+from squish_cli.output import error_line, option
 from squish_convert.compare.diff import Difference, difference_lines
 from squish_convert.report import conversion_lines
 
+import squish_core
 from squish_core import convert, text
 from squish_core.api import Dropped, Problem
 from squish_core.model import Index
@@ -79,7 +80,7 @@ def test_ls_sorts(squish: Any, path: Path, key: str, names: list[str]) -> None:
 def test_an_unknown_order_is_a_usage_error(squish: Any, path: Path) -> None:
     ran = squish("ls", path, "--sort", "age")
     assert ran.code == 2
-    assert ran.err == "error: no such --sort KEY (expected file, name, size, bits, found 'age')\n"
+    assert ran.err == "error: no such --sort (expected file, name, size, bits, found 'age') [usage]\n"
 
 
 def test_ls_long_lists_the_offset_of_each_part(squish: Any, path: Path) -> None:
@@ -314,3 +315,33 @@ def test_metadata_is_printed_as_it_is(squish: Any, path: Path, monkeypatch: pyte
     path.write_bytes(toys.box(TENSORS, {"chat": "word " * 40 + "end"}))
     monkeypatch.setenv("COLUMNS", "80")
     assert squish("info", path, "--meta", "chat").out == "word " * 40 + "end\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("ls", "missing.box"), "missing"),
+        (("ls",), "usage"),
+        (("convert", "{model}", "out.none"), "format"),
+        (("plan", "{model}", "--prefer", "best"), "policy"),
+        (("plan", "{model}", "none"), "pattern"),
+        (("lss", "{model}"), "usage"),
+    ],
+)
+def test_every_error_line_ends_with_its_code(squish: Any, path: Path, words: tuple[str, ...], code: str) -> None:
+    ran = squish(*(word.format(model=path) for word in words))
+    assert (ran.code, ran.err.rstrip("\n").rpartition(" ")[2]) == (2, f"[{code}]")
+    ran = squish(*(word.format(model=path) for word in words), "--json")
+    assert json.loads(ran.out)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device [os]"),
+        (squish_core.CodecError("entries out of order [P3]", code="P3"), "error: entries out of order [P3]"),
+        (squish_core.SquishError("of a plugin without codes"), "error: of a plugin without codes"),
+    ],
+)
+def test_the_code_is_printed_once(error: Exception, line: str) -> None:
+    assert error_line(error) == line

@@ -1,24 +1,34 @@
-"""The error codes in the source, and docs/errors.md made from them (`python tests/lint/error_codes.py`)."""
+"""The error codes in the source, and the table and page made from them: `python tests/lint/error_codes.py`.
+
+`errors.json` of squish_cli has the cause and the cure of each code, written by hand; where a code is raised and its
+example are added from the source, and docs/errors.md is made from it.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "errors.md"
+TABLE = ROOT / "plugins/cli/src/squish_cli/tables/errors.json"
 HEAD = """# Error codes
 
 Every `SquishError` has a `code`; so have the findings of `verify` (`Problem.code`) and refusals. Switch on the code and
-the class, never on the text. `python tests/lint/error_codes.py` makes the table from the source, and a test compares
-the two; the example is one message with this code, or says what its messages are about.
+the class, never on the text. The command line ends each error with its code in square brackets, and `squish explain
+CODE` prints its row of this table.
 
-| code | raised as | for example |
-|---|---|---|
+Causes and what to do are written in `squish_cli/tables/errors.json`; `python tests/lint/error_codes.py` adds the rest
+from the source, and a test compares the two. The example is one message with this code, or says what its messages are
+about.
+
+| code | cause | what to do | for example | raised as |
+|---|---|---|---|---|
 """
 EXAMPLES = {
     "bits": "... stores codes of ... bits, not ...",
@@ -264,14 +274,35 @@ def table() -> dict[str, tuple[set[str], str]]:
     return dict(sorted(codes.items()))
 
 
+def documented() -> dict[str, dict[str, Any]]:
+    """Code -> cause, cure, example and classes, as `errors.json` should have it."""
+    written = json.loads(TABLE.read_text("utf-8"))
+    return {
+        code: {
+            **{key: written.get(code, {}).get(key, "") for key in ("cause", "cure")},
+            "example": example.replace("\n", " "),
+            "raised": sorted(names),
+        }
+        for code, (names, example) in table().items()
+    }
+
+
+def table_text() -> str:
+    """`errors.json` as it should be, one code a line."""
+    rows = (f" {json.dumps(code)}: {json.dumps(row)}" for code, row in documented().items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
 def page() -> str:
     """The page as it should be."""
     rows = []
-    for code, (names, example) in table().items():
-        shown = example.replace("|", "\\|").replace("\n", " ")
-        rows.append(f"| `{code}` | {', '.join(f'`{name}`' for name in sorted(names))} | {shown} |\n")
+    for code, row in documented().items():
+        raised = ", ".join(f"`{name}`" for name in row["raised"])
+        cells = (f"`{code}`", *(row[key].replace("|", "\\|") for key in ("cause", "cure", "example")), raised)
+        rows.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(rows)
 
 
 if __name__ == "__main__":
+    TABLE.write_text(table_text(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

@@ -12,26 +12,52 @@ from error_codes import (
     EXAMPLES,
     PAGE,
     ROOT,
+    TABLE,
     calls,
     codes_of,
+    documented,
     forwarded,
     keyword_of,
     literal_message,
+    name_of,
     page,
     scopes,
     table,
+    table_text,
     trees,
 )
 
-from squish_core import api, codes
+from squish_core import api, codes, errors
 from squish_core.codes import ErrorCode
+from squish_core.errors import SquishError
 
 LITERALS = {code: name for name, code in CONSTANTS.items()}
 GROUPS = ("BUGS", "CANNOT_RUN", "USAGE_CODES")
 
 
 def test_the_page_is_generated_from_the_source() -> None:
+    assert TABLE.read_text(encoding="utf-8") == table_text(), "run `python tests/lint/error_codes.py`"
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/lint/error_codes.py`"
+
+
+def test_every_code_has_a_cause_and_a_cure() -> None:
+    rows = documented()
+    assert not [code for code, row in rows.items() if not row["cause"].endswith(".") or not row["cure"].endswith(".")]
+
+
+def test_every_error_has_a_code() -> None:
+    """The command line ends each error with it."""
+    classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, SquishError)}
+    coded = {"UsageError": "squish_core/errors.py"}  # copies the fields of another error
+    without = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and name_of(node) in classes and keyword_of(node, "code") is None
+        if not any(keyword.arg is None for keyword in node.keywords)
+        if coded.get(name_of(node)) != path.relative_to(ROOT).as_posix()
+    ]
+    assert not without
 
 
 def test_every_code_has_an_example() -> None:

@@ -8,9 +8,9 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,13 @@ from squish_core import text
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError, redact
 
-from . import spellings
+from . import settings, spellings
 from .options import App
 from .output import Answer, option, show, show_error, show_warning
+from .shells import install_completion, show_completion
+
+if TYPE_CHECKING:
+    from squish_core.plugins.registry import Registry
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -71,27 +75,13 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish new-plugin my-family --kind family --base qwen3",
         ),
     ),
+    "explain": ("explain", ("squish explain missing", "squish explain q4_k_m", "squish explain --encode")),
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
 }
 
 
-SETTINGS = {
-    "SQUISH_THREADS": (r"[1-9]\d{0,3}", "a number of threads"),
-    "SQUISH_CACHE_SIZE": (r"\d{1,19}", "a number of bytes"),
-    "SQUISH_CPU_THREADS": (r"[1-9]\d{0,2}|10[01]\d|102[0-4]", "a number of threads, 1 to 1024"),
-    "SQUISH_CPU_INSTRUCTIONS": ("avx512|avx2|portable", "avx512, avx2 or portable"),
-    "SQUISH_METAL": ("cpu", "cpu, which runs MLX without a Metal device"),
-}
-"""Variable -> pattern and description of its values."""
-OTHER_SETTINGS = (
-    "SQUISH_PLUGINS",
-    "SQUISH_LIMITS",
-    "SQUISH_SOURCE",
-    "SQUISH_CACHE",
-    "SQUISH_CPU_LIBRARY",
-    "SQUISH_TIERS",
-    "SQUISH_FAMILIES",
-)
+GROUPS = {"cache": "cache_group", "config": "config_group"}
+"""Command with commands of its own -> function of the module of its name that makes it."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -112,16 +102,7 @@ def _run(argv: Sequence[str]) -> int:
     warnings.showwarning, text.spelling = show_warning, option
     line = list(argv)
     try:
-        if spellings.first_word(line) != "doctor":  # `doctor` reports them itself
-            check_settings()
-        line = spellings.normalize(argv)
-        app = build(line)
-        if (first := spellings.first_word(line)) and first not in COMMANDS:
-            line = spellings.with_command(line, command_names(app))
-        # standalone_mode=False: typer's own error handling has other exit codes and messages.
-        result: Any = app(args=line or ["--help"], prog_name="squish", standalone_mode=False)
-        if result == 130:  # typer's answer to Ctrl-C
-            raise KeyboardInterrupt
+        result = _result(line, argv)
         if isinstance(result, Answer):
             show(result, as_json)
         sys.stdout.flush()
@@ -140,6 +121,29 @@ def _run(argv: Sequence[str]) -> int:
     finally:
         warnings.showwarning, text.spelling = showwarning, spelling
     return 2
+
+
+def _result(line: list[str], argv: Sequence[str]) -> Any:
+    """Return what a command returns; `line` becomes the command line that runs, for hints."""
+    repairs = spellings.first_word(argv) in ("doctor", "config")  # they show invalid settings
+    with ExitStack() as stack:
+        if (verbose := spellings.without_verbose(argv)) != list(argv):
+            from .logs import shown  # logging takes 10 ms
+
+            argv = verbose
+            stack.enter_context(shown())
+        stack.enter_context(settings.applied(strict=not repairs))
+        if not repairs:
+            settings.check()
+        line[:] = spellings.normalize(argv)
+        app = build(line)
+        if (first := spellings.first_word(line)) and first not in COMMANDS:
+            line[:] = spellings.with_command(line, command_names(app))
+        # standalone_mode=False: typer's own error handling has other exit codes and messages.
+        result: Any = app(args=line or ["--help"], prog_name="squish", standalone_mode=False)
+    if result == 130:  # typer's answer to Ctrl-C
+        raise KeyboardInterrupt
+    return result
 
 
 def with_advice(error: Exception, argv: Sequence[str]) -> Exception:
@@ -162,8 +166,11 @@ def usage(error: Any) -> SquishError:
     return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"{for_example}See `{command} --help`.")
 
 
-def build(argv: Sequence[str]) -> App:
-    """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
+def build(argv: Sequence[str], plugins: Registry | None = None) -> App:
+    """The app, with a single command if `argv` names one: building all of them and loading plugins takes time.
+
+    `plugins`: those whose commands it has; the installed ones by default.
+    """
     app = App(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -175,16 +182,17 @@ def build(argv: Sequence[str]) -> App:
     first = spellings.first_word(argv)
     for name in [first] if first in COMMANDS else COMMANDS:
         add_command(app, name)
-    if first in COMMANDS or "--version" in argv:
+    if first in COMMANDS or spellings.asks_about_squish(argv):
+        return app
+    for name in [first] if first == "config" else GROUPS:
+        app.add_typer(getattr(import_module(f"squish_cli.{name}"), GROUPS[name])(), name=name)
+    if first == "config":  # to which plugins add nothing
         return app
     from squish_core.plugins.registry import registry
 
-    from .cache import cache_group
-
-    app.add_typer(cache_group(), name="cache")
     failed = list[tuple[str, str]]()
     with suppress(SquishError):  # invalid settings must not disable `--help`; other commands report them
-        failed = app.add_plugins(registry())
+        failed = app.add_plugins(plugins or registry())
     check_known(app, [word for word in argv if not word.startswith("-")], failed)
     return app
 
@@ -209,10 +217,33 @@ def squish(
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Print the version.", callback=print_version)
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Print on stderr what is opened, resolved and decoded, and why."),
+    ] = False,
+    install: Annotated[
+        str | None,
+        typer.Option(
+            "--install-completion",
+            metavar="[SHELL]",
+            help="Install completion for this shell, or for bash, zsh or fish.",
+            callback=install_completion,
+        ),
+    ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="[SHELL]",
+            help="Print the script that completes commands in this shell, or in bash, zsh or fish.",
+            callback=show_completion,
+        ),
+    ] = None,
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 
-    Every command takes --json. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
+    Every command takes --json and -v. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could
+    not run.
     """
 
 
@@ -246,37 +277,3 @@ def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[s
         code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{catalog.install_command(package, extra=catalog.COMMAND_EXTRAS.get(command, ''))}`.",
     )
-
-
-def check_settings() -> None:
-    """Raise UsageError for a variable with an invalid value; warn about one with a mistyped name."""
-    names = [name for name in os.environ if name.startswith("SQUISH_") and os.environ[name]]
-    for name in names:
-        pattern, expected = SETTINGS.get(name, ("(?s:.*)", ""))
-        if not re.fullmatch(pattern, os.environ[name], re.ASCII):
-            raise UsageError(
-                f"{name} is invalid",
-                found=repr(os.environ[name]),
-                expected=expected,
-                code=ErrorCode.USAGE,
-                hint=f"Unset it, or set it to {expected}.",
-            )
-    if "SQUISH_LIMITS" in names:
-        from squish_core.limits import default
-
-        default()
-    if "SQUISH_SOURCE" in names:
-        from squish_core.plugins.sources import options_from_environment
-
-        options_from_environment()
-    names_in_use = (*SETTINGS, *OTHER_SETTINGS)
-    for name in names:
-        if name not in names_in_use:
-            _warn_if_mistyped(name, names_in_use)
-
-
-def _warn_if_mistyped(name: str, names_in_use: tuple[str, ...]) -> None:
-    import difflib
-
-    if near := difflib.get_close_matches(name, names_in_use, 1, 0.85):
-        show_warning(f"{name} is not used; did you mean {near[0]}?")

@@ -31,7 +31,7 @@ from .options import (
     components,
     job,
 )
-from .output import Answer, Progress, error_data
+from .output import Answer, Progress, error_data, error_line
 
 Destination = Annotated[
     str | None,
@@ -103,7 +103,7 @@ def verify(
             if len(files) == 1:
                 raise
             data = {"file": redact(file), "ok": False, "error": error_data(error)}
-            answers.append(Answer(data, [f"error: {error}"], 2))
+            answers.append(Answer(data, [error_line(error)], 2))
     documents = [answer.data for answer in answers]
     lines = [line for answer in answers for line in answer.lines]
     return Answer(documents if len(files) > 1 else documents[0], lines, max(answer.code for answer in answers))

@@ -27,6 +27,7 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.text import escape, format_bytes
 
+from . import settings
 from .cache import cache_group
 from .listings import conflicts, missing_packages, provided_ids, summarize
 from .options import App
@@ -153,12 +154,14 @@ class Diagnosis:
 
     `settings` is the value of SQUISH_PLUGINS; if it is invalid, `conflict` says why and the rest is empty. `conflicts`
     lists ids that several distributions provide, `missing` the packages of this repository that are not installed.
+    `configuration` is the user's file, what is wrong with it, and each setting with where it comes from.
     """
 
     versions: Mapping[str, str | None]
     machine: Machine
     threads: Threads
     settings: str | None
+    configuration: Mapping[str, Any] = {}
     conflict: str | None = None
     conflicts: tuple[str, ...] = ()
     plugins: tuple[PluginState, ...] = ()
@@ -168,7 +171,7 @@ class Diagnosis:
     @property
     def ok(self) -> bool:
         """Whether every plugin works, no ids conflict and the settings are valid."""
-        faults = self.conflict or self.conflicts or self.threads.problem
+        faults = self.conflict or self.conflicts or self.threads.problem or self.configuration.get("problem")
         return not faults and all(plugin.ok for plugin in self.plugins)
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,8 +203,7 @@ class Diagnosis:
             f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
         )
         yield f"threads      {threads.problem or f'{threads.workers} ({origin})'}"
-        if self.settings:
-            yield f"settings     {VARIABLE}={self.settings}"
+        yield from self._setting_lines()
         if self.conflict:
             yield from ("", f"broken: {self.conflict}")
             return
@@ -220,6 +222,17 @@ class Diagnosis:
             yield from ("", "not installed")
             rows = [(catalog.install_command(name), summarize(ids)) for name, ids in self.missing.items()]
             yield from table(("", ""), "<<", rows, "  ")[1:]
+
+    def _setting_lines(self) -> Iterator[str]:
+        """Yield the settings that are not the default, each with where it comes from, and a fault of the file."""
+        heading = "settings"
+        for each in self.configuration.get("settings", ()):
+            if each["origin"] != "default":
+                place = f"from {self.configuration['file']}" if each["origin"] == "file" else "from env"
+                yield f"{heading:12} {each['variable']}={each['value']} ({place})"
+                heading = ""
+        if problem := self.configuration.get("problem"):
+            yield f"broken: {problem}"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))
@@ -273,18 +286,24 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
     >>> [backend.ok for backend in squish.diagnose().backends if backend.id == "numpy"]
     [True]
     """
-    settings = os.environ.get(VARIABLE)
+    chosen = os.environ.get(VARIABLE)
     try:
         registry = registry or installed()
     except SquishError as error:
         return Diagnosis(
-            versions=_versions(), machine=_machine(), threads=_threads(), settings=settings, conflict=str(error)
+            versions=_versions(),
+            machine=_machine(),
+            threads=_threads(),
+            settings=chosen,
+            configuration=_configuration(),
+            conflict=str(error),
         )
     return Diagnosis(
         versions=_versions(),
         machine=_machine(),
         threads=_threads(),
-        settings=settings,
+        settings=chosen,
+        configuration=_configuration(),
         conflicts=tuple(conflicts(registry)),
         plugins=tuple(_plugins(registry)),
         backends=tuple(_backends(registry)),
@@ -331,6 +350,13 @@ def _threads() -> Threads:
         return Threads(workers=concurrency.workers(), setting=setting, problem=None)
     except SquishError as error:
         return Threads(workers=None, setting=setting, problem=str(error))
+
+
+def _configuration() -> dict[str, Any]:
+    """Return the user's file, what is wrong with it, and the settings."""
+    file = settings.config_file()
+    states = [state.to_dict() for state in settings.states()]
+    return {"file": str(file) if file.exists() else None, "problem": settings.problem(), "settings": states}
 
 
 def _plugins(registry: Registry) -> Iterator[PluginState]:

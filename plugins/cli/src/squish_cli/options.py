@@ -84,7 +84,7 @@ Prefer = Annotated[
     str,
     typer.Option(
         "--prefer",
-        metavar="NAME",
+        metavar="spec|smallest|exact",
         help="What to prefer: spec (the format's own order of encodings), smallest (least memory when loaded) or exact "
         "(backends that round neither weights nor inputs).",
     ),
@@ -93,7 +93,7 @@ Op = Annotated[
     str | None,
     typer.Option(
         "--op",
-        metavar="NAME",
+        metavar="linear|embed|experts|dense",
         help="The operation: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several "
         "matrices for each row) or dense (the decoded array). By default, linear for a matrix, experts for a stack of "
         "matrices and dense for anything else.",

@@ -63,7 +63,18 @@ def show_error(error: Exception, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": to_json(error_data(error))}, indent=1))
     else:
-        print_stderr(f"error: {redact(str(error))}")
+        print_stderr(error_line(error))
+
+
+def error_line(error: Exception) -> str:
+    """Return an error as a line, which ends with its code in square brackets, a word for `squish explain`."""
+    text, code = redact(str(error)), code_of(error)
+    return f"error: {text}" if code is None or text.endswith(f"[{code}]") else f"error: {text} [{code}]"
+
+
+def code_of(error: Exception) -> str | None:
+    """Return the code of an error; that of the system's own errors is `os`."""
+    return "os" if isinstance(error, OSError) and not hasattr(error, "code") else getattr(error, "code", None)
 
 
 def error_data(error: Exception) -> dict[str, Any]:
@@ -76,6 +87,7 @@ def error_data(error: Exception) -> dict[str, Any]:
         "message": getattr(error, "message", text),
         "text": text,
         **fields,
+        "code": code_of(error),
         **({"suggestions": suggestions} if suggestions else {}),
     }
 

@@ -45,7 +45,7 @@ def new_plugin(
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to create the plugin's folder.")
     ] = Path(),
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help=f"Only one of: {', '.join((*PARTS, FAMILY))}.")
+        str | None, typer.Option("--kind", metavar="|".join((*PARTS, FAMILY)), help="Only this part.")
     ] = None,
     base: Annotated[
         str | None,

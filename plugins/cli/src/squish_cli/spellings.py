@@ -35,6 +35,10 @@ VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
 """Command -> its option with an optional value, which must follow a `=`."""
 FILE_OPTIONAL = {"run": "--draft", "eval": "--draft"}
 """Command -> its option with an optional file, the next word unless that is an option."""
+VERBOSE = ("--verbose", "-v")
+OF_EVERY_COMMAND = ("--json", "--help", "-h")
+COMPLETION = ("--install-completion", "--show-completion")
+"""Options of `squish` itself, with the name of a shell, which may follow as the next word."""
 TensorType = Annotated[
     list[str] | None,
     typer.Option("--tensor-type", metavar="REGEX=TYPE", help="llama-quantize: type of the tensors whose names match."),
@@ -52,7 +56,8 @@ GroupSize = Annotated[
     int | None, typer.Option("--q-group-size", metavar="SIZE", help="mlx_lm.convert: weights per group.")
 ]
 Mode = Annotated[
-    str | None, typer.Option("--q-mode", metavar="MODE", help="mlx_lm.convert: affine, mxfp4, mxfp8 or nvfp4.")
+    str | None,
+    typer.Option("--q-mode", metavar="affine|mxfp4|mxfp8|nvfp4", help="mlx_lm.convert: mode of the codes."),
 ]
 Graph = Annotated[
     str | None,
@@ -79,7 +84,7 @@ OTHER_COMMANDS: dict[str, str] = {
     ),
     **dict.fromkeys(("copy", "extract", "download", "pull", "get", "fetch"), "cp"),
     **dict.fromkeys(("benchmark", "speed"), "bench"),
-    **dict.fromkeys(("explain", "resolve", "why"), "plan"),
+    **dict.fromkeys(("resolve", "why"), "plan"),
     **dict.fromkeys(("deps", "requirements", "install", "require"), "needs"),
     **dict.fromkeys(("generate", "chat", "complete", "infer"), "run"),
     **dict.fromkeys(("perplexity", "ppl", "evaluate"), "eval"),
@@ -107,11 +112,27 @@ REPOSITORY = re.compile(r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?([\w-][\w
 USUAL_TYPE = "q8_0"
 
 
+def without_verbose(argv: Sequence[str]) -> list[str]:
+    """Return the command line without `-v` and `--verbose`, which every command takes."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [word for at, word in enumerate(argv) if at > end or word not in VERBOSE]
+
+
+def asks_about_squish(argv: Sequence[str]) -> bool:
+    """Return whether a command line has an option of `squish` itself instead of a command."""
+    return bool(argv) and argv[0].partition("=")[0] in ("--version", *COMPLETION)
+
+
 def normalize(argv: Sequence[str]) -> list[str]:
     """Return the command line with current names of options, and a value for each option that may omit it."""
+    if argv and argv[0] in COMPLETION:
+        return [f"{argv[0]}={''.join(argv[1:2])}", *argv[2:]]
     command = first_word(argv)
     if command in ("help", "-V", "version"):
         return _about(argv)
+    if command == "explain":  # its word may be an option
+        own = [word for word in argv if word in (command, *OF_EVERY_COMMAND)]
+        return [*own, "--", *(word for word in argv if word not in own and word != "--")]
     renamed, optional = OLD_OPTIONS.get(command, {}), VALUE_OPTIONAL.get(command)
     with_file = FILE_OPTIONAL.get(command)
     words = list[str]()

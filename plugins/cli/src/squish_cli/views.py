@@ -37,7 +37,7 @@ def ls(
         bool, typer.Option("--long", "-l", help="Also list each stored part with its dtype, shape, file and offset.")
     ] = False,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="KEY", help=f"Order of the tensors: {', '.join(ORDERS)}.")
+        str, typer.Option("--sort", metavar="|".join(ORDERS), help=f"Order of the tensors: {', '.join(ORDERS)}.")
     ] = "file",
     format: Format = None,  # noqa: A002
     assets: Assets = None,
@@ -50,7 +50,7 @@ def ls(
     from squish_core.opening import open as open_file
 
     if sort not in ORDERS:
-        raise UsageError("no such --sort KEY", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
+        raise UsageError("no such --sort", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
         tensors = sorted(matching_tensors(opened, patterns), key=ORDERS[sort])
         data = [

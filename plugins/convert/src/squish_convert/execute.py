@@ -19,6 +19,7 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.urls import RemoteTarget
+from squish_core.log import log
 
 from .activations import ActivationStatistics
 from .companions import asset_bytes, outgoing_companions, target_assets
@@ -146,6 +147,7 @@ def _outgoing(
             if step.name in encoded:
                 tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
                 continue
+            log("converting %s: %s, %s to %s %s", step.name, step.action, step.source, step.target, step.note)
             magnitudes = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, reader, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, magnitudes, places)))

@@ -40,7 +40,7 @@ from squish_core.api import (
 
 from . import writer
 from .kept_files import keeps_files, pack_files, small_files, split_files
-from .presets import other_type, preset_for, read_as_f32
+from .presets import ALIASES, PRESETS, described, other_type, preset_for, read_as_f32
 from .reader import Head, unknown_type
 from .shapes import KEY as SHAPE
 from .shapes import original_shapes, reshaped
@@ -119,6 +119,9 @@ class Gguf(WritableContainer):
     def preset(self, name: str, model: ModelFacts) -> str | None:
         """Return llama-quantize's preset for a type name, with its mix and fallbacks, if it would accept the model."""
         return preset_for(name, model.names, model.metadata)
+
+    def presets(self) -> Mapping[str, Mapping[str, str]]:
+        return {name: described(name) for name in (*PRESETS, *ALIASES)}
 
     def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
         return other_type(spec.shape, codec)

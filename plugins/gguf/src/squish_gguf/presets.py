@@ -248,6 +248,48 @@ def preset_for(name: str, names: Iterable[str], metadata: Mapping[str, Any]) -> 
     return name if name in PRESET_NAMES else f"llama-quantize:type={name}"
 
 
+IN_WORDS = {
+    "more bits": "in the first and last eighth of the layers, and every third between",
+    "first eighth": "in the first eighth of the layers",
+    "first sixteenth": "in the first sixteenth of the layers",
+    "middle": "in the layers between the first and the last eighth",
+    "first two": "in the first two layers",
+    "first four": "in the first four layers",
+    "4 heads per KV head": "with 4 heads or more for each KV head",
+    "4 heads per KV head or 4 experts": "with 4 heads or more for each KV head, or 4 experts or more",
+    "8 experts": "with 8 experts",
+    "8 experts, more bits": "with 8 experts, in the first and last eighth of the layers, and every third between",
+    "falcon": "in Falcon",
+    "falcon, first sixteenth": "in Falcon, in the first sixteenth of the layers",
+    "falcon, more bits": "in Falcon, in the first and last eighth of the layers, and every third between",
+    "statistics, first eighth": "with --imatrix, in the first eighth of the layers",
+    "no statistics": "without --imatrix",
+    "no statistics, first eighth": "without --imatrix, in the first eighth of the layers",
+}
+"""Condition -> its words in a description; "always" has none."""
+
+
+def described(name: str) -> dict[str, str]:
+    """Return kind of tensor -> its type in a preset, in words."""
+    preset = PRESETS[ALIASES.get(name, name)]
+    if preset.type in FLOATS:
+        return {"matrices": preset.type}
+    if preset.matrices:
+        return {"stacks of experts": preset.type, "other matrices": preset.matrices, "vectors": "f32"}
+    kinds = {
+        "output.weight": preset.head,
+        **{kind: _in_words(choice, preset) for kind, choice in preset.choices.items()},
+    }
+    return {"matrices": preset.type, **kinds, "vectors": "f32"}
+
+
+def _in_words(choice: Choice, preset: Preset) -> str:
+    """Return the types of a kind of tensor, each with its condition."""
+    cases = [f"{kind or preset.type} {IN_WORDS[condition]}" for condition, kind in choice if condition != "always"]
+    last = dict(choice).get("always", preset.type)
+    return "; ".join([*cases, f"otherwise {last}" if cases else last])
+
+
 def fits(kind: str, columns: int) -> bool:
     """Return whether the blocks of a type divide a row."""
     return columns % ELEMENTS[kind] == 0

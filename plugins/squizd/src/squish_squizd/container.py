@@ -180,7 +180,7 @@ class _Builder:
             return {}, {}
         try:
             if not isinstance(packed, bytes):
-                raise SquishError("not a byte string")
+                raise SquishError("not a byte string", code="meta")
             return load_meta(packed, self.limits)
         except SquishError as error:
             self.findings.warn("P9", "SQXT", f"metadata ignored: {error.message}")

@@ -16,7 +16,7 @@ EXAMPLES = ("squish check-model model.gguf --for llama.cpp", "squish check-model
 
 def check(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model: a file or a folder.")],
-    engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help=f"{', '.join(ENGINES)}.")],
+    engine: Annotated[str, typer.Option("--for", metavar="|".join(ENGINES), help="The engine.")],
 ) -> Answer:
     """Check whether an engine would load a model.
 

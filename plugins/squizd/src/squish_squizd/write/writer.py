@@ -137,7 +137,8 @@ def _mask(block: PlacedBlock, bitmap: bytes | None, side: int) -> tuple[bytes, i
     count = place.tiles(block, side)
     ones = ((1 << count) - 1).to_bytes(-(-count // 8), "little")
     if bitmap is not None and len(bitmap) != len(ones):
-        raise FormatError("mask size mismatch", tensor=block.spec.name, expected=len(ones), found=len(bitmap))
+        name, expected, found = block.spec.name, len(ones), len(bitmap)
+        raise FormatError("mask size mismatch", tensor=name, expected=expected, found=found, code="mask")
     stored = ones if bitmap is None else bitmap
     return stored, count, (int.from_bytes(stored, "little") & ((1 << count) - 1)).bit_count()
 

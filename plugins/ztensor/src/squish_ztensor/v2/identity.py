@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import Digest, FormatError, Limits, Source
+from squish_core.api import Digest, ErrorCode, FormatError, Limits, Source
 
 from ..v1.manifest import read_manifest
 from ..wire import locate
@@ -72,7 +72,8 @@ def _object(name: str, record: dict[str, Any], source: Source) -> dict[str, Any]
     parts = {}
     for role, part in record["parts"].items():
         if "digest" not in part:
-            raise FormatError("no content digest: this part has no digest", file=source.name, tensor=name, part=role)
+            message = "no content digest: this part has no digest"
+            raise FormatError(message, file=source.name, tensor=name, part=role, code=ErrorCode.DIGEST)
         parts[role] = {key: part[key] for key in ("dtype", "type", "digest") if key in part}
     entry: dict[str, Any] = {key: record[key] for key in ("shape", "layout", "attributes") if key in record}
     return {**entry, "parts": parts}
