@@ -26,7 +26,7 @@ failed = { echo "make: could not install the packages. See above: either no pack
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels docs screenshots clean
+.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels site docs screenshots clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -103,12 +103,14 @@ $(documented): $(installed)
 	@$(VENV)/bin/uv pip install --quiet --python $(python) -c constraints.txt --group docs || $(failed)
 	@touch $@
 
-docs: $(documented)  ## build the site into build/site, check its links, and run the snippets of its pages
+site: $(documented)  ## build the documentation into build/site, and check its links
 	$(python) -m sphinx -n -W --keep-going -q -j auto -b html -d build/doctrees docs build/site
 	$(python) docs/_pages/links.py build/site
-	$(pytest) -q tests/cli/test_documented_examples.py $(wildcard tests/cli/test_pages.py) -m "not oracle"
 
-screenshots: docs  ## take pictures of the site with a headless Chromium, into build/screenshots
+docs: site  ## the same, and run the snippets of README, start/ and howto/
+	$(pytest) -q tests/cli/test_documented_examples.py tests/cli/test_pages.py -m "not oracle"
+
+screenshots: site  ## take pictures of the site with a headless Chromium, into build/screenshots
 	$(python) docs/_pages/screenshots.py build/site build/screenshots
 
 clean:  ## remove the environments and everything built

@@ -1,4 +1,4 @@
-"""The generated pages of the reference: from the commands, docstrings, the registry and the table of error codes.
+"""The generated pages of the reference: from the commands, schemas, docstrings and the registry.
 
 Nothing in them depends on the machine, the time or the folder: two builds of one commit are equal.
 """
@@ -14,9 +14,9 @@ WRITTEN_BY_HAND = {"index.md"}
 
 def pages() -> Iterator[tuple[str, str]]:
     """(path below the folder, Markdown) of every generated page."""
-    from . import commands, environment, errors, packages, python, registry, schemas
+    from . import commands, packages, python, registry, schemas
 
-    for module in (commands, environment, errors, packages, python, registry, schemas):
+    for module in (commands, packages, python, registry, schemas):
         yield from module.pages()
 
 

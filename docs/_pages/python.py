@@ -70,6 +70,6 @@ def pages() -> Iterator[tuple[str, str]]:
         + "".join(entry(name, value, "###", called=True) for name, value in functions.items())
         + "\n## Classes\n"
         + "".join(class_entry(name, value) for name, value in classes.items() if name not in errors)
-        + "\n## Errors\n\n[Errors](errors.md) has their codes.\n\n"
+        + "\n## Errors\n\n[Error codes](../errors.md) has their codes.\n\n"
         + table(("class", "raised when"), cells(rows)),
     )

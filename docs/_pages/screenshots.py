@@ -30,7 +30,8 @@ def browser() -> str:
     """The first browser that is installed."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
-        raise SystemExit(f"no headless browser here ({', '.join(BROWSERS)}); on Debian: apt install chromium")
+        print(f"make: no headless browser ({', '.join(BROWSERS)}; on Debian: apt install chromium), so left out")
+        raise SystemExit
     return found
 
 
