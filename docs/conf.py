@@ -26,6 +26,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_pages"]
 myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
 smartquotes = False  # they would make one dash of the two of an option
 lexers["mermaid"] = TextLexer()  # shown as text: what draws it would be fetched from elsewhere
 

@@ -92,9 +92,9 @@ def page(name: str, command: Any, context: Any) -> str:
         parts.append("\n## Examples\n\n```sh\n" + "\n".join(examples) + "\n```\n")
     rows = list(parameters(command, context))
     for title, is_option in (("Arguments", False), ("Options", True)):
-        lines = [(f"`{written}`", escape(text)) for option, written, text in rows if option is is_option]
-        if lines:
-            parts.append(f"\n## {title}\n\n" + table((title.lower()[:-1], ""), lines))
+        lines = [f"`{written}`\n: {escape(text)}\n" for option, written, text in rows if option is is_option]
+        if lines:  # a list, because a table is too wide for a phone
+            parts.append(f"\n## {title}\n\n" + "\n".join(lines))
     return "".join(parts)
 
 
