@@ -25,6 +25,7 @@ GROUPS = {
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
     "models": "squish_models",
+    "gguf_to_mlx": "squish_models",
     "language_models": "squish_torch",
     "checkpoints": "squish_hf",
     "compressed": "squish_zstd",

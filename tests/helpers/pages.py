@@ -61,6 +61,8 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "dask": installed("distributed"),
     "an NVIDIA GPU": has_cuda,
     "a Mac": lambda: sys.platform == "darwin",
+    "a draft head": lambda: False,
+    "two terminals": lambda: False,
     "the network": lambda: False,
 }
 """What a block may need -> whether it is here. Nothing is downloaded in tests."""
@@ -73,6 +75,8 @@ NUMBER = re.compile(
     r"(?:\d[\d,]*\.\d+(?:e[-+]?\d+)?|\d{1,3}(?:,\d{3})+|\d+(?= ?(?:[kMGT]?B|ms|s)\b))(?: ?(?:[kMGT]?B|ms|s)(?:/s)?\b)?"
 )
 INSTALLS = re.compile(r"(sudo|pip|pipx|uv|uvx|conda|brew|apt|curl|wget|git)\b")
+PROGRESS = re.compile(r"^\w+ing: .* \(\d+%\), .*\n", re.MULTILINE)
+"""What slow commands print now and then."""
 RUN_LINE = re.compile(r"^ *- run: (.*)$", re.MULTILINE)
 
 
@@ -90,8 +94,12 @@ def run_page(path: Path) -> list[str]:
     """Run a page in the current folder, and return the needs of blocks that could only be checked."""
     unmet: list[str] = []
     evaluators: dict[str, Callable[[str], None]] = {
-        "sh": run_shell, "console": run_console, "yaml": run_workflow, "json": json.loads, "toml": tomllib.loads,
-    }  # fmt: skip
+        "sh": run_shell,
+        "console": run_console,
+        "yaml": run_workflow,
+        "json": json.loads,
+        "toml": tomllib.loads,
+    }
 
     def evaluator(run: Callable[[str], None]) -> Callable[[Example], None]:
         def evaluate(example: Example) -> None:
@@ -188,6 +196,7 @@ def run_console(block: str) -> None:
     for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         line, _, expected = session.replace("\\\n", " ").partition("\n")
         printed = run_line(line)
+        printed = PROGRESS.sub("", printed)
         assert matches(expected, printed), f"`{line}` printed\n{printed}\ninstead of\n{expected}"
 
 

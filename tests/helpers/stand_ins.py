@@ -15,44 +15,46 @@ import squish_core as squish
 
 FOLDER = "safetensors:max_shard_size=1GB"
 TEXT = "A codec turns stored bytes into values. The quick brown fox jumps over the lazy dog.\n"
-SMOLLM2: dict[str, Any] = {
+SMOLLM2 = json.loads("""{
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 192, "intermediate_size": 256,
     "num_hidden_layers": 30, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 320,
-    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": True,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": true,
     "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16",
-}  # fmt: skip
-QWEN2 = {
-    **SMOLLM2, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "tie_word_embeddings": False,
-}  # fmt: skip
-GLM4 = {
-    **SMOLLM2, "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 64,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "tie_word_embeddings": False, "first_k_dense_replace": 1,
-    "moe_intermediate_size": 32, "n_group": 1, "n_routed_experts": 4, "n_shared_experts": 1, "norm_topk_prob": True,
-    "num_experts_per_tok": 2, "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5, "routed_scaling_factor": 1.0,
-    "topk_group": 1, "use_qk_norm": True, "attention_bias": True,
-}  # fmt: skip
-GEMMA3_TEXT = {
-    "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16, "vocab_size": 320,
-    "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "sliding_window": 32, "tie_word_embeddings": True,
-    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
-}  # fmt: skip
-GEMMA3_VISION = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 27, "num_attention_heads": 2, "image_size": 56,
-    "patch_size": 14, "model_type": "siglip_vision_model", "hidden_act": "gelu_pytorch_tanh",
-}  # fmt: skip
-GEMMA3 = {
-    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": GEMMA3_TEXT,
-    "vision_config": GEMMA3_VISION, "mm_tokens_per_image": 4, "torch_dtype": "bfloat16",
-}  # fmt: skip
+    "_name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct"
+}""")
+QWEN2 = SMOLLM2 | json.loads("""{
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "tie_word_embeddings": false
+}""")
+GLM4 = SMOLLM2 | json.loads("""{
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "tie_word_embeddings": false, "first_k_dense_replace": 1, "moe_intermediate_size": 32,
+    "n_group": 1, "n_routed_experts": 4, "n_shared_experts": 1, "norm_topk_prob": true, "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 1, "partial_rotary_factor": 0.5, "routed_scaling_factor": 1.0, "topk_group": 1,
+    "use_qk_norm": true, "attention_bias": true
+}""")
+GEMMA3 = json.loads("""{
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "mm_tokens_per_image": 4,
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16,
+        "vocab_size": 320, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "sliding_window": 32,
+        "tie_word_embeddings": true, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+        "sliding_window_pattern": 6
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 27,
+        "num_attention_heads": 2, "image_size": 56, "patch_size": 14, "hidden_act": "gelu_pytorch_tanh"
+    }
+}""")
 IMAGES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "image_seq_length": 4}
-MINILM = {
+MINILM = json.loads("""{
     "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 64, "intermediate_size": 128,
     "num_hidden_layers": 6, "num_attention_heads": 4, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "vocab_size": 64,
     "max_position_embeddings": 40, "pad_token_id": 0, "position_embedding_type": "absolute", "type_vocab_size": 2,
-    "torch_dtype": "float32",
-}  # fmt: skip
+    "torch_dtype": "float32"
+}""")
 SENTENCES = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -61,10 +63,10 @@ SENTENCES = {
     ],
     "1_Pooling/config.json": {"word_embedding_dimension": 64, "pooling_mode_mean_tokens": True},
 }
-LORA = {
+LORA = json.loads("""{
     "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "HuggingFaceTB/SmolLM2-135M-Instruct",
-    "r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "bias": "none", "target_modules": ["q_proj", "v_proj"],
-}  # fmt: skip
+    "r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "bias": "none", "target_modules": ["q_proj", "v_proj"]
+}""")
 
 
 def byte_tokenizer() -> dict[str, bytes]:
@@ -120,7 +122,7 @@ def qwen2_gptq(path: Path) -> None:
 
 
 def gemma3(path: Path) -> None:
-    arrays = {f"language_model.{name}": array for name, array in model_arrays("gemma3", GEMMA3_TEXT).items()}
+    arrays = {f"language_model.{name}": array for name, array in model_arrays("gemma3", GEMMA3["text_config"]).items()}
     arrays |= model_arrays("gemma3.vision", GEMMA3)
     assets = {**encoded({"config.json": GEMMA3, "preprocessor_config.json": IMAGES}), **byte_tokenizer()}
     squish.save(path, arrays, format=FOLDER, metadata={"format": "pt"}, assets=assets)

@@ -96,9 +96,7 @@ def _contradiction(other: Model, model: Model, part: str, expected: Any, found: 
     return _error(other, fault, part, expected, found, ErrorCode.CONTRADICTION)
 
 
-def _error(
-    model: Model, fault: str, part: str, expected: Any, found: Any, code: ErrorCode = ErrorCode.USAGE
-) -> FormatError:
+def _error(model: Model, fault: str, part: str, expected: Any, found: Any, code: str = ErrorCode.USAGE) -> FormatError:
     """The error for a file that has not the layers that are asked for."""
     return FormatError(
         fault,

@@ -12,18 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
-from squish_convert.families import (
-    CONFIG_FILE,
-    GGUF,
-    HF,
-    LAYOUTS,
-    Family,
-    Model,
-    NegExp,
-    Reshape,
-    Tile,
-    source_names,
-)
+from squish_convert.expressions import NegExp, Reshape, Tile, source_names
+from squish_convert.families import CONFIG_FILE, GGUF, HF, LAYOUTS, Family, Model
 from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members

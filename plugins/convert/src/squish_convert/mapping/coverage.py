@@ -19,20 +19,8 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import (
-    ANY,
-    Cut,
-    Expression,
-    Family,
-    Interleave,
-    Join,
-    Pad,
-    Reshape,
-    Rule,
-    Stack,
-    Transpose,
-    source_names,
-)
+from ..expressions import Cut, Expression, Interleave, Join, Pad, Reshape, Stack, Transpose, source_names
+from ..families import ANY, Family, Rule
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, replaced, source_rules

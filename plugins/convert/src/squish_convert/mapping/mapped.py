@@ -24,20 +24,8 @@ from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 from squish_core.text import close_matches
 
-from ..families import (
-    CONFIG_FILE,
-    ENGINES,
-    GGUF,
-    HF,
-    MTP,
-    TEXT,
-    VISION,
-    Carried,
-    Family,
-    Model,
-    Rule,
-    source_names,
-)
+from ..expressions import source_names
+from ..families import CONFIG_FILE, ENGINES, GGUF, HF, MTP, TEXT, VISION, Carried, Family, Model, Rule
 from ..family_choice import conflict, fitting_families
 from .coverage import check_ties, cover, is_dense, is_included, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from ..families import GGUF, HF, MLX, UQFF, Expression, Family, Interleave, Join, Rule, Stack, source_names
+from ..expressions import Expression, Interleave, Join, Stack, source_names
+from ..families import GGUF, HF, MLX, UQFF, Family, Rule
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")

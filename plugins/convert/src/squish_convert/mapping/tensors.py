@@ -16,12 +16,10 @@ from squish_core.file import File
 from squish_core.guard import quietly
 from squish_core.model import DENSE, CodecSpec, Encoding, Exactness, Part, TensorSpec, check_declared
 
-from ..families import (
-    GGUF,
+from ..expressions import (
     Add,
     Cut,
     Expression,
-    Family,
     Int32,
     Interleave,
     Join,
@@ -29,13 +27,13 @@ from ..families import (
     Pad,
     Permute,
     Reshape,
-    Rule,
     Scale,
     Stack,
     Tile,
     Transpose,
     source_names,
 )
+from ..families import GGUF, Family, Rule
 from .codecs.heads import Order
 from .coverage import (
     HINT,
