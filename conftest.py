@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,16 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the settings of whoever runs the tests not reach them."""
     monkeypatch.setenv("SQUISH_CONFIG", os.devnull)
+
+
+@pytest.fixture(autouse=True)
+def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare each document that a command prints in this process with its schema."""
+    if find_spec("squish_cli") and find_spec("jsonschema"):
+        from documents import checked_print
+        from squish_cli import output
+
+        monkeypatch.setattr(output, "print_document", checked_print)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ LONG = 64
 
 @frozen(kw_only=True)
 class StoredKind:
-    """The tensors with one kind of storage; sizes in bytes, tied tensors counted once.
+    """The tensors with one kind of storage; `size` in bytes, tied tensors counted once, `bits` per weight.
 
     `lacks`: what to install, or why they cannot be decoded here; None if they can. `zeros`: share of pruned values;
     None if nothing is pruned.
@@ -37,9 +37,9 @@ class StoredKind:
     stored_as: str
     tensors: int
     parameters: int
-    nbytes: int
+    size: int
     lacks: str | None
-    bits_per_weight: float
+    bits: float
     zeros: float | None = None
 
 
@@ -47,7 +47,7 @@ class StoredKind:
 class SummaryFile:
     """One of the files; `link` is the target if it is a symbolic link, `size` in bytes."""
 
-    name: str
+    file: str
     link: str | None
     size: int
     digest: str | None
@@ -72,7 +72,7 @@ class Summary:
     packed: Mapping[str, Any] | None
     tensors: int
     parameters: int
-    bits_per_weight: float
+    bits: float
     codecs: tuple[StoredKind, ...]
     metadata: Mapping[str, Any]
     meta_types: Mapping[str, str]
@@ -105,13 +105,13 @@ class Summary:
         yield from table(("file", escape(with_link(self.file, self.link))), "<<", self._facts())
         if len(self.files) > 1:
             head = self.files[:MOST_FILES]
-            listing = [f"  {format_bytes(ref.size):>8}  {with_link(ref.name, ref.link)}" for ref in head]
+            listing = [f"  {format_bytes(ref.size):>8}  {with_link(ref.file, ref.link)}" for ref in head]
             if more := len(self.files) - len(head):
                 listing.append(f"            and {more:,} more (--json lists them)")
             yield from _section("files", listing)
         rows = []
         for kind in self.codecs:
-            size, bits = format_bytes(kind.nbytes), f"{kind.bits_per_weight:.2f}"
+            size, bits = format_bytes(kind.size), f"{kind.bits:.2f}"
             rows.append((kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", size, bits, _remark(kind)))
         yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
         meta = [
@@ -139,7 +139,7 @@ class Summary:
         note = f" unpacked, {format_bytes(packing['size'])} compressed with {packing['codec']}," if packing else ""
         yield "size", f"{format_bytes(self.size)}{note} in {counted(len(self.files), 'file')}"
         yield "tensors", f"{self.tensors:,}"
-        yield "parameters", f"{self.parameters:,} at {self.bits_per_weight:.2f} bits each"
+        yield "parameters", f"{self.parameters:,} at {self.bits:.2f} bits each"
         if self.caches:
             yield "caches", f"{', '.join(self.caches)} (the first is used)"
         if self.pending_caches:
@@ -155,7 +155,7 @@ class Summary:
 def summarize(file: OpenFile) -> Summary:
     """Return the summary of an open file."""
     index, kinds = file.index, tuple(_stored_kinds(file))
-    parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.nbytes for kind in kinds)
+    parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.size for kind in kinds)
     return Summary(
         file=file.name,
         link=link_of(file.source.path),
@@ -163,14 +163,14 @@ def summarize(file: OpenFile) -> Summary:
         version=index.version,
         kind=index.kind,
         files=tuple(
-            SummaryFile(name=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
+            SummaryFile(file=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
             for ref, path in zip(index.files, _paths(file))
         ),
         size=sum(ref.size for ref in index.files),
         packed=_packing(file),
         tensors=len(index.tensors),
         parameters=parameters,
-        bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
+        bits=8 * nbytes / parameters if parameters else 0.0,
         codecs=kinds,
         metadata={key: untyped(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
@@ -250,13 +250,13 @@ def _stored_kinds(file: OpenFile) -> list[StoredKind]:
                 stored_as=name,
                 tensors=len(specs),
                 parameters=parameters,
-                nbytes=nbytes,
+                size=nbytes,
                 lacks=lacks,
-                bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
+                bits=8 * nbytes / parameters if parameters else 0.0,
                 zeros=pruned / parameters if pruned else None,
             )
         )
-    return sorted(kinds, key=lambda kind: -kind.nbytes)
+    return sorted(kinds, key=lambda kind: -kind.size)
 
 
 def _remark(kind: StoredKind) -> str:

@@ -55,14 +55,14 @@ def one_format(entry: dict[str, Any]) -> str:
         *((f"`--encode {short}`", f"`{spec}`") for short, spec in entry["aliases"].items()),
     ]
     detail = table(("to write", "means"), rows) if rows else "It has no options.\n"
-    return f"\n## {name}\n\n{entry['title']}; package `{entry['dist']}`.\n\n{detail}"
+    return f"\n## {name}\n\n{entry['title']}; package `{entry['package']}`.\n\n{detail}"
 
 
 def formats() -> str:
     """The table of formats, and a section for each."""
     rows = [
         (linked("formats", entry["id"]), entry["title"], "read, write" if entry["can_write"] else "read",
-         codes(entry["suffixes"]), f"`{entry['refines']}`" if entry["refines"] else "", f"`{entry['dist']}`")
+         codes(entry["suffixes"]), f"`{entry['refines']}`" if entry["refines"] else "", f"`{entry['package']}`")
         for entry in entries("container")
     ]  # fmt: skip
     header = ("format", "what it is", "Squish can", "suffixes", "inside", "package")
@@ -74,10 +74,10 @@ def codecs() -> str:
     rows = [
         (link_of_codec(entry["id"]), entry["title"],
          {"bytes": "bytes", "whole": "whole model"}.get(entry["kind"], "tensor"),
-         "lossless" if entry["lossless"] else "lossy", codes([*entry["aliases"]]), f"`{entry['dist']}`")
+         "lossless" if entry["lossless"] else "lossy", codes([*entry["aliases"]]), f"`{entry['package']}`")
         for entry in entries("codec")
     ]  # fmt: skip
-    allocators = [(f"`{entry['id']}`", entry["title"], f"`{entry['dist']}`") for entry in entries("allocator")]
+    allocators = [(f"`{entry['id']}`", entry["title"], f"`{entry['package']}`") for entry in entries("allocator")]
     header = ("codec", "what it is", "of", "exactness", "short names", "package")
     return (
         table(header, rows)
@@ -89,7 +89,7 @@ def codecs() -> str:
 def backends() -> str:
     """The table of backends."""
     rows = [
-        (linked("backends", entry["id"]), entry["title"], str(entry["preference"]), f"`{entry['dist']}`")
+        (linked("backends", entry["id"]), entry["title"], str(entry["preference"]), f"`{entry['package']}`")
         for entry in entries("backend")
     ]
     return table(("backend", "what it is", "preference", "package"), rows)

@@ -71,20 +71,20 @@ class Reason:
 
 
 class ChainPlugin(NamedTuple):
-    """A plugin that a chain uses: its role there, its id, and the distribution that provides it.
+    """A plugin that a chain uses: its role there, its id, and the package that provides it.
 
     `role`: "container" (a format, or the one that it refines), "codec", "inner codec" (of a wrapping codec), "byte
-    codec" (such as zstd), "backend" or "source" (of a URL). `version` is None if it is not installed, `distribution`
-    if no known package provides the id.
+    codec" (such as zstd), "backend" or "source" (of a URL). `version` is None if it is not installed, `package` if no
+    known package provides the id.
     """
 
     role: str
     id: str
-    distribution: str | None
+    package: str | None
     version: str | None
 
     def __str__(self) -> str:
-        origin = f"{self.distribution or 'an unknown package'} {self.version or ''}".strip()
+        origin = f"{self.package or 'an unknown package'} {self.version or ''}".strip()
         return f"{self.role} {self.id} ({origin})"
 
 
@@ -126,12 +126,12 @@ class Chain:
 
     @property
     def plugins(self) -> tuple[ChainPlugin, ...]:
-        """What the choice uses, from the file to the backend: (role, id, distribution, version) of each plugin.
+        """What the choice uses, from the file to the backend: (role, id, package, version) of each plugin.
 
         Examples
         --------
         >>> chain = squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy")
-        >>> [(plugin.id, plugin.distribution) for plugin in chain.plugins]
+        >>> [(plugin.id, plugin.package) for plugin in chain.plugins]
         [('gguf', 'squish-gguf'), ('ggml.q8_0', 'squish-ggml'), ('numpy', 'squish-core')]
         """
         return self.providers.used(self.container, self.chosen.encoding, self.chosen.backend)
@@ -215,8 +215,8 @@ class Chain:
             }
 
         return {
-            "target": self.target,
-            "container": self.container,
+            "name": self.target,
+            "format": self.container,
             "policy": self.policy,
             "chosen": offer(self.chosen),
             "because": self.because,

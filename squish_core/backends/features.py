@@ -80,7 +80,7 @@ class Matrix:
             }
             for row in self.rows
         ]
-        return {"container": self.container, "backends": list(self.backends), "rows": rows}
+        return {"format": self.container, "backends": list(self.backends), "rows": rows}
 
 
 def feature_matrix(

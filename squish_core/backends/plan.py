@@ -171,7 +171,9 @@ def _reason(error: SquishError) -> str:
 
 
 def _result_dict(target: str, result: Chain | SquishError) -> dict[str, Any]:
-    return result.to_dict() if isinstance(result, Chain) else {"target": target, "error": str(result)}
+    if isinstance(result, Chain):
+        return result.to_dict()
+    return {"name": target, "error": str(result), "code": result.code, "hint": result.hint}
 
 
 Bind = Callable[[TensorSpec, Encoding], BoundEncoding]

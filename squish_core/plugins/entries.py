@@ -43,7 +43,7 @@ class Entry(Generic[InfoT]):
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         data = {key: value for key, value in asdict(self.info).items() if key not in _BYTES}
-        return {**data, "dist": self.dist, "version": self.version}
+        return {**data, "package": self.dist, "version": self.version}
 
 
 @frozen(kw_only=True)

@@ -278,5 +278,5 @@ class Hooks:
         ----------
         app
             A typer app; its `command` also takes `examples=`, and adds `--json`, which decides how the `Answer` that a
-            command returns is printed.
+            command returns is printed; `document=` names the class that describes its data.
         """

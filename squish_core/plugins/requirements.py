@@ -92,7 +92,7 @@ class Providers:
 
 def distributions(plugins: Iterable[ChainPlugin]) -> list[str]:
     """Return the distributions of plugins, each once, the core first."""
-    names = dict.fromkeys(plugin.distribution for plugin in plugins if plugin.distribution)
+    names = dict.fromkeys(plugin.package for plugin in plugins if plugin.package)
     return sorted(names, key=lambda name: name != "squish-core")
 
 

@@ -226,7 +226,7 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
     assert "100 values" in squish("info", path).out
     assert squish("info", path, "--json").json["meta"]["vocabulary"] == {"length": 100}
     assert squish("info", path, "--meta", "vocabulary").out.split() == META["vocabulary"]
-    assert squish("info", path, "--meta", "vocabulary", "--json").json == META["vocabulary"]
+    assert squish("info", path, "--meta", "vocabulary", "--json").json["value"] == META["vocabulary"]
     assert squish("info", path, "--meta", "name").out == "toy\nsecond line\n"
 
 
@@ -298,7 +298,8 @@ def test_verify_of_a_good_file_is_ok(squish: Any, write: Any) -> None:
         squish("verify", write()).out.splitlines()[-1] == "not checked: the values of 3 tensors (--deep decodes them)"
     )
     ran = squish("verify", write(), "--deep", "--json")
-    assert (ran.code, ran.json["ok"], ran.json["problems"]) == (0, True, [])
+    [file] = ran.json["files"]
+    assert (ran.code, file["ok"], file["problems"]) == (0, True, [])
 
 
 def test_verify_of_a_truncated_file_gives_1(squish: Any, write: Any, tmp_path: Path) -> None:
@@ -307,14 +308,14 @@ def test_verify_of_a_truncated_file_gives_1(squish: Any, write: Any, tmp_path: P
     ran = squish("verify", str(tmp_path / "short.toy"))
     assert ran.code == 1
     assert "b.weight (bounds)" in ran.out
-    assert not squish("verify", str(tmp_path / "short.toy"), "--json").json["ok"]
+    assert not squish("verify", str(tmp_path / "short.toy"), "--json").json["files"][0]["ok"]
 
 
 def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
     path = write(odd=["a.bias"])
     assert squish("verify", path).code == 0
     ran = squish("verify", path, "--strict", "--json")
-    assert (ran.code, ran.json["ok"]) == (1, False)
+    assert (ran.code, [file["ok"] for file in ran.json["files"]]) == (1, [False])
 
 
 def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
@@ -330,8 +331,8 @@ def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
         ["ok", odd],
     ]
     ran = squish("verify", good, missing, odd, "--json")
-    assert (ran.code, [entry["ok"] for entry in ran.json]) == (2, [True, False, True])
-    assert ran.json[1]["error"]["code"] == "missing"
+    assert (ran.code, [entry["ok"] for entry in ran.json["files"]]) == (2, [True, False, True])
+    assert ran.json["files"][1]["error"]["code"] == "missing"
     assert squish("verify", good, odd).code == 0
 
 
@@ -341,7 +342,7 @@ def test_verify_merges_equal_findings(squish: Any, write: Any) -> None:
     assert "w0, w1, w2, w3 and 16 more (odd)" in ran.out
     assert ran.out.count("is odd") == 1
     assert "20 warnings" in ran.out
-    assert len(squish("verify", path, "--json").json["problems"]) == 20
+    assert len(squish("verify", path, "--json").json["files"][0]["problems"]) == 20
 
 
 def test_an_error_does_not_end_in_two_periods() -> None:
@@ -668,7 +669,7 @@ def test_doctor_names_torn_appends_and_leaves_them(squish: Any, tmp_path: Path) 
         write_rollback(path, Rollback.of(file.fileno()), 0o644)
         file.seek(0, os.SEEK_END)
         file.write(bytes(50))
-    assert squish("doctor", str(tmp_path), "--json").json["torn_appends"] == [{"file": str(path), "bytes": 50}]
+    assert squish("doctor", str(tmp_path), "--json").json["torn_appends"] == [{"file": str(path), "size": 50}]
     assert "--recover" in squish("doctor", str(tmp_path), "--clean").out
     assert path.stat().st_size == 53
 

@@ -33,6 +33,13 @@ def test_listings_import_nothing_heavy(command: str) -> None:
     assert ran.stdout.splitlines()[-1] == "loaded set()"
 
 
+@pytest.mark.parametrize("command", [["--help"], ["ls", str(DATA / "sample.gguf"), "--json"], ["plugins", "--json"]])
+def test_classes_of_documents_are_not_built_to_print_one(command: list[str]) -> None:
+    modules = "[name for name in sys.modules if name.endswith('documents') or '.documents.' in name]"
+    ran = run("-c", f"import sys; from squish_cli import main; main({command}); print('loaded', {modules})")
+    assert ran.stdout.splitlines()[-1] == "loaded []"
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -89,7 +89,7 @@ def test_ls_long_lists_the_offset_of_each_part(squish: Any, path: Path) -> None:
     assert [row[-1] for row in rows[:1]] == [LONG]
     assert [" ".join(row[-5:-1]) for row in rows[1:]] == ["codes: m.box at byte", "scale: m.box at byte"]
     parts = json.loads(squish("ls", "--long", path, LONG, "--json").out)["tensors"][0]["parts"]
-    assert [(part["role"], part["dtype"], part["nbytes"]) for part in parts] == [
+    assert [(part["role"], part["dtype"], part["size"]) for part in parts] == [
         ("codes", "i8", 48),
         ("scale", "f32", 24),
     ]

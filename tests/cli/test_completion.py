@@ -35,7 +35,7 @@ def offered(line: str) -> list[str]:
         ("squish cache ", ["build", "clear", "list"]),
         ("squish cache c", ["clear"]),
         ("squish help conv", ["convert"]),
-        ("squish --ver", ["--version"]),
+        ("squish --vers", ["--version"]),
         ("squish --show-completion z", ["zsh"]),
         ("squish ls --so", ["--sort"]),
         ("squish ls --sort ", ["bits", "file", "name", "size"]),
@@ -60,6 +60,7 @@ def offered(line: str) -> list[str]:
         ("squish formats gg", ["gguf"]),
         ("squish plugins squish-z", ["squish-zstd", "squish-ztensor"]),
         ("squish config get cpu_t", ["cpu_threads"]),
+        ("squish schema conv", ["convert"]),
         ("squish explain miss", ["missing", "missing-tensor"]),
         ("squish nothing ", []),
     ],
@@ -121,6 +122,7 @@ def test_bash_gets_no_name_that_it_would_run(tmp_path: Path) -> None:
     header = json.dumps({name: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for name in ("a$(id)", "a.b")})
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode())
     assert answer_of(f"squish ls {path} a") == ["words", "a.b"]
+    assert answer_of(f"squish convert {path} b --encode '*embed*=kee") == ["words", "*embed*=keep"]
     assert answer_of("ls", str(path), "a", _SQUISH_COMPLETE="zsh") == ["words", "a$(id)", "a.b"]
 
 

@@ -200,7 +200,7 @@ def test_the_list_says_where_each_value_comes_from(file: Path, run: Run, monkeyp
 
 def test_a_diagnosis_in_python_has_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUISH_THREADS", "2")
-    states = {each["name"]: each["origin"] for each in diagnose().configuration["settings"]}
+    states = {each.name: each.origin for each in diagnose().configuration.settings}
     assert (states["threads"], states["cache"]) == ("env", "default")
 
 

@@ -61,7 +61,7 @@ def test_a_chain_names_its_plugins(question: dict[str, Any], answer: str) -> Non
     assert ", ".join(f"{plugin.role} {plugin.id}" for plugin in chain.plugins) == answer
     assert all(version and distribution for _, _, distribution, version in chain.plugins)
     assert chain.to_dict()["plugins"] == [plugin._asdict() for plugin in chain.plugins]
-    assert all(f"{plugin.role} {plugin.id} ({plugin.distribution} " in chain.explain() for plugin in chain.plugins)
+    assert all(f"{plugin.role} {plugin.id} ({plugin.package} " in chain.explain() for plugin in chain.plugins)
     assert json.dumps(chain.to_dict())
     assert pickle.loads(pickle.dumps(chain)).plugins == chain.plugins
 

@@ -133,7 +133,7 @@ RIGHT = [
     ("m.gguf", "info m.gguf"), ("ls one", "ls one/a.gguf"), ("./m.gguf", "info ./m.gguf"),
     ("--json m.gguf", "info m.gguf --json"),
     ("m.gguf *ffn*", "info m.gguf *ffn*"), ("help", "--help"), ("help ls", "ls --help"), ("-V", "--version"),
-    ("version", "--version"), ("cache", "cache list"), ("cache --json", "cache list --json"),
+    ("version", "--version"), ("cache", "cache list"),
 ]  # fmt: skip
 
 

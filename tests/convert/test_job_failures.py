@@ -251,16 +251,18 @@ def test_an_interrupt_says_how_to_go_on(
             raise KeyboardInterrupt
 
     words = ["convert", str(source), str(tmp_path / "out.gguf"), "--encode", "q8_0", "--scheduler", "local:1"]
-    words += ["--task-bytes", str(TASK), *(["--json"] if as_json else [])]
+    words += ["--task-bytes", str(TASK), *(["--json-lines"] if as_json else [])]
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "task_finished", interrupt)
         assert main(words) == 130
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-2:] == ["2 of 8 tasks done: go on with --resume.", "interrupted"]
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-2:] == ["2 of 8 tasks done: go on with --resume.", "interrupted"]
     assert main([*words, "--resume"]) == 0
     if not as_json:
         return
-    events = [json.loads(line) for line in [*lines[:-2], *capsys.readouterr().err.splitlines()]]
+    documents = [json.loads(line) for line in [*out.splitlines(), *capsys.readouterr().out.splitlines()]]
+    events = [each for each in documents if each["schema"] == "squish/task/1"]
+    assert documents[-1]["schema"] == "squish/convert/1"
     assert len({event["worker"] for event in events}) == 2  # one process in each run
     assert sum(event["read"] for event in events) == len(NAMES) * 256 * 256 * 4
     assert sum(event["written"] for event in events) == len(NAMES) * 256 * 8 * 34

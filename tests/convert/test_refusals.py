@@ -55,7 +55,7 @@ def test_suggestions_are_ranked_by_measured_error_and_surpass_each_other_in_size
     suggestions = refusal(mixed, "mlx").suggestions
     assert {each["codes"] for each in suggestions} == {"ggml.q6_k", "ggml.q3_k"}
     for codes in ("ggml.q6_k", "ggml.q3_k"):
-        ranked = [(each["decibels"], each["bits"]) for each in suggestions if each["codes"] == codes]
+        ranked = [(each["snr"], each["bits"]) for each in suggestions if each["codes"] == codes]
         assert 1 <= len(ranked) <= 3
         assert ranked == sorted(ranked, reverse=True)
         assert len({bits for _, bits in ranked}) == len(ranked)
@@ -67,7 +67,7 @@ def test_the_error_of_a_suggestion_is_the_one_that_converting_measures(mixed: Pa
     report = squish.convert(mixed, tmp_path / "codes", "mlx", rules, requantize=True)
     (quality,) = [step.quality for step in report.steps if step.name == "blk.0.ffn_up.weight"]
     assert quality is not None
-    assert quality.snr == pytest.approx(best["decibels"])
+    assert quality.snr == pytest.approx(best["snr"])
 
 
 def test_codes_of_integers_are_never_answered_with_floats_of_4_bits(tmp_path: Path) -> None:

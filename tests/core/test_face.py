@@ -49,7 +49,8 @@ def test_the_command_prints_the_object(
     assert shown == [line for line in str(result).splitlines() if line not in free_memory]
     run([*words, "--json"])
     printed, data = json.loads(capsys.readouterr().out), json.loads(json.dumps(result.to_dict(), default=str))
-    printed.pop("components", None)  # squish-convert's, which the core does not know
+    only_printed = {"schema", "components", "pending_caches"} - data.keys()
+    printed = {key: value for key, value in printed.items() if key not in only_printed}
     for each in (printed, data):
         each.get("machine", {}).pop("free_memory", None)
     assert printed == data
@@ -62,7 +63,7 @@ def test_a_summary_adds_up(name: str) -> None:
         summary = file.summary()
         assert (summary.format, summary.tensors, summary.size) == (file.format, len(file), file.size)
         assert summary.parameters == sum(tensor.size for tensor in file.values())
-        assert sum(kind.nbytes for kind in summary.codecs) == sum(tensor.nbytes for tensor in file.values())
+        assert sum(kind.size for kind in summary.codecs) == sum(tensor.nbytes for tensor in file.values())
         assert sum(ref.size for ref in summary.files) == file.size
         assert summary.metadata == file.metadata
 

@@ -269,7 +269,7 @@ def test_the_command_line_takes_a_word_of_flags(capsys: pytest.CaptureFixture[st
     assert main(("plan", "--format", "squizd", "--feature", "flags=0x24", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["encoding"] == "INT2"
     assert main(("formats", "mlpackage", "--json")) == 0
-    assert "constexpr_lut_to_dense" in json.loads(capsys.readouterr().out)["features"]["compression"]
+    assert "constexpr_lut_to_dense" in json.loads(capsys.readouterr().out)["formats"][0]["features"]["compression"]
     assert main(("formats", "squizd")) == 0
     assert "INT4=0x4" in capsys.readouterr().out
 

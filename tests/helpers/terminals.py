@@ -16,6 +16,16 @@ from collections.abc import Mapping, Sequence
 CONTROLS = re.compile(r"\x1b\[[0-9;?>]*[a-zA-Z]|\x1b[=>()][0-9A-Z]?|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|[\x07\x0f]")
 
 
+def printed(shown: bytes) -> str:
+    """Return what a program shows, without the controls of a terminal."""
+    return CONTROLS.sub("", shown.decode(errors="replace"))
+
+
+def without_spaces(text: str) -> str:
+    """Return a text without white space, which shells redraw."""
+    return "".join(text.split())
+
+
 class Terminal:
     """A program in a terminal of 200 columns."""
 
@@ -30,11 +40,11 @@ class Terminal:
         """Type a text."""
         os.write(self._end, text.encode())
 
-    def read(self, until: str = "", quiet: float = 1.0, limit: float = 30.0) -> str:
-        """Return what the terminal shows: until a pattern matches, or nothing comes for `quiet` seconds."""
+    def read(self, until: str = "", quiet: float = 1.0, limit: float = 20.0) -> str:
+        """Return what the terminal shows: until it has a text, spaces aside, or nothing comes for `quiet` seconds."""
         shown, end = b"", time.monotonic() + limit
         while time.monotonic() < end:
-            ready, _, _ = select.select([self._end], [], [], limit if until else quiet)
+            ready, _, _ = select.select([self._end], [], [], max(end - time.monotonic(), 0) if until else quiet)
             if not ready:
                 break
             try:
@@ -42,9 +52,9 @@ class Terminal:
             except OSError:  # the program ended
                 break
             self._answer(shown)
-            if until and re.search(until, CONTROLS.sub("", shown.decode(errors="replace"))):
+            if until and without_spaces(until) in without_spaces(printed(shown)):
                 break
-        return CONTROLS.sub("", shown.decode(errors="replace"))
+        return printed(shown)
 
     def _answer(self, shown: bytes) -> None:
         """Answer the questions that fish asks terminals."""

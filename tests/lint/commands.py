@@ -55,10 +55,10 @@ squish config unset threads
 ```
 
 `squish config` lists the settings and where each value comes from, and so does `squish doctor`. The file is
-`~/.config/squish/config.toml` (below `XDG_CONFIG_HOME` where that is set; below `~/Library/Application Support` on macOS and
-`%APPDATA%` on Windows), with lines such as `threads = 4`; `SQUISH_CONFIG` names another file. No file of the current
-folder is read, and paths in the file are relative to it. An empty variable stands for the default.
-[config.schema.json](config.schema.json) is the JSON Schema of the file.
+`~/.config/squish/config.toml` (below `XDG_CONFIG_HOME` where that is set; on macOS below
+`~/Library/Application Support`, on Windows below `%APPDATA%`), with lines such as `threads = 4`; `SQUISH_CONFIG` names
+another file. No file of the current folder is read, and paths in the file are relative to it. An empty variable stands
+for the default. [config.schema.json](config.schema.json) is the JSON Schema of the file.
 
 | setting | variable | type | value | default | meaning |
 |---|---|---|---|---|---|

@@ -21,7 +21,21 @@ def test_no_man_page_is_left_of_a_command_that_is_gone() -> None:
 
 def test_every_value_of_an_option_has_a_kind_or_is_free_text() -> None:
     """A new metavar of files, ids or tensors belongs in the table of kinds."""
-    free = {"N", "SIZE", "BITS", "TEXT", "KEY", "KEY=TEXT", "NAME", "NAME=VALUE", "VALUE", "HOST", "TIER", "bpw=N"}
+    free = {
+        "N",
+        "SIZE",
+        "BITS",
+        "TEXT",
+        "KEY",
+        "KEY=TEXT",
+        "NAME",
+        "NAME=VALUE",
+        "VALUE",
+        "HOST",
+        "TIER",
+        "bpw=N",
+        "COMMAND",
+    }
     table = json.loads(PAGES[commands.command_table.FILE])
     parameters = [each for facts in table["commands"].values() for each in (*facts["arguments"], *facts["options"])]
     metavars = {each["metavar"] for each in parameters if not each.get("kind", "-")}

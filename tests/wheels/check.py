@@ -210,7 +210,8 @@ def main(plugins: list[str], *, whole: bool) -> None:
     every = {each.parent.name: each.parent for each in ROOT.glob("plugins/*/pyproject.toml")}
     projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in every.items()}
     plugins = sorted(plugins or every, key=lambda each: size_of_tests(every[each]), reverse=True)
-    chosen = ("-m", f"{'' if whole else 'alone and '}not oracle and not fuzz", *(() if whole else ("-k", INSTALLED)))
+    marked = f"{'' if whole else 'alone and '}not oracle and not fuzz and not system"
+    chosen = ("-m", marked, *(() if whole else ("-k", INSTALLED)))
     core = "squish-core[testing]"
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)

@@ -12,7 +12,7 @@ from squish_cli import main
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert main(["families", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out)["families"]
 
 
 def test_every_family_is_listed_with_engines_and_components(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ def test_every_family_is_listed_with_engines_and_components(capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", ["qwen3moe", "qwen3_moe", "QWEN3_MOE"])
 def test_a_family_is_shown_by_its_id_or_its_type(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    family = answer(capsys, name)
+    [family] = answer(capsys, name)
     tensors = {each["hf"]: each for each in family["tensors"]}
     assert tensors["model.layers.{n}.mlp.experts.{e}.up_proj.weight"] == {
         "hf": "model.layers.{n}.mlp.experts.{e}.up_proj.weight", "gguf": "blk.{n}.ffn_up_exps.weight",

@@ -261,7 +261,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["cache", "build", str(folder), "--tier", "finalized"]) == 0
     assert "built 4 tensors of the tier finalized" in capsys.readouterr().out
     assert main(["cache", "build", str(folder), "--tier", "finalized", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["made"] == 0
+    assert json.loads(capsys.readouterr().out)["built"] == 0
     assert main(["cache", "build", str(folder), "--tier", "none"]) == 2
     capsys.readouterr()
     assert main(["info", str(folder)]) == 0

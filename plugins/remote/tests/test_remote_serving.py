@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import os
 import subprocess
 import sys
@@ -224,15 +225,21 @@ def test_what_cannot_be_served_is_refused(
     assert why in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_command_prints_its_address_first(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_the_command_prints_its_address_first(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     """It can be opened as it is printed, whatever the file is called."""
     source = tmp_path / "my model #1.safetensors"
     source.write_bytes((folder / "model.safetensors").read_bytes())
-    command = [sys.executable, "-m", "squish_core", "serve", str(source), "--to", "gguf"]
+    command = [sys.executable, "-m", "squish_core", "serve", str(source), "--to", "gguf", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
+        if words:
+            document = json.loads(address)
+            assert list(document) == ["schema", "file", "format", "urls"]
+            assert (document["schema"], document["format"]) == ("squish/serve/1", "gguf")
+            [address] = document["urls"]
         with squish.open(address) as file:
             np.testing.assert_array_equal(file["up.weight"].numpy(), ARRAYS["up.weight"])
     finally:

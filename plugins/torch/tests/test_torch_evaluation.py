@@ -156,24 +156,24 @@ def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path
     rows = squish_torch.evaluate(folder / "q4.zt", by="tensor", **options).to_dict()["per_tensor"]
     kls = [row["kl"] for row in rows]
     assert kls == sorted(kls, reverse=True)
-    names = {row["tensor"] for row in rows}
+    names = {row["name"] for row in rows}
     assert names == set(squish.open(folder / "hf"))
-    assert all((row["kl"] > 0) == (row["nmse"] > 0) == ("norm" not in row["tensor"]) for row in rows)
+    assert all((row["kl"] > 0) == (row["nmse"] > 0) == ("norm" not in row["name"]) for row in rows)
     for name in ("model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"):
         path = tmp_path / f"{name}.zt"
         squish.convert(folder / "hf", path, encode=f"{name}=q8_0" if "embed" in name else f"{name}=q4_0")
-        (row,) = (row for row in rows if row["tensor"] == name)
+        (row,) = (row for row in rows if row["name"] == name)
         assert row["kl"] == pytest.approx(squish_torch.evaluate(path, **options).to_dict()["kl"]["mean"], rel=1e-6)
-        assert row["bytes"] == squish.open(path)[name].parts()["data"].nbytes
+        assert row["size"] == squish.open(path)[name].parts()["data"].nbytes
 
 
 def test_the_exchange_lists_what_a_byte_buys(folder: Path) -> None:
     data = squish_torch.evaluate(
         folder / "q4.zt", text=folder / "text.txt", window=WINDOW, against=folder / "hf", by="tensor", limit=1
     ).to_dict()
-    rows = {row["tensor"]: row for row in data["per_tensor"]}
+    rows = {row["name"]: row for row in data["per_tensor"]}
     assert set(data["exchange"]) == {name for name, row in rows.items() if row["kl"] > 0}
-    gains = [rows[name]["kl"] / (rows[name]["base_bytes"] - rows[name]["bytes"]) for name in data["exchange"]]
+    gains = [rows[name]["kl"] / (rows[name]["base_size"] - rows[name]["size"]) for name in data["exchange"]]
     assert gains == sorted(gains, reverse=True)
     assert gains == [rows[name]["kl_per_byte"] for name in data["exchange"]]
 
@@ -220,7 +220,7 @@ def test_groups_of_tensors_are_replaced_together(folder: Path, by: str, label: s
     rows = squish_torch.evaluate(
         folder / "q4.zt", text=folder / "text.txt", window=WINDOW, against=folder / "hf", by=by
     ).to_dict()["per_tensor"]
-    (row,) = (row for row in rows if row["tensor"] == label)
+    (row,) = (row for row in rows if row["name"] == label)
     assert row["kl"] > 0
 
 

@@ -31,17 +31,17 @@ def test_a_policy_keeps_its_budget_and_converts(
     policy, target = tmp_path / "policy.toml", tmp_path / "out.zt"
     assert main(words(folder, "bpw=6", "--encode", "q8_0", "--encode", "q4_0", "-o", str(policy), "--json")) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["bpw"] <= 6
+    assert data["bits"] <= 6
     steps = data["frontier"]
     assert len(steps) > 1
     assert [step["kl"] for step in steps] == sorted((step["kl"] for step in steps), reverse=True)
-    assert [step["bpw"] for step in steps] == sorted(step["bpw"] for step in steps)
-    assert steps[0]["bpw"] == 4.5
+    assert [step["bits"] for step in steps] == sorted(step["bits"] for step in steps)
+    assert steps[0]["bits"] == 4.5
     assert main(["convert", str(folder / "hf"), str(target), "--recipe", str(policy)]) == 0
     with squish.open(target) as file:
         matrices = [tensor for tensor in file.values() if len(tensor.shape) == 2]
         bits = sum(8 * tensor.bound.encoding.stored for tensor in matrices)
-        assert bits / sum(tensor.spec.elements for tensor in matrices) == pytest.approx(data["bpw"])
+        assert bits / sum(tensor.spec.elements for tensor in matrices) == pytest.approx(data["bits"])
         assert {tensor.codec for tensor in matrices} == {"ggml.q8_0", "ggml.q4_0"}
         assert all(tensor.codec == "dense" for tensor in file.values() if len(tensor.shape) == 1)
 

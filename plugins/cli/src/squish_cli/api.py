@@ -6,7 +6,8 @@ from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
     "squish_cli": ("options",),
-    "squish_cli.output": ("Answer", "Progress"),
-}  # fmt: skip
+    "squish_cli.annotations": ("Finding", "check_output", "finding_lines"),
+    "squish_cli.output": ("JSON", "JSON_LINES", "PIECE", "TEXT", "Answer", "Progress", "print_document", "style"),
+}
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

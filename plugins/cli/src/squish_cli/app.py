@@ -20,7 +20,7 @@ from squish_core.errors import MissingPluginError, SquishError, UsageError, reda
 
 from . import settings, spellings
 from .options import App
-from .output import Answer, option, show, show_error, show_warning
+from .output import Answer, option, printing, show, show_error, show_warning
 from .shells import install_completion, show_completion
 
 if TYPE_CHECKING:
@@ -77,7 +77,12 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "explain": ("explain", ("squish explain missing", "squish explain q4_k_m", "squish explain --encode")),
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
+    "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
+PROGRESS = ("verify", "diff", "convert", "cp")
+"""Commands that show progress."""
+NUMBERS: dict[str, int] = {}
+"""Command -> number of its schema, if it is not the first."""
 
 
 GROUPS = {"cache": "cache_group", "config": "config_group"}
@@ -87,7 +92,8 @@ GROUPS = {"cache": "cache_group", "config": "config_group"}
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; KeyboardInterrupt if it is interrupted."""
     try:
-        return _run(argv)
+        with printing(argv):
+            return _run(argv)
     except BrokenPipeError:
         # The reader is gone (`| head`): print nothing, not even while Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,7 +101,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    as_json = "--json" in argv  # parsed here, so that usage errors are JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     showwarning, spelling = warnings.showwarning, text.spelling
@@ -104,7 +109,7 @@ def _run(argv: Sequence[str]) -> int:
     try:
         result = _result(line, argv)
         if isinstance(result, Answer):
-            show(result, as_json)
+            show(result)
         sys.stdout.flush()
         return result.code if isinstance(result, Answer) else int(result or 0)
     except typer.Abort:
@@ -112,12 +117,12 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (SquishError, OSError) as error:
-        show_error(with_advice(error, line), as_json)
+        show_error(with_advice(error, line))
         sys.stdout.flush()
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's usage errors have it in every version
             raise
-        show_error(with_advice(usage(error), line), as_json)
+        show_error(with_advice(usage(error), line))
     finally:
         warnings.showwarning, text.spelling = showwarning, spelling
     return 2
@@ -201,7 +206,11 @@ def add_command(app: App, name: str) -> None:
     """Add one command, with its examples."""
     module, examples = COMMANDS[name]
     function = getattr(import_module(f"squish_cli.{module}"), name.replace("-", "_"))
-    app.command(name, examples=examples)(function)
+    document = f"squish_cli.documents:{name.title().replace('-', '')}"
+    added = app.command(
+        name, examples=examples, document=document, number=NUMBERS.get(name, 1), progress=name in PROGRESS
+    )
+    added(function)
 
 
 def print_version(version: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.display import table
@@ -15,19 +16,24 @@ from squish_core.text import counted, format_bytes
 from .options import App, Json
 from .output import Answer
 
+DOCUMENTS = "squish_cli.documents"
+SCHEMA = "squish/cache/1"
+"""The schema of `squish cache` itself, which lists as `squish cache list` does."""
+
 
 def cache_group() -> App:
     """Return the group `squish cache`, to which plugins add commands."""
-    app = App(help="List, clear and build caches.", invoke_without_command=True)
+    app = App(help="List, clear and build caches.", invoke_without_command=True, prefix="cache-")
     app.callback()(group)
-    app.command("list", examples=["squish cache list"])(list_entries)
-    app.command("clear", examples=["squish cache clear", "squish cache clear 3f2a90"])(clear)
+    app.command("list", examples=["squish cache list"], document=f"{DOCUMENTS}:CacheList")(list_entries)
+    examples = ["squish cache clear", "squish cache clear 3f2a90"]
+    app.command("clear", examples=examples, document=f"{DOCUMENTS}:CacheClear")(clear)
     return app
 
 
 def group(context: typer.Context, json: Json = False) -> Answer | None:
     """List, clear and build caches; without a command, list them."""
-    return list_entries() if context.invoked_subcommand is None else None
+    return evolve(list_entries(), schema=SCHEMA) if context.invoked_subcommand is None else None
 
 
 def list_entries() -> Answer:
@@ -37,8 +43,8 @@ def list_entries() -> Answer:
     """
     entries = cache.entries()
     total = sum(entry.size for entry in entries)
-    rows = [{"kind": entry.kind, "key": entry.key, "bytes": entry.size, "path": str(entry.path)} for entry in entries]
-    data = {"folder": str(cache.cache_folder()), "limit": cache.cache_limit(), "bytes": total, "entries": rows}
+    rows = [{"kind": entry.kind, "key": entry.key, "size": entry.size, "folder": str(entry.path)} for entry in entries]
+    data = {"folder": str(cache.cache_folder()), "limit": cache.cache_limit(), "size": total, "entries": rows}
     lines = [f"{cache.cache_folder()}: {format_bytes(total)} of {format_bytes(cache.cache_limit())}"]
     if entries:
         lines += ["", *table(("kind", "size", "key"), "<><", [(e.kind, format_bytes(e.size), e.key) for e in entries])]
@@ -66,6 +72,6 @@ def clear(
         cache.remove(entry)
     size = sum(entry.size for entry in matches)
     return Answer(
-        {"removed": [entry.key for entry in matches], "bytes": size},
+        {"removed": [entry.key for entry in matches], "size": size},
         [f"removed {counted(len(matches), 'folder')}, {format_bytes(size)}"],
     )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from attrs import evolve
 
 from squish_core.codes import CANNOT_RUN, ErrorCode
-from squish_core.errors import SquishError, UsageError, redact
+from squish_core.errors import Problem, SquishError, UsageError, redact
 from squish_core.io.paths import missing
 
 from . import spellings
+from .annotations import Finding, check_output, finding_lines
 from .families import Family, declared
 from .options import (
     Assets,
     Encode,
     Format,
-    Json,
     Names,
     Only,
+    Output,
     Part,
     Quiet,
     Requantize,
@@ -32,6 +34,9 @@ from .options import (
     job,
 )
 from .output import Answer, Progress, error_data, error_line
+
+if TYPE_CHECKING:
+    from squish_core.checking.verify import Report
 
 Destination = Annotated[
     str | None,
@@ -88,25 +93,32 @@ def verify(
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     scheduler: Scheduler = None,
     format: Format = None,  # noqa: A002
+    output: Output = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
 
     Checks bounds, overlaps, sizes and the rules of the format; with --deep, all data too. Exit code 1 if any file has
-    an error. --json prints an object for one FILE, a list for several.
+    an error.
     """
-    answers = list[Answer]()
+    check_output(output)
+    answers, findings = list[Answer](), list[Finding]()
     for file in files:
         try:
-            answers.append(verify_file(file, deep, strict, format, quiet, scheduler))
+            report = verify_file(file, deep, strict, format, quiet, scheduler)
         except SquishError as error:  # the other files can still be checked
-            if len(files) == 1:
+            if isinstance(error, UsageError) if output else len(files) == 1:
                 raise
-            data = {"file": redact(file), "ok": False, "error": error_data(error)}
-            answers.append(Answer(data, [error_line(error)], 2))
-    documents = [answer.data for answer in answers]
-    lines = [line for answer in answers for line in answer.lines]
-    return Answer(documents if len(files) > 1 else documents[0], lines, max(answer.code for answer in answers))
+            answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
+            findings.append(Finding(redact(file), _as_problem(error)))
+        else:
+            answers.append(_verified(report, strict))
+            findings += [Finding(report.file, _as_error(problem) if strict else problem) for problem in report.problems]
+    code = max(answer.code for answer in answers)
+    data = {"files": [answer.data for answer in answers]}
+    if output is not None:
+        return Answer(data, finding_lines(output, findings), code, verbatim=True)
+    return Answer(data, [line for answer in answers for line in answer.lines], code)
 
 
 def verify_file(
@@ -116,10 +128,9 @@ def verify_file(
     format: str | None,  # noqa: A002
     quiet: bool,
     scheduler: str | None,
-) -> Answer:
+) -> Report:
     """Return the findings in one file; SquishError if it cannot be checked."""
     import squish_core as squish
-    from squish_core.checking.verify import report_lines
     from squish_core.opening import open as open_file
 
     try:
@@ -127,13 +138,37 @@ def verify_file(
     except SquishError as error:
         if error.code in CANNOT_RUN or isinstance(error, UsageError):
             raise
-        report = squish.verify(file, deep=deep, format=format)
-    else:
-        with opened, Progress("verifying", quiet) as progress:
-            report = squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
+        with Progress("verifying", quiet, file=redact(file)):
+            return squish.verify(file, deep=deep, format=format)
+    with opened, Progress("verifying", quiet, file=redact(file)) as progress:
+        return squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
+
+
+def _verified(report: Report, strict: bool) -> Answer:
+    """Return the findings in one file as data and text."""
+    from squish_core.checking.verify import report_lines
+
     ok = report.clean if strict else report.ok
-    lines = report_lines(report, strict)
-    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
+    data = {**report.to_dict(), "ok": ok, "strict": strict, "error": None}
+    return Answer(data, list(report_lines(report, strict)), 0 if ok else 1)
+
+
+def _uncheckable(file: str, error: SquishError, deep: bool, strict: bool, format: str | None) -> dict[str, Any]:  # noqa: A002
+    """Return data of a file that cannot be checked: what the report of an empty file has, and the error."""
+    from squish_core.checking.verify import Report
+
+    report = Report(file=file, format=format, deep=deep, problems=())
+    return {**report.to_dict(), "ok": False, "strict": strict, "error": error_data(error)}
+
+
+def _as_problem(error: SquishError) -> Problem:
+    from squish_core.checking.check import as_problem
+
+    return as_problem(error)
+
+
+def _as_error(problem: Problem) -> Problem:
+    return evolve(problem, severity="error") if problem.severity == "warning" else problem
 
 
 def diff(
@@ -196,7 +231,6 @@ def convert(
     resume: Resume = None,
     journal: JournalFile = None,
     quiet: Quiet = False,
-    json: Json = False,
 ) -> Answer:
     """Convert a file to another format, or to other encodings.
 
@@ -216,7 +250,7 @@ def convert(
     with ExitStack() as stack:
         stack.enter_context(declared(family))
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
-        progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
+        progress = stack.enter_context(Progress("writing", quiet, file=redact(src) if src else None))
         report = squish.convert(
             opened,
             dst,
@@ -288,7 +322,7 @@ def cp(
     import squish_core as squish
     from squish_core.opening import open as open_file
 
-    with open_file(src, format) as opened, Progress("copying", quiet) as progress:
+    with open_file(src, format) as opened, Progress("copying", quiet, file=redact(src)) as progress:
         try:
             report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
         except squish.SquishError as error:

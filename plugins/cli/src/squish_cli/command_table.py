@@ -32,6 +32,7 @@ METAVARS: dict[str, str] = {
     "ID[:key=value]": "backend",
     "local[:N]|dask[:ADDRESS]": "scheduler",
     "WORD": "word",
+    "COMMAND": "command",
     "SETTING": "setting",
 }
 """Metavar -> kind of values that Tab offers; `a|b` is a choice, as it stands. Anything else is free text."""

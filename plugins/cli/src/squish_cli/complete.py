@@ -33,7 +33,8 @@ def answer(shell: str, argv: list[str]) -> int:
     mode, candidates = complete(words[1:], table())
     lines = [mode]
     for candidate, text in candidates:
-        if candidate.isprintable() and (shell != "bash" or mode == "files" or SAFE.issuperset(candidate)):
+        added = candidate[len(words[-1]) :]
+        if candidate.isprintable() and (shell != "bash" or mode == "files" or SAFE.issuperset(added)):
             lines.append(candidate[start:] if shell == "bash" else f"{candidate}\t{text}".rstrip())
     sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
     return 0
@@ -215,6 +216,8 @@ def values(kind: str, current: str, context: Context) -> tuple[str, list[tuple[s
         return listed(((name, "") for name in context.names()), current)
     if kind == "setting":
         return listed(known["settings"].items(), current)
+    if kind == "command":
+        return listed(commands(known["commands"], ""), current)
     if kind == "word":
         return listed(((word, "") for word in explained(known)), current)
     if kind == "component":

@@ -1,4 +1,7 @@
-"""`squish config`: the settings of the user, and where each value comes from."""
+"""`squish config`: the settings of the user, and where each value comes from.
+
+On its own because every command reads the settings, and only this one changes them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from attrs import asdict, evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.display import table
@@ -20,20 +24,26 @@ Name = Annotated[str, typer.Argument(metavar="SETTING", help="A setting, or its 
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="The value, as in the variable.")]
 
 
+DOCUMENTS = "squish_cli.documents"
+SCHEMA = "squish/config/1"
+"""The schema of `squish config` itself, which lists as `squish config list` does."""
+
+
 def config_group() -> App:
     """Return the group `squish config`."""
-    app = App(help="List and change settings.", invoke_without_command=True)
+    app = App(help="List and change settings.", invoke_without_command=True, prefix="config-")
     app.callback()(group)
-    app.command("list", examples=["squish config list"])(list_settings)
-    app.command("get", examples=["squish config get threads"])(get)
-    app.command("set", examples=["squish config set threads 4", "squish config set cache ~/models/cache"])(put)
-    app.command("unset", examples=["squish config unset threads"])(unset)
+    app.command("list", examples=["squish config list"], document=f"{DOCUMENTS}:ConfigList")(list_settings)
+    app.command("get", examples=["squish config get threads"], document=f"{DOCUMENTS}:ConfigGet")(get)
+    examples = ["squish config set threads 4", "squish config set cache ~/models/cache"]
+    app.command("set", examples=examples, document=f"{DOCUMENTS}:ConfigSet")(put)
+    app.command("unset", examples=["squish config unset threads"], document=f"{DOCUMENTS}:ConfigUnset")(unset)
     return app
 
 
 def group(context: typer.Context, json: Json = False) -> Answer | None:
     """List and change settings; without a command, list them."""
-    return list_settings() if context.invoked_subcommand is None else None
+    return evolve(list_settings(), schema=SCHEMA) if context.invoked_subcommand is None else None
 
 
 def list_settings() -> Answer:
@@ -41,22 +51,19 @@ def list_settings() -> Answer:
 
     The environment wins over the file, and the file over the default. SQUISH_CONFIG names another file.
     """
-    states, path = settings.states(), settings.config_file()
-    rows = [
-        (each.setting.name, each.value or settings.default_of(each.setting), each.origin, each.setting.meaning)
-        for each in states
-    ]
-    lines = [f"{path}{'' if path.exists() else ' (does not exist)'}", ""]
-    if (problem := settings.problem()) is not None:
-        lines[1:] = [f"broken: {problem}", ""]
+    found = settings.configuration()
+    rows = [(each.name, settings.effective(each), each.origin, each.meaning) for each in found.settings]
+    lines = [f"{found.file}{'' if found.exists else ' (does not exist)'}", ""]
+    if found.problem is not None:
+        lines[1:] = [f"broken: {found.problem}", ""]
     lines += table(("setting", "value", "from", "meaning"), "<<<<", rows)
-    return Answer({"file": str(path), "settings": [each.to_dict() for each in states]}, lines)
+    return Answer(asdict(found), lines)
 
 
 def get(name: Name) -> Answer:
     """Print the value of a setting, or its default."""
     state = settings.state_of(settings.setting(name))
-    return Answer(state.to_dict(), [state.value or settings.default_of(state.setting)], verbatim=True)
+    return Answer(asdict(state), [settings.effective(state)], verbatim=True)
 
 
 def put(name: Name, value: Value) -> Answer:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from squish_core import concurrency
 from squish_core.codes import ErrorCode
@@ -27,11 +27,11 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.text import escape, format_bytes
 
-from . import settings
 from .cache import cache_group
 from .listings import conflicts, missing_packages, provided_ids, summarize
 from .options import App
 from .output import Answer
+from .settings import Configuration, configuration
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -64,7 +64,7 @@ def leftovers(folder: str, clean: bool) -> Answer:
                 "error": reason,
             }
         )
-    appends = [{"file": str(path), "bytes": count} for path, count in torn]
+    appends = [{"file": str(path), "size": count} for path, count in torn]
     ok = not any(row["error"] for row in rows)
     data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
     return Answer(data, list(_leftover_lines(rows, appends)), 0 if ok else 1)
@@ -86,7 +86,7 @@ def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, 
         if count := sum(row["state"] == state for row in rows):
             yield f"{counted(count, 'temporary file')} {text}: left alone"
     for append in appends:
-        size = format_bytes(append["bytes"])
+        size = format_bytes(append["size"])
         yield f"torn append: {append['file']}: {size} of an interrupted edit; `squish edit FILE --recover` removes it"
     if not removable and not appends:
         yield "nothing here was left by an interrupted write"
@@ -126,7 +126,7 @@ class Threads:
 class PluginState:
     """A plugin: the ids it provides by kind, and its faults."""
 
-    dist: str
+    package: str
     version: str
     ok: bool
     reasons: tuple[str, ...]
@@ -161,7 +161,7 @@ class Diagnosis:
     machine: Machine
     threads: Threads
     settings: str | None
-    configuration: Mapping[str, Any] = {}
+    configuration: Configuration = field(factory=configuration)
     conflict: str | None = None
     conflicts: tuple[str, ...] = ()
     plugins: tuple[PluginState, ...] = ()
@@ -171,7 +171,7 @@ class Diagnosis:
     @property
     def ok(self) -> bool:
         """Whether every plugin works, no ids conflict and the settings are valid."""
-        faults = self.conflict or self.conflicts or self.threads.problem or self.configuration.get("problem")
+        faults = self.conflict or self.conflicts or self.threads.problem or self.configuration.problem
         return not faults and all(plugin.ok for plugin in self.plugins)
 
     def to_dict(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Diagnosis:
             return
         yield from ("", "plugins")
         for plugin in self.plugins:
-            state, name = "ok" if plugin.ok else "broken", f"{plugin.dist} {plugin.version}".strip()
+            state, name = "ok" if plugin.ok else "broken", f"{plugin.package} {plugin.version}".strip()
             yield f"  {state:6}  {name}" + (f": {summarize(plugin.brings)}" if plugin.ok or plugin.brings else "")
             yield from (f"          {reason}" for reason in plugin.reasons)
         yield from (f"  conflict: {message}" for message in self.conflicts)
@@ -226,13 +226,13 @@ class Diagnosis:
     def _setting_lines(self) -> Iterator[str]:
         """Yield the settings that are not the default, each with where it comes from, and a fault of the file."""
         heading = "settings"
-        for each in self.configuration.get("settings", ()):
-            if each["origin"] != "default":
-                place = f"from {self.configuration['file']}" if each["origin"] == "file" else "from env"
-                yield f"{heading:12} {each['variable']}={each['value']} ({place})"
+        for each in self.configuration.settings:
+            if each.origin != "default":
+                place = self.configuration.file if each.origin == "file" else "env"
+                yield f"{heading:12} {each.variable}={each.value} (from {place})"
                 heading = ""
-        if problem := self.configuration.get("problem"):
-            yield f"broken: {problem}"
+        if self.configuration.problem:
+            yield f"broken: {self.configuration.problem}"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))
@@ -295,7 +295,6 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
             machine=_machine(),
             threads=_threads(),
             settings=chosen,
-            configuration=_configuration(),
             conflict=str(error),
         )
     return Diagnosis(
@@ -303,7 +302,6 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
         machine=_machine(),
         threads=_threads(),
         settings=chosen,
-        configuration=_configuration(),
         conflicts=tuple(conflicts(registry)),
         plugins=tuple(_plugins(registry)),
         backends=tuple(_backends(registry)),
@@ -352,13 +350,6 @@ def _threads() -> Threads:
         return Threads(workers=None, setting=setting, problem=str(error))
 
 
-def _configuration() -> dict[str, Any]:
-    """Return the user's file, what is wrong with it, and the settings."""
-    file = settings.config_file()
-    states = [state.to_dict() for state in settings.states()]
-    return {"file": str(file) if file.exists() else None, "problem": settings.problem(), "settings": states}
-
-
 def _plugins(registry: Registry) -> Iterator[PluginState]:
     """Yield the state of every plugin, including failing imports and commands."""
     commands = _command_failures(registry)
@@ -366,14 +357,14 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
         reasons = [*_import_failures(registry, plugin.dist)]
         reasons += [f"its commands failed: {reason}" for name, reason in commands if name == plugin.name]
         yield PluginState(
-            dist=plugin.dist,
+            package=plugin.dist,
             version=plugin.version,
             ok=not reasons,
             reasons=tuple(reasons),
             brings=provided_ids(registry, plugin.dist),
         )
     for broken in registry.broken:
-        yield PluginState(dist=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
+        yield PluginState(package=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
 
 
 def _command_failures(registry: Registry) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from attrs import asdict, frozen
@@ -26,6 +26,7 @@ from . import complete, settings, spellings
 from .output import Answer
 
 if TYPE_CHECKING:
+    from squish_core.formats.base import WritableContainer
     from squish_core.plugins.registry import Registry
 
 TABLES = Path(__file__).with_name("tables")
@@ -255,7 +256,8 @@ def presets() -> Words:
     words: Words = _declared("allocator", "preset", lambda info: {})
     for entry in registry.find("container", can_write=True):
         with suppress(SquishError):  # of a broken plugin; `squish doctor` shows it
-            for name, kinds in registry.container(entry.id).presets().items():
+            container = cast("WritableContainer", registry.container(entry.id))
+            for name, kinds in container.presets().items():
                 words[name] = _maker(_preset, name, entry.id, kinds)
     return words
 

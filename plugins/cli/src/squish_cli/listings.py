@@ -41,7 +41,8 @@ def formats(format_id: FormatId = None) -> Answer:
     if format_id is not None:
         if format_id not in containers:
             registry().container(format_id)  # raises with the package to install
-        return Answer(containers[format_id].to_dict(), one_format(containers[format_id].to_dict()))
+        data = containers[format_id].to_dict()
+        return Answer({"formats": [data], "missing": {}}, one_format(data))
 
     def row(entry: Entry[ContainerInfo]) -> tuple[object, ...]:
         info = entry.info
@@ -119,7 +120,7 @@ def plugins(name: Only = None) -> Answer:
     installed = registry()
     data: list[dict[str, Any]] = [
         {
-            "dist": item.dist,
+            "package": item.dist,
             "version": item.version,
             "ok": True,
             "reason": None,
@@ -129,21 +130,27 @@ def plugins(name: Only = None) -> Answer:
         for item in installed.plugins
     ]
     data += [
-        {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}, "conflicts": []}
+        {"package": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}, "conflicts": []}
         for item in installed.broken
     ]
     if name is not None:
-        packages = [item["dist"] for item in data]
-        data = [item for item in data if name.removeprefix("squish-") == item["dist"].removeprefix("squish-")]
+        packages = [item["package"] for item in data]
+        data = [item for item in data if name.removeprefix("squish-") == item["package"].removeprefix("squish-")]
         if not data:
             raise _unknown(name, "plugin", packages)
     rows = [
-        ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or summarize(item["brings"]))
+        (
+            "ok" if item["ok"] else "broken",
+            item["package"],
+            item["version"],
+            item["reason"] or summarize(item["brings"]),
+        )
         for item in data
     ]
     lines = table(("state", "package", "version", "provides"), "<<<<", rows)
-    messages = [f"conflict: {message}" for message in conflicts(installed)] if name is None else []
-    return Answer(data, [*lines, *([""] if messages else []), *messages])
+    messages = conflicts(installed) if name is None else []
+    lines += ["", *(f"conflict: {message}" for message in messages)] if messages else []
+    return Answer({"plugins": data, "conflicts": messages}, lines)
 
 
 def listing(
@@ -158,13 +165,13 @@ def listing(
         rows = [row for row in rows if _matches(name.lower(), row)]
         shown = {row[0] for row in rows}
         entries = [entry for entry in entries if entry["id"] in shown]
-        return Answer({"installed": entries, "missing": {}}, table(header, align, sorted(rows)))
+        return Answer({kind_name(kind): entries, "missing": {}}, table(header, align, sorted(rows)))
     absent = missing_ids(kind, registry())
     lines = table(header, align, sorted(rows)) or ["none installed"]
     lines += [""] if absent else []
     for package, ids in absent.items():
         lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
-    return Answer({"installed": entries, "missing": absent}, lines)
+    return Answer({kind_name(kind): entries, "missing": absent}, lines)
 
 
 def _matches(name: str, row: tuple[object, ...]) -> bool:
@@ -188,7 +195,7 @@ def one_format(data: dict[str, Any]) -> list[str]:
         "<<",
         [
             ("title", data["title"]),
-            ("package", f"{data['dist']} {data['version']}"),
+            ("package", f"{data['package']} {data['version']}"),
             ("can", "read, write" if data["can_write"] else "read"),
             ("suffixes", " ".join(data["suffixes"]) or "-"),
             *([("refines", data["refines"])] if data["refines"] else []),

@@ -1,4 +1,7 @@
-"""`-v`: what the logger `squish` says of opening, resolving and decoding, on stderr."""
+"""`-v`: what the logger `squish` says of opening, resolving and decoding, on stderr.
+
+On its own because it imports `logging`, which other commands do without.
+"""
 
 from __future__ import annotations
 

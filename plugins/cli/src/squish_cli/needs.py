@@ -93,14 +93,14 @@ class Needs:
 
     def lines(self) -> Iterator[str]:
         """Yield a table, then what to do."""
-        origins = [f"{plugin.distribution or '-'} {plugin.version or ''}".strip() for plugin in self.plugins]
+        origins = [f"{plugin.package or '-'} {plugin.version or ''}".strip() for plugin in self.plugins]
         rows = [(self._state(plugin), plugin.role, plugin.id, origin) for plugin, origin in zip(self.plugins, origins)]
         yield from table(("state", "role", "id", "package"), "<<<<", rows)
         for plugin, reason in self.broken.items():
             yield f"{plugin.role} {plugin.id} cannot be used: {reason}"
         if self.install:
             yield f"install what is missing: {self.install}"
-        if unknown := [plugin.id for plugin in self.missing if plugin.distribution is None]:
+        if unknown := [plugin.id for plugin in self.missing if plugin.package is None]:
             yield f"no known package provides {', '.join(unknown)}"
 
     def _state(self, plugin: ChainPlugin) -> str:
@@ -225,7 +225,7 @@ def _ids(encoding: Encoding) -> tuple[Any, ...]:
 def _fault(plugin: ChainPlugin, registry: Registry) -> str | None:
     """Why an installed plugin cannot be used here: its implementation or one of its libraries cannot be imported."""
     kind = plugin.role.rpartition(" ")[2]
-    entries = [entry for entry in registry.find(kind, id=plugin.id) if entry.dist == plugin.distribution]
+    entries = [entry for entry in registry.find(kind, id=plugin.id) if entry.dist == plugin.package]
     try:
         for entry in entries:
             registry.instance(kind, entry)

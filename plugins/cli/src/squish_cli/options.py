@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
+from attrs import evolve
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
+
+from .output import Answer
 
 if TYPE_CHECKING:
     from squish_convert.api import Job
@@ -119,7 +122,16 @@ Resume = Annotated[
         help="Resume the unfinished job of this command; =verify first checks what it has written.",
     ),
 ]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output", metavar="sarif|github", help="Print findings as SARIF 2.1.0, or as annotations of GitHub."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json-lines", help="Print progress and the result as JSON documents, one a line.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
 
 
@@ -243,19 +255,39 @@ class Group(typer.core.TyperGroup):
 
 
 class App(typer.Typer):
-    """An app of commands, those of plugins included; each takes `--json`, and may have examples."""
+    """An app of commands, those of plugins included; each takes `--json`, and may have examples.
 
-    def __init__(self, **options: Any) -> None:
+    `prefix` precedes the names of its commands in those of their schemas: "cache-". `schemas`: name -> number and
+    import string of the class that describes the command's document.
+    """
+
+    def __init__(self, *, prefix: str = "", **options: Any) -> None:
         super().__init__(cls=Group, **options)
+        self.prefix, self.schemas = prefix, dict[str, tuple[int, str]]()
 
-    def command(self, name: str | None = None, *, examples: Sequence[str] = (), **options: Any) -> Any:
-        """Add a command, as in typer; its help ends with the examples."""
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        examples: Sequence[str] = (),
+        document: str = "",
+        number: int = 1,
+        progress: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Add a command, as in typer; its help ends with the examples.
+
+        `document` is "module:Class", the class that describes what it prints with `--json`, and `number` that of its
+        schema; with `progress` it also takes `--json-lines`.
+        """
         lines = "".join(f"\n  {example}" for example in examples)
         epilog = f"\b\nExample{'s' if len(examples) > 1 else ''}:{lines}" if examples else None
         register = super().command(name, **{"cls": Command, "epilog": epilog, **options})
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            register(_with_json(function))
+            schema_name = f"{self.prefix}{name or function.__name__.replace('_', '-')}"
+            self.schemas[schema_name] = number, document
+            register(_with_json(function, f"squish/{schema_name}/{number}", progress))
             return function
 
         return add
@@ -271,16 +303,16 @@ class App(typer.Typer):
         return failed
 
 
-def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a command, with the option `--json`, which decides how its answer is printed."""
+def _with_json(function: Callable[..., Any], schema: str, progress: bool) -> Callable[..., Any]:
+    """Return the function of a command, with `--json` and, with `progress`, `--json-lines`; its answer has a schema."""
     declared = signature(function, eval_str=True)
-    if "json" in declared.parameters or any(each.annotation == Json for each in declared.parameters.values()):
-        return function
+    added = {"json": Json, **({"json_lines": JsonLines} if progress else {})}
 
     @wraps(function)
-    def command(*, json: bool, **arguments: Any) -> Any:
-        return function(**arguments)
+    def command(**arguments: Any) -> Any:
+        answer = function(**{name: value for name, value in arguments.items() if name not in added})
+        return evolve(answer, schema=schema) if isinstance(answer, Answer) else answer
 
-    json = Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=Json)
-    vars(command)["__signature__"] = declared.replace(parameters=[*declared.parameters.values(), json])
+    new = [Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=each) for name, each in added.items()]
+    vars(command)["__signature__"] = declared.replace(parameters=[*declared.parameters.values(), *new])
     return command

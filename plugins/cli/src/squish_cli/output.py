@@ -1,6 +1,7 @@
-"""Output: an `Answer` as one JSON document or as escaped, wrapped text, in the words of the command line; progress.
+"""Output: an `Answer` as JSON or as escaped, wrapped text, in the words of the command line; progress.
 
-Progress is on stderr: amount, rate and the current tensor; a bar on a terminal, occasional lines elsewhere.
+Progress is on stderr: amount, rate and the current tensor; a bar on a terminal, occasional lines elsewhere. With
+`--json-lines` it is documents on stdout.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
-from json import dumps
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core.display import fit, terminal_width, to_json
 from squish_core.errors import SquishError, redact
@@ -32,23 +33,82 @@ _COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
 
 
+TEXT, JSON, JSON_LINES = "", "--json", "--json-lines"
+"""How results are printed: as text, as one document, or as documents of one line, the result last."""
+ERROR, PROGRESS, TASK, PIECE = "squish/error/1", "squish/progress/1", "squish/task/1", "squish/text/1"
+"""Schemas of documents that are not results of commands; `documents.py` describes them."""
+_style = TEXT
+
+
 @frozen
 class Answer:
     """The result of a command: plain data for `--json`, lines for people, and the exit code.
 
-    Lines are wrapped to the terminal unless they are `verbatim`.
+    Lines are wrapped to the terminal unless they are `verbatim`. `schema` names the schema of `data`, such as
+    "squish/ls/1"; the app sets it for the command that it runs.
     """
 
-    data: Any
+    data: Mapping[str, Any]
     lines: Sequence[str]
     code: int = 0
     verbatim: bool = False
+    schema: str = field(default="", eq=False)
 
 
-def show(answer: Answer, as_json: bool) -> None:
+@contextmanager
+def printing(argv: Sequence[str]) -> Iterator[None]:
+    """Print results as the options of a command line say; they are looked up here, so that usage errors are JSON."""
+    global _style
+    before, _style = _style, next((style for style in (JSON_LINES, JSON) if style in argv), TEXT)
+    try:
+        yield
+    finally:
+        _style = before
+
+
+def style() -> str:
+    """Tell how results are printed: as text, as one document, or as documents of one line.
+
+    Returns
+    -------
+    str
+        `TEXT`, `JSON` or `JSON_LINES`.
+
+    Examples
+    --------
+    >>> style() == TEXT
+    True
+    """
+    return _style
+
+
+def print_document(schema: str, data: Mapping[str, Any], *, line: bool = False) -> None:
+    """Print data on stdout as a JSON document whose first key names its schema.
+
+    Parameters
+    ----------
+    schema
+        Such as "squish/serve/1".
+    data
+        What `to_json` accepts, by key.
+    line
+        Print one line, as `--json-lines` does: the command goes on, and its reader waits for the end of the document.
+
+    Examples
+    --------
+    >>> print_document("squish/text/1", {"text": "Hello"}, line=True)
+    {"schema": "squish/text/1", "text": "Hello"}
+    """
+    indent = None if line or _style == JSON_LINES else 1
+    text = json.dumps({"schema": schema, **to_json(data)}, indent=indent, allow_nan=False)
+    sys.stdout.write(f"{text}\n")  # in one piece: several threads report progress
+    sys.stdout.flush()
+
+
+def show(answer: Answer) -> None:
     """Print an answer on stdout."""
-    if as_json:
-        print(json.dumps(to_json(answer.data), indent=1, allow_nan=False))
+    if _style != TEXT:
+        print_document(answer.schema, answer.data)
         return
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = terminal_width()
@@ -58,10 +118,10 @@ def show(answer: Answer, as_json: bool) -> None:
         print(_STATE.sub(_color, first) if colored else first, *rest, sep="\n")
 
 
-def show_error(error: Exception, as_json: bool) -> None:
+def show_error(error: Exception) -> None:
     """Print an error on stderr, or as JSON on stdout."""
-    if as_json:
-        print(json.dumps({"error": to_json(error_data(error))}, indent=1))
+    if _style != TEXT:
+        print_document(ERROR, {"error": error_data(error)})
     else:
         print_stderr(error_line(error))
 
@@ -81,14 +141,13 @@ def error_data(error: Exception) -> dict[str, Any]:
     """Return an error as data for JSON."""
     fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
     text = redact(str(error))
-    suggestions = list(getattr(error, "suggestions", ()))
     return {
         "type": type(error).__name__,
         "message": getattr(error, "message", text),
         "text": text,
         **fields,
         "code": code_of(error),
-        **({"suggestions": suggestions} if suggestions else {}),
+        "suggestions": list(getattr(error, "suggestions", ())),
     }
 
 
@@ -122,19 +181,23 @@ def _color(match: re.Match[str]) -> str:
 
 EVERY = 2.0
 """Seconds between two lines, and before the first."""
+EVENT_EVERY = 0.2
+"""Seconds between two documents of progress."""
 
 
 class Progress:
     """A context manager, called with `(tensor, amount done, total amount)`; `quiet` shows nothing.
 
-    Sums the tasks of a job by worker. With `json`, prints each task as a line of JSON on stderr, and nothing else.
+    Sums the tasks of a job by worker. With `--json-lines`, prints documents: one at the start, then at most one in
+    `EVENT_EVERY` seconds and one at the end, and one for each task.
 
     Amounts are bytes unless `unit` names another unit, such as "tokens"; then the first call starts the clock, before
-    the work.
+    the work. `file` is the file that a document of progress names.
     """
 
-    def __init__(self, verb: str, quiet: bool = False, unit: str = "", json: bool = False) -> None:
-        self._verb, self._quiet, self._unit, self._json = verb, quiet, unit, json
+    def __init__(self, verb: str, quiet: bool = False, unit: str = "", *, file: str | None = None) -> None:
+        self._verb, self._quiet, self._unit, self._file = verb, quiet, unit, file
+        self._lines = style() == JSON_LINES
         self._written: dict[str, int] = {}
         self._started = self._shown = time.monotonic()
         self._before: int | None = None if unit else 0
@@ -143,6 +206,8 @@ class Progress:
         self._lines_only = not sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
+        if self._lines and not self._quiet:
+            self._print_event(None, 0, None)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -155,25 +220,34 @@ class Progress:
     def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
         """Add a finished task to its worker's total."""
         self._written[worker] = self._written.get(worker, 0) + written
-        if self._json and not self._quiet:
+        if self._lines and not self._quiet:
             facts = {"worker": worker, "read": read, "written": written, "seconds": round(seconds, 6)}
-            print(dumps(facts), file=sys.stderr, flush=True)
+            print_document(TASK, facts)
+
+    def _print_event(self, name: str | None, done: int, total: int | None) -> None:
+        facts = {"activity": self._verb, "file": self._file, "name": name or None}
+        print_document(PROGRESS, {**facts, "done": done, "total": total, "unit": self._unit or "bytes"})
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        if self._quiet or self._json:
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if self._lines:
+            if now - self._shown >= EVENT_EVERY or done == total:
+                self._shown = now
+                self._print_event(name, done, total)
             return
         if self._before is None:
-            self._started = self._shown = time.monotonic()
+            self._started = self._shown = now
             self._before = done
         if not self._lines_only and self._bar is None:
             self._start(total)
         if self._bar is not None:
-            amounts = self._amounts(done, total, time.monotonic())
+            amounts = self._amounts(done, total, now)
             self._bar.update(
                 self._task, completed=done, total=total, name=f"{escape(name)}{self._workers()}", amounts=amounts
             )
             return
-        now = time.monotonic()
         if now - self._shown >= EVERY:
             self._shown = now
             print(self._line(name, done, total, now), file=sys.stderr, flush=True)

@@ -69,7 +69,7 @@ def new_plugin(
                 member.write(text.encode())
     lines = [f"wrote {target}: {len(files)} files", f"next: cd {target} && pip install -e '.[test]' && pytest"]
     lines.append(f"guide: {site_page('writing-a-plugin')}")
-    return Answer({"folder": str(target), "files": sorted(files)}, lines)
+    return Answer({"target": str(target), "files": sorted(files)}, lines)
 
 
 def plugin_files(name: str, kind: str | None, base: str | None) -> dict[str, str]:

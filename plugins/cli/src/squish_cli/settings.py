@@ -56,19 +56,41 @@ class Setting:
         return facts | ({"pattern": f"^({self.pattern})$"} if self.type == "text" and self.pattern != ANY else {})
 
 
-@frozen
+@frozen(kw_only=True)
 class State:
-    """The value of a setting here, None for the default, and where it comes from: "env", "file" or "default"."""
+    """A setting here.
 
-    setting: Setting
+    Attributes
+    ----------
+    value
+        None: the default holds.
+    origin
+        "env", "file" or "default".
+    """
+
+    name: str
+    variable: str
+    type: str
     value: str | None
+    default: str
     origin: str
+    meaning: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        setting = self.setting
-        facts = {"name": setting.name, "variable": setting.variable, "type": setting.type, "value": self.value}
-        return {**facts, "default": setting.default, "origin": self.origin, "meaning": setting.meaning}
+
+@frozen(kw_only=True)
+class Configuration:
+    """The user's file and the settings.
+
+    Attributes
+    ----------
+    problem
+        What is wrong with the file.
+    """
+
+    file: str
+    exists: bool
+    problem: str | None
+    settings: tuple[State, ...]
 
 
 _NUMBER = r"[1-9]\d{0,3}"
@@ -255,28 +277,37 @@ def problem() -> str | None:
     return None
 
 
-def states() -> list[State]:
-    """Return every setting with its value and where it comes from."""
-    return [state_of(each) for each in SETTINGS]
+def configuration() -> Configuration:
+    """Return the user's file, and every setting with its value and where it comes from."""
+    path = config_file()
+    states = tuple(state_of(each) for each in SETTINGS)
+    return Configuration(file=str(path), exists=path.exists(), problem=problem(), settings=states)
 
 
 def state_of(setting: Setting) -> State:
     """Return the value of a setting and where it comes from."""
-    value = os.environ.get(setting.variable)
-    if not value:
-        return State(setting, None, "default")
-    return State(setting, value, "file" if _from_file.get(setting.name) == value else "env")
+    value = os.environ.get(setting.variable) or None
+    origin = "default" if value is None else "file" if _from_file.get(setting.name) == value else "env"
+    return State(
+        name=setting.name,
+        variable=setting.variable,
+        type=setting.type,
+        value=value,
+        default=setting.default,
+        origin=origin,
+        meaning=setting.meaning,
+    )
 
 
 def check() -> None:
     """Raise UsageError for a setting with an invalid value; warn about a variable with a mistyped name."""
-    for state in states():
-        if state.value is not None:
+    for each in SETTINGS:
+        if value := os.environ.get(each.variable):
             try:
-                check_value(state.setting, state.value)
+                check_value(each, value)
             except SquishError as error:
-                if state.origin == "file":
-                    error.hint = f"It is in {config_file()}: `squish config unset {state.setting.name}` removes it."
+                if each.name in _from_file:
+                    error.hint = f"It is in {config_file()}: `squish config unset {each.name}` removes it."
                 raise
     names = [*(each.variable for each in SETTINGS), VARIABLE]
     for name in os.environ:
@@ -322,9 +353,9 @@ def schema() -> dict[str, Any]:
     }
 
 
-def default_of(setting: Setting) -> str:
-    """Return the default of a setting on this machine, as text."""
-    return str(cache_folder()) if setting.name == "cache" else setting.default
+def effective(state: State) -> str:
+    """Return the value that holds, as text."""
+    return state.value or (str(cache_folder()) if state.name == "cache" else state.default)
 
 
 def with_value(path: Path, name: str, value: int | str | None) -> str:

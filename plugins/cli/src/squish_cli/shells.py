@@ -1,4 +1,7 @@
-"""`squish --install-completion` and `squish --show-completion`: the scripts of the shells, and where they go."""
+"""`squish --install-completion` and `squish --show-completion`: the scripts of the shells, and where they go.
+
+On its own because no command needs it.
+"""
 
 from __future__ import annotations
 

@@ -59,11 +59,11 @@ def ls(
                 "shape": tensor.shape,
                 "dtype": tensor.dtype,
                 "codec": tensor.codec,
-                "bits_per_weight": tensor.bits_per_weight,
-                "nbytes": tensor.nbytes,
+                "bits": tensor.bits_per_weight,
+                "size": tensor.nbytes,
                 "tied_to": tensor.spec.tied_to,
                 "problem": tensor.spec.problem,
-                **({"parts": parts(tensor)} if long else {}),
+                "parts": parts(tensor) if long else None,
             }
             for tensor in tensors
         ]
@@ -84,7 +84,7 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
         rows.append((list(tensor.shape), stored, bits, size, label(tensor)))
         for part in parts(tensor) if long else ():
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
-            rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
+            rows.append((part["shape"], part["dtype"], "", format_bytes(part["size"]), f"  {part['role']}: {where}"))
     if terminal_width() < NARROW:
         facts = ("  ".join(str(cell) for cell in row[:-1] if cell) for row in rows)
         return [line for row, text in zip(rows, facts) for line in (str(row[-1]), f"  {text}")]
@@ -100,7 +100,7 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
             "role": role,
             "dtype": part.dtype,
             "shape": list(part.shape),
-            "nbytes": part.stored,
+            "size": part.stored,
             "file": files[part.segments[0].file].name if part.segments else None,
             "offset": part.segments[0].offset if part.segments else None,
         }
@@ -143,7 +143,7 @@ def info(
         raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
-            return statistics_of(opened.name, matching_tensors(opened, patterns))
+            return statistics_of(opened, matching_tensors(opened, patterns))
         if meta is not None:
             return metadata_value(opened, meta)
         summary, parts = opened.summary(), components(opened)
@@ -169,10 +169,11 @@ def metadata_value(file: File, key: str) -> Answer:
         )
     value = to_json(metadata[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return Answer(value, [str(line) for line in lines], verbatim=True)
+    data = {"file": file.name, "format": file.format, "key": key, "value": value}
+    return Answer(data, [str(line) for line in lines], verbatim=True)
 
 
-def statistics_of(file: str, tensors: Sequence[Tensor]) -> Answer:
+def statistics_of(file: File, tensors: Sequence[Tensor]) -> Answer:
     """Statistics of each tensor, with counts by magnitude if there is only one."""
     from squish_core.statistics import COLUMNS, magnitudes, statistics_row
 
@@ -185,7 +186,7 @@ def statistics_of(file: str, tensors: Sequence[Tensor]) -> Answer:
     lines = table((*COLUMNS, "name"), ">>>>>><", rows)
     if len(pairs) == 1:
         lines += ["", *magnitudes(pairs[0][1])]
-    return Answer({"file": file, "tensors": data}, lines)
+    return Answer({"file": file.name, "format": file.format, "tensors": data}, lines)
 
 
 def plan(
@@ -229,7 +230,7 @@ def plan(
         runs = plan.mode != "none" or not len(plan)
         pending = opened.index.pending_caches
         lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
-        data = {**plan.to_dict(), **({"pending_caches": list(pending)} if pending else {})}
+        data = {**plan.to_dict(), "pending_caches": list(pending)}
         return Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
 
 

@@ -117,7 +117,7 @@ def _nearest_rules(
 
 def _suggestion(label: str, patterns: Mapping[str, bool], nearest: Nearest) -> dict[str, Any]:
     rules = [f"{pattern}={'keep' if keeps else nearest.name}" for pattern, keeps in patterns.items()]
-    return {"codes": label, "encode": rules, "bits": nearest.bits, "decibels": nearest.decibels}
+    return {"codes": label, "encode": rules, "bits": nearest.bits, "snr": nearest.decibels}
 
 
 def described(file: File, spec: TensorSpec) -> str:

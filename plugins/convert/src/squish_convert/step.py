@@ -86,11 +86,11 @@ class Step:
         'encode'
         """
         keys = (
-            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
-            "clipped",
+            "name", "written", "row", "action", "source", "target", "size", "bits", "note", "overflow", "clipped",
         )  # fmt: skip
         quality = self.quality.to_dict() if self.quality else None
-        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
+        data = {key: getattr(self, key) for key in keys} | {"source_size": self.stored}
+        return {**data, "exactness": str(self.exactness), "quality": quality}
 
 
 @frozen(kw_only=True)

@@ -256,5 +256,6 @@ def squish_commands(app: Any) -> None:
     from . import overview
     from .engines.command import EXAMPLES, check
 
-    app.command("check-model", examples=EXAMPLES)(check)
-    app.command("families", examples=overview.EXAMPLES)(overview.families)
+    documents = "squish_models.documents"
+    app.command("check-model", examples=EXAMPLES, document=f"{documents}:CheckModel")(check)
+    app.command("families", examples=overview.EXAMPLES, document=f"{documents}:Families")(overview.families)

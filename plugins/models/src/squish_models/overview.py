@@ -67,11 +67,11 @@ def families(
             "no such family", code=ErrorCode.USAGE, found=repr(name), hint=f"{hint}`squish families` lists all."
         )
     data = describe(info)
-    return Answer(data, lines_of(data))
+    return Answer({"families": [data]}, lines_of(data))
 
 
 def _list(infos: Sequence[FamilyInfo]) -> Answer:
-    data = [summary(info) for info in sorted(infos, key=lambda info: info.id)]
+    data = [describe(info) for info in sorted(infos, key=lambda info: info.id)]
     header = ("id", "model_type", *ENGINES.values(), "components")
     rows = [
         (
@@ -82,7 +82,7 @@ def _list(infos: Sequence[FamilyInfo]) -> Answer:
         )
         for each in data
     ]
-    return Answer(data, table(header, "<" * len(header), rows))
+    return Answer({"families": data}, table(header, "<" * len(header), rows))
 
 
 def summary(info: FamilyInfo) -> dict[str, Any]:

@@ -24,7 +24,8 @@ EXAMPLES = (
 def add_to(app: typer.Typer) -> None:
     """Add `build` to the group `squish cache`."""
     group: Any = next(each.typer_instance for each in app.registered_groups if each.name == "cache")
-    group.command("build", examples=EXAMPLES)(build)
+    document = "squish_npydir.documents:CacheBuild"
+    group.command("build", examples=EXAMPLES, document=document, progress=True)(build)
 
 
 def build(
@@ -45,7 +46,6 @@ def build(
     task_bytes: options.TaskBytes = None,
     resume: options.Resume = None,
     quiet: options.Quiet = False,
-    json: options.Json = False,
 ) -> Answer:
     """Build a tier from the directory's own files.
 
@@ -54,8 +54,8 @@ def build(
     if gate:
         evaluator()  # an error before anything is built
     with (
-        Progress("building", quiet, json=json and scheduler is not None) as progress,
-        Progress("comparing", quiet, "tokens") as tokens,
+        Progress("building", quiet, file=model) as progress,
+        Progress("comparing", quiet or not gate, "tokens", file=model) as tokens,
     ):
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(
@@ -66,14 +66,19 @@ def build(
             gate=check,
             job=options.job(scheduler, task_bytes, resume),
         )
-    data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
-    if result.savings_pct is not None:
-        data["savings_pct"] = result.savings_pct
+    data = {
+        "file": model,
+        "tier": tier,
+        "built": result.built,
+        "reused": result.reused,
+        "size": result.size,
+        "savings_pct": result.savings_pct,
+        "gate": dict(result.measured) if gate else None,
+    }
     reused = f", {counted(result.reused, 'other')} existed already" if result.reused else ""
     line = f"{model}: built {counted(result.built, 'tensor')} of the tier {tier}{reused}; {result.size:,} bytes"
     line += "" if result.savings_pct is None else f", {result.savings_pct:.0f}% less than INT8"
     lines = [line if result.built else f"{model}: the tier {tier} exists already"]
     if gate:
-        data["gate"] = dict(result.measured)
         lines.append(f"gate: mean KL {result.measured['kl']:.3g}, same top token {result.measured['top1']:.2%}")
     return Answer(data, lines)

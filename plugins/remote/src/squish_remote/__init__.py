@@ -47,4 +47,5 @@ def squish_commands(app: Any) -> None:
     from .commands import EXAMPLES, refs, serve
 
     for name, command in (("serve", serve), ("refs", refs)):
-        app.command(name, examples=EXAMPLES[name])(command)
+        document = f"squish_remote.documents:{name.title()}"
+        app.command(name, examples=EXAMPLES[name], document=document)(command)

@@ -40,6 +40,7 @@ class ImageServer:
     def __init__(self, source: File, virtual: Source) -> None:
         assert isinstance(virtual, VirtualSource)
         self._source, self._reader = source, virtual.reader
+        self.format = virtual.plan.format
         job = job_id(job_document(virtual.plan, source, {}))
         self.files = {file.name or virtual.filename: file for file in virtual.reader.image.files}
         self._tags = {name: f'"{sha256(f"{job}/{name}".encode()).hexdigest()[:32]}"' for name in self.files}

@@ -75,4 +75,5 @@ def squish_commands(app: Any) -> None:
         "tune": (tune_model, TUNE_EXAMPLES),
     }  # fmt: skip
     for name, (command, examples) in commands.items():
-        app.command(name, examples=examples)(command)
+        document = f"squish_torch.documents:{name.title()}"
+        app.command(name, examples=examples, document=document, progress=True)(command)

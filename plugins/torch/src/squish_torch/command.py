@@ -6,9 +6,9 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from squish_cli.api import Answer, options
+from squish_cli.api import JSON, JSON_LINES, PIECE, TEXT, Answer, Progress, print_document, style
 
-from squish_core.api import Chain, ErrorCode, UsageError, counted
+from squish_core.api import Chain, ErrorCode, UsageError, counted, redact
 
 from .libraries import required
 
@@ -48,7 +48,6 @@ def run(
     draft: Draft = None,
     device: Device = "cpu",
     explain: Annotated[bool, typer.Option("--explain", help="First explain how the weights run.")] = False,
-    json: options.Json = False,
 ) -> Answer:
     """Generate text with a model whose weights stay compressed.
 
@@ -62,20 +61,26 @@ def run(
         from .generation import Prompt, generate
 
     chains: list[tuple[int, Chain]] = []
-    generation = generate(
-        model,
-        Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
-        write=None if json else _write,
-        explain=(chains.extend if json else _write_chains) if explain else None,
-        draft=draft,
-        device=device,
-    )
+    printed = style()
+    with Progress("generating", printed != JSON_LINES, "tokens", file=redact(model)):
+        generation = generate(
+            model,
+            Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
+            write=WRITERS[printed],
+            explain=(_write_chains if printed == TEXT else chains.extend) if explain else None,
+            draft=draft,
+            device=device,
+        )
     data: dict[str, Any] = {
-        "text": generation.text, "tokens": generation.tokens, "tokens_per_second": generation.tokens_per_second,
-        "first_token_seconds": generation.first_token_seconds, "peak_bytes": generation.peak_bytes,
-        **({"draft": generation.acceptance.to_dict()} if generation.acceptance else {}),
-        **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
-    }  # fmt: skip
+        "file": redact(model),
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "tokens_per_second": generation.tokens_per_second,
+        "first_token_seconds": generation.first_token_seconds,
+        "peak_size": generation.peak_bytes,
+        "draft": generation.acceptance.to_dict() if generation.acceptance else None,
+        "chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains] if explain else None,
+    }
     peak = f", peak {generation.peak_bytes / 1e6:.0f} MB" if generation.peak_bytes is not None else ""
     summary = (
         f"{counted(generation.tokens, 'token')}, {generation.tokens_per_second:.1f} tokens/s, first after "
@@ -89,6 +94,15 @@ def _write(text: str) -> None:
     shown = "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
     sys.stdout.write(shown)
     sys.stdout.flush()
+
+
+def _print_piece(text: str) -> None:
+    if text:
+        print_document(PIECE, {"text": text})
+
+
+WRITERS = {TEXT: _write, JSON: None, JSON_LINES: _print_piece}
+"""How results are printed -> what prints each piece of the text as it is generated."""
 
 
 def _write_chains(chains: list[tuple[int, Chain]]) -> None:

@@ -89,4 +89,4 @@ def squish_commands(app: Any) -> None:
     """Add `squish edit`."""
     from .command import EXAMPLES, edit
 
-    app.command("edit", examples=EXAMPLES)(edit)
+    app.command("edit", examples=EXAMPLES, document="squish_ztensor.documents:Edit")(edit)

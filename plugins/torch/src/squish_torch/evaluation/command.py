@@ -98,11 +98,11 @@ def eval_model(
         from .tasks import evaluate_tasks, task_lines
 
     set_up()
-    data, lines = dict[str, Any](), list[str]()
+    data, lines = dict[str, Any](tasks=None, lm_eval=None), list[str]()
     if task:
         with required("transformers"):
             results = evaluate_tasks(model, task, limit=limit, device=device)
-        data |= {"model": redact(model), "tasks": results["results"], "lm_eval": results}
+        data |= {"file": redact(model), "tasks": results["results"], "lm_eval": results}
         lines += task_lines(results)
     if text is None:
         return Answer(data, lines)
@@ -110,7 +110,7 @@ def eval_model(
         from .lockstep import evaluate
         from .page import evaluation_page
 
-    with Progress("evaluating", quiet, "tokens") as progress:
+    with Progress("evaluating", quiet, "tokens", file=redact(model)) as progress:
         evaluation = evaluate(
             model,
             text=text,
@@ -160,7 +160,7 @@ def activations(
         from .activations import collect_activations
 
     set_up()
-    with Progress("collecting", quiet, "tokens") as progress:
+    with Progress("collecting", quiet, "tokens", file=redact(model)) as progress:
         count = collect_activations(
             model,
             output,
@@ -171,7 +171,9 @@ def activations(
             device=device,
             progress=progress,
         )
-    return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
+    return Answer(
+        {"file": redact(model), "target": output, "tensors": count}, [f"statistics of {count} matrices in {output}"]
+    )
 
 
 def tune_model(
@@ -208,7 +210,7 @@ def tune_model(
         from .tuning import CANDIDATES, tune
 
     set_up()
-    with Progress("measuring", quiet, "tokens") as progress:
+    with Progress("measuring", quiet, "tokens", file=redact(model)) as progress:
         tuning = tune(
             model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window, progress=progress
         )
@@ -217,4 +219,4 @@ def tune_model(
         write(html, tuning_page(model, tuning))
     lines = [f"{bits:.3f} bits per weight, sum of KL {kl:.3g}" for bits, kl in tuning.frontier]
     lines.append(f"{output}: {tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)")
-    return Answer({"output": output, **tuning.to_dict()}, lines)
+    return Answer({"file": redact(model), "target": output, **tuning.to_dict()}, lines)

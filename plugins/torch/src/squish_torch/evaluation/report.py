@@ -10,7 +10,7 @@ from squish_core.api import counted, table
 from ..speculation import Acceptance
 from .hidden_states import HiddenError
 from .language_model import LanguageModel
-from .scores import Divergence, Perplexity
+from .scores import PER_UNIT, Divergence, Perplexity
 from .sensitivity import TensorGroup, exchanges
 from .windows import DEFINITIONS, LM_EVAL, Windows
 
@@ -73,25 +73,26 @@ class Evaluation:
         """Return plain data for JSON."""
         windows, score = self.windows, self.perplexity
         data: dict[str, Any] = {
-            "model": self.model, "definition": windows.definition, "scored": DEFINITIONS[windows.definition],
+            "file": self.model, "definition": windows.definition, "scored": DEFINITIONS[windows.definition],
             "window": windows.size, "windows": len(windows), "tokens": score.tokens,
             "text_tokens_sha256": windows.digest, "rows_past_vocabulary": self.rows_past_vocabulary,
             "perplexity": score.value, "perplexity_uncertainty": score.uncertainty,
         }  # fmt: skip
-        if windows.definition == LM_EVAL and windows.content:
-            data |= score.per_unit(windows.words, windows.bytes)
-        if self.base_perplexity is not None and self.divergence is not None:
-            data |= {
-                "against": self.base, "mapped": self.mapped, "base_perplexity": self.base_perplexity.value,
-                "kl": self.divergence.to_dict(),
-                "same_top": self.divergence.same_top, "hidden_states": self.hidden.to_list(),
-            }  # fmt: skip
-        if self.acceptance is not None:
-            data["draft"] = self.acceptance.to_dict()
-        if self.per_tensor is not None:
-            data["per_tensor"] = [group.to_dict() for group in self.per_tensor]
-            data["exchange"] = [group.label for group in exchanges(self.per_tensor)]
-        return data
+        scored_units = windows.definition == LM_EVAL and windows.content
+        base, divergence, groups = self.base_perplexity, self.divergence, self.per_tensor
+        return {
+            **data,
+            **(score.per_unit(windows.words, windows.bytes) if scored_units else dict.fromkeys(PER_UNIT)),
+            "against": self.base,
+            "mapped": self.mapped,
+            "base_perplexity": None if base is None else base.value,
+            "kl": None if divergence is None else divergence.to_dict(),
+            "same_top": None if divergence is None else divergence.same_top,
+            "hidden_states": self.hidden.to_list(),
+            "draft": None if self.acceptance is None else self.acceptance.to_dict(),
+            "per_tensor": None if groups is None else [group.to_dict() for group in groups],
+            "exchange": None if groups is None else [group.label for group in exchanges(groups)],
+        }
 
     def lines(self) -> list[str]:
         """Format the evaluation as text."""

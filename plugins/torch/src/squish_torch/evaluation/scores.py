@@ -13,6 +13,8 @@ import torch
 SLICE = 1 << 21
 """Largest number of logits to convert to f64 at a time."""
 QUANTILES = {"q99_9": 0.999, "q99": 0.99, "q95": 0.95, "q90": 0.9, "q50": 0.5, "q10": 0.1, "q5": 0.05, "q1": 0.01}
+PER_UNIT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+"""Metrics of lm-eval for a whole text."""
 
 
 class Perplexity:
@@ -38,11 +40,8 @@ class Perplexity:
 
     def per_unit(self, words: int, size: int) -> dict[str, float]:
         """Return lm-eval's metrics for a text with this number of words and bytes."""
-        return {
-            "word_perplexity": exp(self.sum / words),
-            "byte_perplexity": exp(self.sum / size),
-            "bits_per_byte": self.sum / size / log(2),
-        }
+        values = exp(self.sum / words), exp(self.sum / size), self.sum / size / log(2)
+        return dict(zip(PER_UNIT, values))
 
     @property
     def value(self) -> float:

@@ -88,11 +88,11 @@ class TensorGroup:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return {
-            "tensor": self.label,
+            "name": self.label,
             "kl": self.kl,
             "nmse": self.nmse,
-            "bytes": self.nbytes,
-            "base_bytes": self.base_nbytes,
+            "size": self.nbytes,
+            "base_size": self.base_nbytes,
             "kl_per_byte": self.kl_per_byte,
         }
 

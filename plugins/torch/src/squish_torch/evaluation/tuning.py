@@ -66,8 +66,8 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        frontier = [{"bpw": bpw, "kl": kl} for bpw, kl in self.frontier]
-        return {"rules": list(self.rules), "bpw": self.bpw, "kl": self.kl, "frontier": frontier}
+        frontier = [{"bits": bpw, "kl": kl} for bpw, kl in self.frontier]
+        return {"rules": list(self.rules), "bits": self.bpw, "kl": self.kl, "frontier": frontier}
 
     def policy(self) -> str:
         """Return the rules as TOML, for `squish convert --recipe`."""

@@ -1,0 +1,308 @@
+"""Documents of the commands that inspect a file: ls, info, plan, needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from attrs import frozen
+
+from squish_core.backends.chain import ChainPlugin
+from squish_core.backends.offers import Cost
+from squish_core.errors import Problem
+from squish_core.model import Section
+from squish_core.summary import StoredKind, SummaryFile
+
+
+@frozen
+class StoredPart:
+    """A stored part of a tensor.
+
+    Attributes
+    ----------
+    size
+        Stored bytes.
+    file, offset
+        Where its bytes begin; null if they are not stored in a file.
+    """
+
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    file: str | None
+    offset: int | None
+
+
+@frozen
+class ListedTensor:
+    """A tensor.
+
+    Attributes
+    ----------
+    bits
+        Bits per weight.
+    size
+        Stored bytes.
+    tied_to
+        The tensor that has the same bytes.
+    problem
+        Why it cannot be read.
+    parts
+        Its stored parts, with `--long`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    codec: str
+    bits: float
+    size: int
+    tied_to: str | None
+    problem: str | None
+    parts: tuple[StoredPart, ...] | None
+
+
+@frozen
+class Ls:
+    """The tensors of a file."""
+
+    file: str
+    format: str
+    tensors: tuple[ListedTensor, ...]
+
+
+@frozen
+class Packing:
+    """How a file is compressed as a whole.
+
+    Attributes
+    ----------
+    size
+        Bytes on disk.
+    """
+
+    codec: str
+    size: int
+
+
+@frozen
+class Child:
+    """A part of a file with tensors of its own: their number."""
+
+    kind: str
+    tensors: int
+
+
+@frozen
+class FileSummary:
+    """A file, from its header alone.
+
+    Attributes
+    ----------
+    link
+        Where the file is, if its name is a symbolic link.
+    size
+        Bytes of all files, uncompressed.
+    tensors, parameters
+        Their numbers.
+    bits
+        Bits per weight.
+    meta
+        Metadata; an array of more than 64 items is `{"length": N}`.
+    assets
+        Name and size of each.
+    components
+        Number of tensors of each component.
+    """
+
+    file: str
+    link: str | None
+    format: str
+    version: str
+    kind: str
+    files: tuple[SummaryFile, ...]
+    size: int
+    packed: Packing | None
+    tensors: int
+    parameters: int
+    bits: float
+    codecs: tuple[StoredKind, ...]
+    assets: Mapping[str, int]
+    caches: tuple[str, ...]
+    pending_caches: tuple[str, ...]
+    sections: tuple[Section, ...]
+    whole: tuple[str, ...]
+    children: Mapping[str, Child]
+    problems: tuple[Problem, ...]
+    meta: Mapping[str, Any]
+    components: Mapping[str, int]
+
+
+@frozen
+class TensorStatistics:
+    """The values of a tensor.
+
+    Attributes
+    ----------
+    negative, positive
+        Exponent k -> number of finite values with a magnitude from 2**k to 2**(k + 1).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    codec: str
+    values: int
+    zeros: int
+    nan: int
+    infinite: int
+    min: float | None
+    max: float | None
+    negative: Mapping[str, int]
+    positive: Mapping[str, int]
+    absmax: float | None
+
+
+@frozen
+class FileStatistics:
+    """The values of some tensors of a file (`squish info FILE PATTERN`)."""
+
+    file: str
+    format: str
+    tensors: tuple[TensorStatistics, ...]
+
+
+@frozen
+class MetadataValue:
+    """One metadata value in full (`squish info FILE --meta KEY`)."""
+
+    file: str
+    format: str
+    key: str
+    value: Any
+
+
+Info = FileSummary | FileStatistics | MetadataValue
+
+
+@frozen
+class OfferFields:
+    """A way to run a tensor.
+
+    Attributes
+    ----------
+    cost
+        Bytes; null without a file.
+    facts
+        What else the backend knows of the tensor.
+    """
+
+    backend: str
+    mode: str
+    codec: str
+    encoding: str
+    ops: tuple[str, ...]
+    storage: str
+    exact: bool
+    cost: Cost | None
+    facts: Mapping[str, Any]
+
+
+@frozen
+class RefusalFields:
+    """Why a backend does not run a tensor.
+
+    Attributes
+    ----------
+    install
+        The command that installs what is missing.
+    """
+
+    backend: str | None
+    codec: str | None
+    code: str | None
+    why: str
+    install: str | None
+
+
+@frozen
+class ChainFields:
+    """How a tensor runs, and why.
+
+    Attributes
+    ----------
+    name
+        The tensor; the file for a whole model.
+    plugins
+        What the choice uses, from the file to the backend.
+    """
+
+    name: str
+    format: str
+    policy: str
+    chosen: OfferFields
+    because: str
+    plugins: tuple[ChainPlugin, ...]
+    install: str
+    others: tuple[OfferFields, ...]
+    refused: tuple[RefusalFields, ...]
+
+
+@frozen
+class NoChain:
+    """Why nothing here runs a tensor."""
+
+    name: str
+    error: str
+    code: str | None
+    hint: str | None
+
+
+@frozen
+class FilePlan:
+    """How the tensors of a file run.
+
+    Attributes
+    ----------
+    whole
+        What runs the whole model; null for files without an encoding of it.
+    pending_caches
+        What the first load builds.
+    """
+
+    file: str
+    mode: str
+    whole: ChainFields | NoChain | None
+    tensors: tuple[ChainFields | NoChain, ...]
+    pending_caches: tuple[str, ...]
+
+
+Plan = FilePlan | ChainFields
+
+
+@frozen
+class NeededPlugin:
+    """A plugin that a file needs; `version` is null if it is not installed, `package` if no known one has it."""
+
+    role: str
+    id: str
+    package: str | None
+    version: str | None
+    state: Literal["installed", "missing", "broken"]
+
+
+@frozen
+class Needs:
+    """The plugins that a file needs.
+
+    Attributes
+    ----------
+    install
+        The command that installs what is missing.
+    """
+
+    file: str
+    ok: bool
+    plugins: tuple[NeededPlugin, ...]
+    install: str | None
