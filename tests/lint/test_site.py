@@ -31,9 +31,15 @@ def pages() -> dict[str, str]:
         sys.path.remove(str(DOCS))
 
 
-def texts(path: Path) -> Iterator[str]:
+def modules_with(word: str) -> Iterator[tuple[Path, ast.Module]]:
+    """The modules of all distributions that contain a word, parsed."""
+    for path in sources():
+        if word in (text := path.read_text("utf-8")):
+            yield path, ast.parse(text)
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
     """The strings of a module, without docstrings and texts below constants."""
-    tree = ast.parse(path.read_text("utf-8"))
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
@@ -54,19 +60,18 @@ def test_every_command_and_format_has_a_page() -> None:
 
 def test_no_text_of_a_program_names_a_page_of_a_checkout() -> None:
     """Who installs a wheel has no docs/."""
-    assert [(path.name, text) for path in sources() for text in texts(path) if "docs/" in text] == []
+    assert [(path.name, text) for path, tree in modules_with("docs/") for text in texts(tree) if "docs/" in text] == []
     assert [name for name, text in pages().items() if name.startswith("cli/") and "docs/" in text] == []
 
 
 def test_the_address_of_the_site_is_stated_once() -> None:
-    stated = [path.name for path in sources() if SITE in path.read_text("utf-8")]
-    assert stated == ["text.py"]
+    assert [path.name for path, _ in modules_with(SITE)] == ["text.py"]
     assert [name for name in CARRIERS if SITE not in (ROOT / name).read_text("utf-8")] == []
 
 
 def test_pages_that_hints_name_exist() -> None:
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for _, tree in modules_with("site_page"):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "site_page":
                 (argument,) = node.args
                 name = ast.literal_eval(argument).partition("#")[0]
