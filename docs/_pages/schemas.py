@@ -43,11 +43,10 @@ def type_text(schema: Mapping[str, Any]) -> str:
 
 
 def keys(schema: Mapping[str, Any]) -> str:
-    """The keys of an object as a table."""
-    properties = schema.get("properties", {}).items()
-    return table(
-        ("key", "type", ""), [(f"`{key}`", type_text(each), each.get("description", "")) for key, each in properties]
-    )
+    """The keys of an object as a table; without a column of descriptions where it would be empty."""
+    rows = [(f"`{key}`", type_text(each), each.get("description", "")) for key, each in schema["properties"].items()]
+    columns = 3 if any(text for *_, text in rows) else 2
+    return table(("key", "type", "")[:columns], [row[:columns] for row in rows])
 
 
 def section(name: str, schema: Mapping[str, Any]) -> str:
