@@ -21,12 +21,12 @@ installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
 pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
-  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py tests/selection.py)
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/selection.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels clean
+.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels site docs screenshots clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,22 @@ lint: $(installed)  ## check style, formatting and types
 
 wheels: $(installed)  ## build every wheel and try it alone, with the tests marked `alone` (WHOLE=1: with all of its tests)
 	$(python) tests/wheels/check.py $(if $(WHOLE),--whole) $(plugins)
+
+documented := $(VENV)/.documented
+
+$(documented): $(installed)
+	@$(VENV)/bin/uv pip install --quiet --python $(python) -c constraints.txt --group docs || $(failed)
+	@touch $@
+
+site: $(documented)  ## build the documentation into build/site, and check its links
+	$(python) -m sphinx -n -W --keep-going -q -j auto -b html -d build/doctrees docs build/site
+	$(python) docs/_pages/links.py build/site
+
+docs: site  ## the same, and run the snippets of README, start/ and howto/
+	$(pytest) -q tests/cli/test_documented_examples.py tests/cli/test_pages.py -m "not oracle"
+
+screenshots: site  ## take pictures of the site with a headless Chromium, into build/screenshots
+	$(python) docs/_pages/screenshots.py build/site build/screenshots
 
 clean:  ## remove the environments and everything built
 	rm -rf $(VENV) .oracles build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

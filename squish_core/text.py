@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+SITE = "https://squish-weights.github.io/squish/"
+"""Where the documentation is published."""
 _OPTION = re.compile(r"\{option:(\w+)(?:=((?:[^{}]|\{[^{}]*\})*))?\}")
 
 
@@ -27,6 +29,29 @@ def words(text: str) -> str:
     "Decode it with encode='f32', or leave out scheduler=."
     """
     return _OPTION.sub(lambda match: spelling(match[1], match[2] or ""), text)
+
+
+
+def site_page(name: str) -> str:
+    """Return the address of a page of the documentation, for a hint.
+
+    Parameters
+    ----------
+    name
+        Page, and perhaps `#` and a section.
+
+    Returns
+    -------
+    str
+        An address on `SITE`.
+
+    Examples
+    --------
+    >>> site_page("models#add-a-family").removeprefix(SITE)
+    'models.html#add-a-family'
+    """
+    page, mark, section = name.partition("#")
+    return f"{SITE}{page}.html{mark}{section}"
 
 
 def escape(text: str) -> str:

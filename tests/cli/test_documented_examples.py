@@ -1,15 +1,21 @@
-"""The worked examples of `docs/formats` are files: each is built from its page alone, and reads as the page says; and
-what the README says to install can be installed."""
+"""The worked examples of `docs/formats` are files: each is built from its page alone, and reads as the page says. The
+README and the pages for a start do what they say, and what they say to install can be installed."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
+import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
+import pages
+import pytest
+import stand_ins
 
 import squish_core as squish
 from squish_core import dtypes
@@ -143,13 +149,40 @@ def test_hf(tmp_path: Path) -> None:
     assert file["fc.weight"].numpy().tolist() == [[(code - 8) / 2 for code in range(8)] * 4] * 8
 
 
-def test_the_readme_installs_what_its_plugins_need() -> None:
+STARTS = (
+    "README.md",
+    "docs/start/install.md",
+    "docs/start/ten-minutes.md",
+    "docs/explain/chains.md",
+    "CONTRIBUTING.md",
+)
+RUNPIP = re.compile(r'^pipx install \.\npipx runpip squish-core install "\$PWD"/plugins/\{(.*)\}$', re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_every_block_of_a_page_for_a_start_runs(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On small models under the names of the text; a block that needs the network has commands that exist."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    if not stand_ins.PLACE:
+        stand_ins.PLACE.append(tmp_path_factory.mktemp("stand-ins"))
+    shutil.copy2(stand_ins.stand_in("smollm2.gguf"), tmp_path)
+    pages.run_page(ROOT / name)
+
+
+@pytest.mark.parametrize("name", STARTS[:2])
+def test_a_page_installs_what_its_plugins_need(name: str) -> None:
     """pip looks for dependencies in an index, not in the checkout: every `pip install` of folders names them all."""
     projects = {}
     for file in (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")):
         projects[file.parent] = tomllib.loads(file.read_text())["project"]
     ours = {project["name"] for project in projects.values()}
-    lines = re.findall(r"^pip install ([^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    injected = (f". {' '.join(f'./plugins/{each}' for each in names.split(','))}" for names in RUNPIP.findall(text))
+    lines = [*re.findall(r"^pip install ([^#\n]*)", text, re.MULTILINE), *injected]
     assert lines
     for line in lines:
         named = [projects[(ROOT / folder.partition("[")[0]).resolve()] for folder in shlex.split(line)]

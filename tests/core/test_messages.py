@@ -168,7 +168,10 @@ MESSAGES: dict[str, tuple[Callable[[], Any], type[squish.SquishError], str]] = {
     "codecs": (
         lambda: squish.save("x.zt", {"w": ONES}, encode="affine:bits=9"),
         squish.UsageError,
-        "invalid bits (expected an integer from 1 to 8, found 9). docs/codecs describes the parameters.",
+        (
+            "invalid bits (expected an integer from 1 to 8, found 9). "
+            f"{api.site_page('reference/codecs')} describes the parameters."
+        ),
     ),
     "cpu": (
         lambda: opened()["blk.0.ffn_up.weight"].load("cpu:x=1"),

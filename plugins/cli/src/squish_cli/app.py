@@ -180,6 +180,7 @@ def build(argv: Sequence[str], plugins: Registry | None = None) -> App:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
+        epilog=f"Documentation: {text.SITE}",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(squish)

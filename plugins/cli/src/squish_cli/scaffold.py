@@ -18,6 +18,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import registry
+from squish_core.text import site_page
 
 from .output import Answer
 from .pruning import pruned
@@ -53,7 +54,8 @@ def new_plugin(
 ) -> Answer:
     """Create a working plugin to start from.
 
-    It contains a format, a refinement, two codecs, a backend and their tests: the example of docs/writing-a-plugin.md.
+    It contains a format, a refinement, two codecs, a backend and their tests: the example of the guide that is named
+    at the end.
     --kind writes only one of these, or a family of models: a TOML file that changes the tables of --base.
     """
     from squish_core.io.atomic import atomic_folder
@@ -66,6 +68,7 @@ def new_plugin(
             with sink.member(file, folder) as member:
                 member.write(text.encode())
     lines = [f"wrote {target}: {len(files)} files", f"next: cd {target} && pip install -e '.[test]' && pytest"]
+    lines.append(f"guide: {site_page('writing-a-plugin')}")
     return Answer({"target": str(target), "files": sorted(files)}, lines)
 
 

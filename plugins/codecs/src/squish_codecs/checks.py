@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from squish_core.api import CodecError, ErrorCode
+from squish_core.api import CodecError, ErrorCode, site_page
 
 
 def refuse(name: str, expected: str, value: Any) -> CodecError:
@@ -15,7 +15,7 @@ def refuse(name: str, expected: str, value: Any) -> CodecError:
         expected=expected,
         found=repr(value),
         code=ErrorCode.PARAMS,
-        hint="docs/codecs describes the parameters.",
+        hint=f"{site_page('reference/codecs')} describes the parameters.",
     )
 
 

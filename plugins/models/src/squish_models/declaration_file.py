@@ -9,11 +9,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, site_page
 
 LARGEST = 1 << 16
 NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]|\{e\}){0,127}")
-GUIDE = 'See "Add a family" in docs/models.md.'
+GUIDE = f"{site_page('models#add-a-family')} describes all tables and keys."
 
 
 class Place:

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 from squish_convert.api import Inventory, Naming, take_inventory
 
-from squish_core.api import ErrorCode, File, FormatError, Problem, SquishError, UsageError
+from squish_core.api import ErrorCode, File, FormatError, Problem, SquishError, UsageError, site_page
 from squish_core.api import open as open_file
 
 from ..layouts import EMBEDDINGS
@@ -41,6 +41,7 @@ from .types import matches, type_problems
 from .verdict import Verdict
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
+MODELS_PAGE = site_page("models")
 MISTRAL_FOLDERS = ("hf", "mlx")
 """Folder formats that mistral.rs reads like folders of floats."""
 DISTRIBUTION = "squish-models"
@@ -160,7 +161,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}",
             file=model.name,
             code="names",
-            hint="A package may bring the family; docs/models.md lists those of squish-models.",
+            hint=f"A package may bring the family; {MODELS_PAGE} lists those of squish-models.",
         )
     needs = _own_needs(inventory, engine)
     if needs is not None:
@@ -235,7 +236,7 @@ def _check_gguf(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
             f"cannot be checked: {verdict.unknown}",
             file=file.name,
             code="names",
-            hint=f"docs/models.md lists the families whose files can be checked; {engine.title} itself knows more.",
+            hint=f"{MODELS_PAGE} lists the families whose files can be checked; {engine.title} itself knows more.",
         )
     notes = () if verdict.refuses else tuple(_gguf_notes(file, engine, inventory))
     family = inventory.naming.family or ""
@@ -268,7 +269,7 @@ def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelChec
             f"cannot be checked: {verdict.unknown}",
             file=file.name,
             code="names",
-            hint="docs/models.md lists the families whose folders can be checked; mistral.rs itself knows more.",
+            hint=f"{MODELS_PAGE} lists the families whose folders can be checked; mistral.rs itself knows more.",
         )
     notes = () if verdict.refuses else tuple(setting_problems(engine, inventory, gguf=False))
     notes = tuple(each for each in notes if each.severity != "error")

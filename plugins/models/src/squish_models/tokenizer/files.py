@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import LazyAssets
+from squish_core.api import LazyAssets, site_page
 
 from . import ranks, sentencepiece, unigram, wordpiece
 from .content import DEFAULT_TEMPLATE, Content
@@ -138,7 +138,7 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
     if pretokenizer is None:
         raise tokenizer_error(
             "this pre-tokenizer cannot be written to tokenizer.json",
-            "one of docs/tokenizers.md",
+            f"one of {site_page('tokenizers')}",
             tokenizer.pre,
             "tokenizer.ggml.pre",
         )

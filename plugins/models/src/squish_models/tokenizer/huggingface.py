@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import SquishError
+from squish_core.api import SquishError, site_page
 
 from . import ranks, unigram, wordpiece
 from .affixes import Affixes, adds_separator, affixes_of
@@ -261,7 +261,9 @@ def _pretokenizer(stored: Mapping[str, Any], own: Sequence[Pretokenizer]) -> str
     pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=ignores_merges, own=own)
     if pretokenizer is None:
         steps = "; ".join(" ".join(step) for step in structure(stored.get("pre_tokenizer"))) or "none"
-        raise tokenizer_error("llama.cpp has no name for this pre-tokenizer", "one of docs/tokenizers.md", steps[:400])
+        raise tokenizer_error(
+            "llama.cpp has no name for this pre-tokenizer", f"one of {site_page('tokenizers')}", steps[:400]
+        )
     return pretokenizer.names[0]
 
 

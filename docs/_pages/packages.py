@@ -1,0 +1,34 @@
+"""The distributions of this repository, from their pyproject files: what each is for, its extras and commands."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from squish_core.plugins import catalog
+
+from . import codes, table
+
+ROOT = Path(__file__).parents[2]
+HEAD = """# Packages
+
+Every format, codec and backend is a package. [Install](../start/install.md) says how to install them from a clone, by
+their folders; `squish needs FILE` lists those that a file takes.
+
+"""
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """The page."""
+    rows = []
+    for file in (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))):
+        project = tomllib.loads(file.read_text("utf-8"))["project"]
+        name, folder = project["name"], file.parent.relative_to(ROOT).as_posix()
+        extras = [extra for extra in project.get("optional-dependencies", {}) if extra != "testing"]
+        commands = [command for command, package in catalog.COMMANDS.items() if package == name]
+        description = project["description"].rstrip(".")
+        rows.append(
+            (f"`{name}`", description, f"`{folder}`", codes(extras), codes([f"squish {each}" for each in commands]))
+        )
+    yield "packages.md", HEAD + table(("package", "for", "folder", "extras", "commands"), rows)
