@@ -90,5 +90,6 @@ def lost_worker(number: int, detail: str = "") -> SquishError:
         f"worker processes were lost {RETRIES + 1} times during one task",
         code="worker",
         found=f"task {number}{f', {detail}' if detail else ''}",
-        hint="Look for a lack of memory; smaller tasks take less ({option:task_bytes}).",
+        hint="Look for a lack of memory; smaller tasks take less ({option:task_bytes}). In a script, put the call "
+        "under `if __name__ == '__main__':`.",
     )

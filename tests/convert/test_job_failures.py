@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -307,6 +308,15 @@ def test_a_killed_worker_costs_its_tasks(
     monkeypatch.setattr("squish_convert.job.run.write_task", kill_worker_once)
     report = job(source, tmp_path / "out.gguf", "local:2")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+def test_the_text_about_a_script_without_a_guard_says_where_to_put_the_call(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)  # as in such a worker
+    with pytest.raises(UsageError) as caught:
+        squish.convert(source, tmp_path / "out.gguf", job="local:2")
+    assert "__main__" in (caught.value.hint or "")
 
 
 def test_a_task_that_kills_every_worker_ends_the_job_resumably(
