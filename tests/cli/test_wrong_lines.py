@@ -97,6 +97,8 @@ WRONG = [
     # targets
     ("convert m.gguf out.bin", "squish convert m.gguf out.bin --to gguf"),
     ("convert m.gguf mlx", "squish convert m.gguf m-mlx --to mlx"),
+    ("convert m.gguf model-mlx", "squish convert m.gguf model-mlx --to mlx"),
+    ("convert m.gguf out.mlx", "squish convert m.gguf out.mlx --to mlx"),
     ("convert m.safetensors gguf", "squish convert m.safetensors m.gguf"),
     ("convert m.gguf", "squish convert m.gguf m.zt"),
     # a command used wrongly

@@ -109,6 +109,13 @@ def test_a_part_that_cannot_be_written_is_refused(
     assert not (tmp_path / target).exists()
 
 
+def test_the_text_about_a_component_translates_the_names_of_others(folder: Path, tmp_path: Path) -> None:
+    for name, part in {"mmproj": "vision", "nextn": "mtp"}.items():
+        with pytest.raises(squish.UsageError) as caught:
+            squish.convert(folder, tmp_path / "x.gguf", part=name)
+        assert f"part='{part}'" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("config", "images", "changes", "code"),
     [

@@ -214,6 +214,15 @@ def test_an_engine_that_does_not_exist_is_a_usage_error(folder: Path) -> None:
     assert caught.value.code == "engine-name"
 
 
+@pytest.mark.parametrize(
+    ("name", "engine"), [("mlx-lm", "mlx"), ("llamacpp", "llama.cpp"), ("transformer", "transformers")]
+)
+def test_the_text_about_an_engine_names_the_closest_one(folder: Path, name: str, engine: str) -> None:
+    with pytest.raises(squish.UsageError) as caught:
+        check_model(folder, name)
+    assert caught.value.hint == f"The closest is {engine}."
+
+
 def test_the_command_answers_with_exit_codes_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check-model", str(folder), "--for", "mlx", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loads"] is True

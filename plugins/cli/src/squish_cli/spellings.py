@@ -401,7 +401,9 @@ def _target(error: SquishError, argv: Sequence[str]) -> str | None:
         if suffixes and suffixes[0] != ".mlpackage":
             return _run(_replaced(argv, target, f"{stem}{suffixes[0]}"))
         return _run([*_replaced(argv, target, f"{stem}-{target.lower()}"), "--to", target.lower()])
-    return f"{error.hint} For example `{_line([*argv, '--to', _format_of(source)])}`."
+    words = re.split(r"[^a-z0-9]+", target.lower())  # `model-mlx`, `out.mlx`
+    stated = next((name for name in words if name in containers and containers[name].info.can_write), None)
+    return f"{error.hint} For example `{_line([*argv, '--to', stated or _format_of(source)])}`."
 
 
 def _format_of(source: str) -> str:

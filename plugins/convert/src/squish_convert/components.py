@@ -45,6 +45,16 @@ class LeftOut:
         return f"{what}: {self.option} writes it to a file of its own" if self.option else what
 
 
+OTHER_NAMES = {"mmproj": VISION, "image": VISION, "nextn": MTP, "draft": MTP}
+"""Names that other software has for components."""
+
+
+def component_hint(name: object) -> str:
+    """Return the option for the component that was probably meant; "" if none is close."""
+    meant = OTHER_NAMES.get(str(name))
+    return f"Pass {{option:part={meant}}}." if meant else did_you_mean(str(name), COMPONENTS)
+
+
 def check_part(part: str | None) -> str:
     """Return the component to write; UsageError for a word that names none."""
     if part is not None and part not in COMPONENTS:
@@ -53,7 +63,7 @@ def check_part(part: str | None) -> str:
             expected=", ".join(COMPONENTS),
             found=repr(part),
             code=ErrorCode.USAGE,
-            hint=did_you_mean(str(part), COMPONENTS),
+            hint=component_hint(part),
         )
     return part or TEXT
 

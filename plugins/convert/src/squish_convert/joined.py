@@ -20,8 +20,9 @@ from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.model import FileRef, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
-from squish_core.text import did_you_mean, words
+from squish_core.text import words
 
+from .components import component_hint
 from .families import COMPONENTS, GGUF, MTP, TEXT, VISION
 from .mapping.apply import JOINED, Joined, text_family
 from .mapping.mapped import ARCHITECTURE, PROJECTOR, family_of, model_of, naming_of
@@ -75,7 +76,7 @@ def check_parts(parts: Any) -> None:
                 expected=", ".join(COMPONENTS),
                 found=repr(name),
                 code=ErrorCode.USAGE,
-                hint=did_you_mean(str(name), COMPONENTS),
+                hint=component_hint(name),
             )
         if name not in JOINABLE or not place:
             what = "has no file" if name in JOINABLE else f"cannot be joined: Squish maps no {name} component"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     """
     requirements = ENGINES.get(engine)
     if requirements is None:
-        raise UsageError("unknown engine", code="engine-name", expected=", ".join(ENGINES), found=repr(engine))
+        near, named = get_close_matches(engine, ENGINES, 1, 0.5), ", ".join(ENGINES)
+        hint = f"The closest is {near[0]}." if near else None
+        raise UsageError("unknown engine", code="engine-name", expected=named, found=repr(engine), hint=hint)
     if not isinstance(model, File):
         try:
             file = open_file(model)
