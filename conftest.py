@@ -36,9 +36,10 @@ def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare each document that a command prints in this process with its schema."""
     if find_spec("squish_cli") and find_spec("jsonschema"):
         from documents import checked_print
-        from squish_cli import output
+        from squish_cli import api, output
 
-        monkeypatch.setattr(output, "print_document", checked_print)
+        for module in (output, api):
+            monkeypatch.setattr(module, "print_document", checked_print)
 
 
 @pytest.fixture(autouse=True)

@@ -87,6 +87,7 @@ def test_a_variable_names_another_file(file: Path, run: Run, monkeypatch: pytest
     run("config", "set", "threads", "3")
     monkeypatch.setenv("SQUISH_CONFIG", str(tmp_path / "other.toml"))
     assert run("ls", MODEL).code == 2  # there is no such file
+    assert (run("doctor").code, "names no file" in run("doctor").out) == (1, True)
     assert run("config", "set", "threads", "7").code == 0
     assert origin_of(run, "threads") == ("7", "file")
     assert tomllib.loads(file.read_text()) == {"threads": 3}

@@ -195,10 +195,13 @@ def read_text(path: Path) -> str:
 
 
 def read_file(path: Path, unknown: list[str]) -> dict[str, str]:
-    """Return name -> value of the settings in a file, none if it does not exist; UsageError if it is invalid.
+    """Return name -> value of the settings in the user's file, none if it does not exist; UsageError if it is invalid.
 
-    Other names in the file are added to `unknown`.
+    SQUISH_CONFIG must name a file that exists. Other names in the file are added to `unknown`.
     """
+    if os.environ.get(VARIABLE) and not path.exists():
+        hint = f"Unset {VARIABLE}, or run `squish config set NAME VALUE`, which makes the file."
+        raise UsageError(f"{VARIABLE} names no file", found=repr(str(path)), code=ErrorCode.USAGE, hint=hint)
     text = read_text(path)
     if not text:
         return {}
@@ -257,9 +260,6 @@ def applied(strict: bool) -> Iterator[None]:
 def _values() -> dict[str, str]:
     """Return the settings of the user's file that the environment does not set; warn about other names in it."""
     path, unknown = config_file(), list[str]()
-    if os.environ.get(VARIABLE) and not path.exists():
-        hint = f"Unset {VARIABLE}, or run `squish config set NAME VALUE`, which makes the file."
-        raise UsageError(f"{VARIABLE} names no file", found=repr(str(path)), code=ErrorCode.USAGE, hint=hint)
     values = read_file(path, unknown)
     for name in unknown:
         show_warning(f"{path}: {name} is not a setting. {did_you_mean(name, BY_NAME)}".rstrip())

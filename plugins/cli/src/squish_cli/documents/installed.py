@@ -9,8 +9,9 @@ from attrs import frozen
 
 from squish_core.backends.chain import ChainPlugin
 
-from .. import explain, settings
 from ..diagnosis import BackendState, Machine, PluginState, Threads
+from ..explain import Explanation
+from ..settings import Configuration, State
 
 
 @frozen
@@ -289,7 +290,7 @@ class Diagnosis:
     machine: Machine
     threads: Threads
     settings: str | None
-    configuration: settings.Configuration
+    configuration: Configuration
     conflict: str | None
     conflicts: tuple[str, ...]
     plugins: tuple[PluginState, ...]
@@ -347,11 +348,11 @@ class Explain:
 
     word: str | None
     kinds: Mapping[str, tuple[str, ...]]
-    explanations: tuple[explain.Explanation, ...]
+    explanations: tuple[Explanation, ...]
 
 
-ConfigList = settings.Configuration
-ConfigGet = settings.State
+ConfigList = Configuration
+ConfigGet = State
 
 
 @frozen

@@ -2,6 +2,7 @@
 function __squish_complete
     set -l words (commandline -opc)
     set -lx _SQUISH_COMPLETE fish
-    $words[1] $words[2..-1] (commandline -ct) 2>/dev/null | tail -n +2
+    set -l answer ($words[1] $words[2..-1] (commandline -ct) 2>/dev/null)
+    set -q answer[2]; and printf '%s\n' $answer[2..-1]
 end
 complete -c squish -f -a '(__squish_complete)'
