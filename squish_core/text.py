@@ -31,7 +31,6 @@ def words(text: str) -> str:
     return _OPTION.sub(lambda match: spelling(match[1], match[2] or ""), text)
 
 
-
 def site_page(name: str) -> str:
     """Return the address of a page of the documentation, for a hint.
 

@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 EVERYTHING = ["tests/core", "tests/convert", "tests/cli", "plugins"]
 OWN_TESTS = {"plugins/convert": "tests/convert", "plugins/cli": "tests/cli"}
 """Distribution without tests in its folder -> where they are."""
+SNIPPETS = re.compile(r"(README|CONTRIBUTING|docs/(start|howto|explain)/[^/]+)\.md")
+SNIPPET_TESTS = ("tests/cli/test_documented_examples.py", "tests/cli/test_pages.py")
+"""Pages whose blocks run, and the tests that run them."""
 WITHOUT_TESTS = ("docs/", "benchmarks/", "fuzz/", "examples/", ".github/", ".ci/")
 
 
@@ -55,7 +58,9 @@ def selected(files: list[str]) -> list[str]:
     graph = dependents()
     for file in files:
         folder = "/".join(file.split("/")[:2])
-        if folder in graph:
+        if SNIPPETS.fullmatch(file):
+            reached.update(SNIPPET_TESTS)
+        elif folder in graph:
             reached |= graph[folder]
         elif file.startswith("docs/howto/"):
             reached.add("tests/cli/test_pages.py")

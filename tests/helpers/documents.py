@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -56,6 +56,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     return bool(Draft202012Validator(schema).is_valid(value))
 
 
+@wraps(_print)  # pages are made from its docstring
 def checked_print(schema: str, data: Mapping[str, Any], *, line: bool = False) -> None:
     """Print a document as the command line does, if it fits its schema; test commands without one have none."""
     document = json.loads(json.dumps({"schema": schema, **to_json(data)}))
