@@ -63,17 +63,15 @@ def test_every_word_that_is_completed_is_explained() -> None:
 def test_cures_name_commands_and_options_that_exist() -> None:
     rows = json.loads((TABLES / "errors.json").read_text("utf-8"))
     commands = command_table.command_table(squish.registry())["commands"]
-    named = [
+    lines = [
         (code, line.split()) for code, row in rows.items() for line in re.findall(r"`squish ([^`]+)`", row["cure"])
     ]
-    assert len(named) > 30
-    real = {*commands, "COMMAND"}
-    assert not [(code, words) for code, words in named if not real & {words[0], " ".join(words[:2])}]
+    assert len(lines) > 30
+    words_of_squish = {*commands, "COMMAND"}
+    assert not [(code, words) for code, words in lines if not words_of_squish & {words[0], " ".join(words[:2])}]
     options = [(code, each) for code, row in rows.items() for each in re.findall(r"--[a-z-]+", row["cure"])]
-    known = {name for facts in commands.values() for option in facts["options"] for name in option["names"]} | {
-        "--help"
-    }
-    assert not [(code, option) for code, option in options if option not in known]
+    words_of_squish |= {name for facts in commands.values() for option in facts["options"] for name in option["names"]}
+    assert not [(code, option) for code, option in options if option not in {*words_of_squish, "--help"}]
 
 
 @pytest.mark.parametrize(
