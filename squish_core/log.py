@@ -1,7 +1,4 @@
-"""The logger `squish`: what is opened, resolved and decoded, and why.
-
-`logging` is not imported here: a program that has not imported it has no handler either.
-"""
+"""The logger `squish`; `logging` is not imported, since a program that has not imported it has no handler."""
 
 from __future__ import annotations
 

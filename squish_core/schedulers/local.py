@@ -32,8 +32,14 @@ class LocalScheduler(Scheduler):
         """As in `Scheduler`; each process works on one item at a time."""
         from concurrent.futures import FIRST_COMPLETED, wait
         from concurrent.futures.process import BrokenProcessPool
+        from multiprocessing import current_process
 
-        _check_main()
+        if getattr(current_process(), "_inheriting", False):  # a worker, which would start the same job again
+            raise UsageError(
+                "a worker process imports the script, which starts worker processes again",
+                code=ErrorCode.USAGE,
+                hint="Put the call under `if __name__ == '__main__':`.",
+            )
         count = min(process_count(address), max(len(items), 1))
         queue, losses = deque(range(len(items))), Counter[int]()
         running: dict[Future[Any], int] = {}
@@ -76,18 +82,6 @@ def process_count(address: str) -> int:
         expected = f"local:1 to local:{MOST}"
         raise UsageError("not a number of processes", expected=expected, found=f"local:{address}", code=ErrorCode.USAGE)
     return int(address)
-
-
-def _check_main() -> None:
-    """Raise UsageError in a worker process that still imports the caller's script, which starts the same job there."""
-    from multiprocessing import current_process
-
-    if getattr(current_process(), "_inheriting", False):
-        raise UsageError(
-            "a worker process imports the script, which starts worker processes again",
-            code=ErrorCode.USAGE,
-            hint="Put the call under `if __name__ == '__main__':`.",
-        )
 
 
 def _pool(count: int) -> ProcessPoolExecutor:
