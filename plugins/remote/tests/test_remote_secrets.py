@@ -51,7 +51,9 @@ COMMANDS: dict[str, list[list[str]]] = {
     "serve": [["serve", "URL", "--to", "nonsense"]],
     "doctor": [["doctor", "URL"]],
 }
-WITHOUT_FILES = {"schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families"}
+WITHOUT_FILES = {
+    "schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families", "config", "explain",
+}  # fmt: skip
 
 
 def secrets_in(text: str) -> list[str]:

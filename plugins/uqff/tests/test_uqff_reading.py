@@ -196,7 +196,7 @@ def test_info_shows_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path
     with squish.open(folder) as file:
         summary = file.summary()
         assert summary.version == "1.2.0"
-        kinds = {kind.stored_as: (kind.tensors, kind.bits_per_weight) for kind in summary.codecs}
+        kinds = {kind.stored_as: (kind.tensors, kind.bits) for kind in summary.codecs}
         # two floats for 64 codes
         assert (kinds["affine:bits=4"], kinds["affine:bits=6"]) == ((7, 5.0), (2, 7.0))
         assert "reports layers with a fallback type: 2 q4k -> q4_1, 2 q6k -> q5_1" in "".join(summary.lines())
