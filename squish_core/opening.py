@@ -261,7 +261,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1])
+        (place, keys[:-1] or keys)
         for _, base, place, keys in catalog.DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
     ]

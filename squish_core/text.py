@@ -9,7 +9,10 @@ _OPTION = re.compile(r"\{option:(\w+)(?:=((?:[^{}]|\{[^{}]*\})*))?\}")
 
 
 def argument(name: str, value: str) -> str:
-    """Spell an option as an argument of a Python function: `encode='f32'`."""
+    """Spell an option as an argument of a Python function: `encode='f32'`, `part={'vision': FILE}`."""
+    key, _, file = value.partition("=")
+    if file == "FILE":
+        return f"{name}={{{key!r}: {file}}}"
     return f"{name}={value if value in ('', '...', 'True', 'FILE', 'DIR', 'FOLDER') else repr(value)}"
 
 

@@ -50,8 +50,9 @@ class PermutedRows(Segments):
         return map(self._segment, self.order.tolist())
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, PermutedRows) and self.order is other.order:
-            return (self.file, self.offset, self.row_bytes) == (other.file, other.offset, other.row_bytes)
+        if isinstance(other, PermutedRows) and (self.file, self.row_bytes) == (other.file, other.row_bytes):
+            shift = (other.offset - self.offset) / self.row_bytes
+            return len(self) == len(other) and bool((self.order == other.order + shift).all())
         return isinstance(other, Segments | tuple | list) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -65,13 +66,13 @@ class PermutedRows(Segments):
         return data[skipped : skipped + length].toreadonly()
 
     def read_into(self, source: Source, start: int, out: memoryview) -> None:
-        """Copy whole rows of the permuted bytes, gathered in one pass where the source is mapped."""
+        """Copy whole rows of the permuted bytes, gathered in one pass where the source is mapped or they lie close."""
         import numpy as np
 
         first, row = start // self.row_bytes, self.row_bytes
         order = self.order[first : first + len(out) // row]
-        if source.cheap_views and len(order):
-            low, high = int(order.min()), int(order.max()) + 1
+        low, high = (int(order.min()), int(order.max()) + 1) if len(order) else (0, 0)
+        if len(order) and (source.cheap_views or high - low <= 2 * len(order)):
             stored = np.frombuffer(source.view(self.offset + low * row, (high - low) * row), np.uint8)
             rows = np.frombuffer(out, np.uint8).reshape(-1, row)
             np.take(stored.reshape(-1, row), order - low, axis=0, out=rows, mode="clip")  # "raise" would copy twice

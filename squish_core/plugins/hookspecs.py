@@ -117,10 +117,10 @@ class FamilyInfo:
     """A model family: the names of its tensors and settings in each engine.
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
-    `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack; of the
-    families of one architecture that fit, the one with most is chosen. `by_config`: it shares a model type with others,
-    and `Family.fits` reads whose a config.json is. `layouts`: for models of which only the type is known, the only
-    layouts to convert them into; tensors are copied unchanged, and `Family.carry` computes the other files.
+    `present`, `absent`: keys without the architecture (0 is absent) and tensors that its GGUFs have or lack, or one of
+    some ("a|b"); of the families of one architecture that fit, the one with most is chosen. `by_config`: it shares a
+    model type with others, and `Family.fits` reads whose a config.json is. `layouts`: for models of which only the type
+    is known, the only layouts to convert them into; tensors are copied unchanged, `Family.carry` computes the others.
     `part`: the component of the models that it maps. A vision tower has the model types of its text models; its
     `architecture` is the projector type of its GGUFs, which are all `clip`.
     """

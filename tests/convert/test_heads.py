@@ -121,3 +121,15 @@ def test_any_range_of_permuted_rows_is_read(mmap: bool, tmp_path: Path) -> None:
         array.read_into(memoryview(out))
         assert out == expected
         assert array.part.stored == 120
+
+
+def test_permuted_rows_are_equal_if_they_are_the_same_bytes() -> None:
+    order = np.array([3, 1, 2])
+    rows = PermutedRows(0, 100, 4, order)
+    assert rows == PermutedRows(0, 100, 4, order.copy())
+    assert rows == PermutedRows(0, 104, 4, order - 1)
+    assert rows == tuple(rows)
+    for other in (order[:2], order[::-1]):
+        assert rows != PermutedRows(0, 100, 4, other)
+    assert rows != PermutedRows(0, 102, 4, order)
+    assert rows != PermutedRows(1, 100, 4, order)

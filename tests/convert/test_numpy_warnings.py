@@ -20,8 +20,8 @@ from squish_core.plugins.registry import Registry
 SHAPE = 64, 256
 AFFINE = api.CodecSpec("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16", "offset": "bias"})
 PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
-    "deinterleave": ({"rows": (1, 1), "axis": 0, "folded": False, "number": 1},),
-    "interleave": ({"rows": (1, 1), "axis": 0, "folded": False},),
+    "deinterleave": ({"rows": (1, 1), "axis": 0, "axes": 1, "number": 1},),
+    "interleave": ({"rows": (1, 1), "axis": 0, "axes": 1},),
     "affine": (
         AFFINE.params, {"bits": 3, "axis": -2}, {"bits": 4, "group_size": 64, "axis": "flat", "offset": "bias"},
         {"bits": 8, "scale_dtype": "f8_e5m2", "offset": "zero_point", "offset_dtype": "f16"},

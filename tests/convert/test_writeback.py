@@ -158,9 +158,9 @@ IN_NO_FILE = {
     "scale": ((8, 32), CodecSpec("scale", {"runs": ((8, 0.5),)}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "interleave": ((4, 8, 32), CodecSpec("interleave", {
-        "rows": (1, 1), "axis": 1, "folded": False}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
+        "rows": (1, 1), "axis": 1, "axes": 1}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "deinterleave": ((4, 8, 32), CodecSpec("deinterleave", {
-        "rows": (1, 1), "axis": 1, "folded": False, "number": 1}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
+        "rows": (1, 1), "axis": 1, "axes": 1, "number": 1}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "transpose": ((32, 8), CodecSpec("transpose", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "boxes": ((4, 8), CodecSpec("boxes", {"bits": 4, "grid": (2, 2), "scale_dtype": "f16"})),
     "panels": ((16, 64), CodecSpec("panels", {"group_size": 32, "zero": 7, "scale_dtype": "f32"})),

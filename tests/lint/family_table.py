@@ -38,9 +38,8 @@ def table() -> str:
         if info.layouts or info.part != "text":  # models that only an engine knows, or towers
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
-        apart = "".join(f" with `{name}`" for name in info.present) + "".join(
-            f" without `{name}`" for name in info.absent
-        )
+        present = [name.replace("|", "` or `") for name in info.present]
+        apart = "".join(f" with `{name}`" for name in present) + "".join(f" without `{name}`" for name in info.absent)
         family = registry.implementation("family", info.id)
         architecture = f"`{family.architecture}`{apart}" + ("" if info.architecture else ", read as another family's")
         besides = "; ".join(changes(family)) or "-"
@@ -60,7 +59,8 @@ def results() -> str:
     sys.path.append(str(PAGE.parents[1] / "tests"))
     from oracles.families import FAMILIES
 
-    types = {kind: info.id for info in squish_families() for kind in info.model_types if not info.layouts}
+    text_families = (info for info in squish_families() if info.part == "text" and not info.layouts)
+    types = {kind: info.id for info in text_families for kind in info.model_types}
     found: dict[str, dict[str, dict[str, str]]] = {}
     rows = re.findall(r"^\| (\S+), folder \| (.+?) \| \S+ \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     for model, formats, result in rows:

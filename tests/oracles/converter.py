@@ -84,5 +84,6 @@ def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[s
         with torch.inference_mode(), contextlib.redirect_stderr(io.StringIO()):
             settings = ModelBase.load_hparams(Path(source), False)
             made = get_model_class(get_model_architecture(settings, ModelType.TEXT))
-            model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]))
+            modules = {"sentence_transformers_dense_modules": Path(source, "modules.json").exists()}
+            model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]), **modules)
             model.write() if tensors else model.write_vocab()

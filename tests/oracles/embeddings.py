@@ -16,10 +16,13 @@ from . import peer
 ENGINES = ("llama.cpp", "torch")
 
 
-def vectors(engine: str, model: Path, texts: list[str]) -> tuple[list[list[int]], np.ndarray]:
-    """An engine's token ids and vectors of unit length for texts."""
+def vectors(engine: str, model: Path, texts: list[str], *, table: bool = False) -> tuple[list[list[int]], np.ndarray]:
+    """An engine's token ids and vectors of unit length for texts.
+
+    `table`: Transformers takes GELU from a table in f16, as llama.cpp does.
+    """
     runner = llama_cpp if engine == "llama.cpp" else transformers
-    answer = peer(engine).run(runner, path=str(model), texts=texts)
+    answer = peer(engine).run(runner, path=str(model), texts=texts, **({"table": True} if table else {}))
     lengths = np.linalg.norm(answer["vectors"], axis=1, keepdims=True)
     return answer["ids"], answer["vectors"] / lengths
 
@@ -70,7 +73,8 @@ def llama_cpp(path: str, texts: list[str]) -> dict[str, Any]:
     array = ctypes.POINTER(c_int32)
     encode = function("llama_tokenize", c_int32, c_void_p, c_char_p, c_int32, array, c_int32, c_bool, c_bool)
     batch = function("llama_batch_get_one", Batch, array, c_int32)
-    decode = function("llama_decode", c_int32, c_void_p, Batch)
+    has_encoder = function("llama_model_has_encoder", c_bool, c_void_p)(model)
+    decode = function("llama_encode" if has_encoder else "llama_decode", c_int32, c_void_p, Batch)
     pooled = function("llama_get_embeddings_seq", ctypes.POINTER(c_float), c_void_p, c_int32)
     memory = function("llama_get_memory", c_void_p, c_void_p)(context)
     ids, rows = [], []
@@ -89,18 +93,33 @@ def llama_cpp(path: str, texts: list[str]) -> dict[str, Any]:
     return {"ids": ids, "vectors": np.stack(rows)}
 
 
-def transformers(path: str, texts: list[str]) -> dict[str, Any]:
-    """Run a folder on the CPU in f32, with the pooling in the files of sentence-transformers."""
+def transformers(path: str, texts: list[str], table: bool = False) -> dict[str, Any]:
+    """Run a folder on the CPU in f32, with the pooling and the matrices in the files of
+    sentence-transformers."""
     import json
     from pathlib import Path
 
     import torch
-    from transformers import AutoModel, AutoTokenizer
+    from safetensors.torch import load_file
+    from transformers import AutoModel, AutoTokenizer, T5EncoderModel, UMT5EncoderModel
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    model = AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
+    kind = json.loads(Path(path, "config.json").read_text())["model_type"]
+    alone = {"t5": T5EncoderModel, "umt5": UMT5EncoderModel}.get(kind, AutoModel)  # without a decoder
+    model = alone.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", local_files_only=True)
+
+    class Table(torch.nn.Module):
+        def forward(self, values: Any) -> Any:
+            return torch.nn.functional.gelu(values.half().float(), approximate="tanh").half().float()
+
+    for module in [*model.modules()] if table else ():
+        if hasattr(module, "intermediate_act_fn"):
+            module.intermediate_act_fn = Table()
     stated = json.loads(Path(path, "1_Pooling", "config.json").read_text())
+    modules = json.loads(Path(path, "modules.json").read_text())
+    dense = [Path(path, each["path"], "model.safetensors") for each in modules if each["type"].endswith("Dense")]
+    matrices = [load_file(file)["linear.weight"] for file in dense]
     ids, rows = [], []
     with torch.inference_mode():
         for text in texts:
@@ -110,6 +129,8 @@ def transformers(path: str, texts: list[str]) -> dict[str, Any]:
                 pooled = states[-1]
             else:
                 pooled = states[0] if stated.get("pooling_mode_cls_token") else states.mean(0)
+            for matrix in matrices:
+                pooled = matrix @ pooled
             ids.append(inputs["input_ids"][0].tolist())
             rows.append(pooled.numpy())
     return {"ids": ids, "vectors": np.stack(rows)}

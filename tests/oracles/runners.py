@@ -196,8 +196,9 @@ def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str,
     if file.endswith(".gguf"):
         which = Which.GGUF(quantized_model_id=path, quantized_filename=file, dtype=ModelDType.F32)
     else:
-        text_only_gemma = "Gemma3ForCausalLM" in Path(path, "config.json").read_text()  # refused as a plain model
-        kind = Which.MultimodalPlain if text_only_gemma else Which.Plain
+        stated = Path(path, "config.json").read_text()
+        text_only_gemma = any(f"Gemma{kind}ForCausalLM" in stated for kind in ("3", "4", "4Unified"))
+        kind = Which.MultimodalPlain if text_only_gemma else Which.Plain  # these are refused as plain models
         which = kind(model_id=path, dtype=ModelDType.F32, **({"from_uqff": file} if file else {}))
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder, "contents.jinja")

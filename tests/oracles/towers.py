@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import converter, families, peer
+from . import converter, families, peer, towers_qwen, towers_vl
 
-TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32}
+TEXT = {**families.SIZE, "num_hidden_layers": 2, "head_dim": 32, "query_pre_attn_scalar": 32}
 VISION = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56,
     "patch_size": 14,
@@ -16,7 +16,11 @@ VISION = {
 IMAGES = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7], "size": {"height": 56, "width": 56}}
 MODELS: dict[str, dict[str, Any]] = {
     "gemma3": {
-        "config": {"text_config": TEXT, "vision_config": VISION, "mm_tokens_per_image": 4},
+        "config": {
+            "text_config": TEXT,
+            "vision_config": {**VISION, "vision_use_head": False},
+            "mm_tokens_per_image": 4,
+        },
         "images": {**IMAGES, "image_seq_length": 4},
         "published": {"vision_tower.": "vision_tower.vision_model."},
     },
@@ -36,6 +40,8 @@ MODELS: dict[str, dict[str, Any]] = {
         },
         "images": {**IMAGES, "size": {"longest_edge": 112}},
     },
+    **towers_vl.MODELS,
+    **towers_qwen.MODELS,
 }
 """Name -> config.json, the settings of its image processor, and prefixes of names: Transformers' -> the Hub's."""
 
@@ -47,7 +53,10 @@ def make(name: str, folder: Path) -> Path:
     settings = model["config"]
     peer("torch").run(families.save_model, folder=str(folder), family=model.get("model_type", name), settings=settings)
     rename(folder / "model.safetensors", model.get("published", {}))
-    (folder / "preprocessor_config.json").write_text(json.dumps(model["images"]))
+    for file, content in {"preprocessor_config.json": model["images"], **model.get("files", {})}.items():
+        (folder / file).write_text(json.dumps(content))
+    if "finish" in model:
+        model["finish"](folder)
     return folder
 
 
@@ -64,13 +73,14 @@ def rename(file: Path, prefixes: dict[str, str]) -> None:
     file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
 
-def convert(folder: Path, target: Path) -> Path:
-    """Write llama.cpp's GGUF of the tower of a folder, in f32."""
-    peer("torch").run(run, root=str(converter.fetch()), source=str(folder), target=str(target), timeout=600)
+def convert(folder: Path, target: Path, dtype: str = "f32") -> Path:
+    """Write llama.cpp's GGUF of the tower of a folder."""
+    paths = {"root": str(converter.fetch()), "source": str(folder), "target": str(target)}
+    peer("torch").run(run, **paths, kind={"f32": "ALL_F32", "bf16": "MOSTLY_BF16"}[dtype], timeout=600)
     return target
 
 
-def run(root: str, source: str, target: str) -> None:
+def run(root: str, source: str, target: str, kind: str) -> None:
     """Runs in the peer."""
     import logging
     import sys
@@ -85,5 +95,5 @@ def run(root: str, source: str, target: str) -> None:
     logging.disable(logging.WARNING)
     with torch.inference_mode():
         settings = ModelBase.load_hparams(Path(source), False)
-        kind = get_model_class(get_model_architecture(settings, ModelType.MMPROJ), mmproj=True)
-        kind(Path(source), gguf.LlamaFileType.ALL_F32, Path(target)).write()
+        tower = get_model_class(get_model_architecture(settings, ModelType.MMPROJ), mmproj=True)
+        tower(Path(source), gguf.LlamaFileType[kind], Path(target)).write()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import published_encoders
 import published_mixtures
+import published_modern_encoders
 import published_old
 from published_parts import QWEN3_VL, SIZES, WINDOWS
 
@@ -230,6 +232,16 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         },
         "vision_config": {"model_type": "pixtral"},
     }),
+    "LFM2-VL-450M": ("lfm2", {
+        "architectures": ["Lfm2VlForConditionalGeneration"], "model_type": "lfm2_vl", "downsample_factor": 2,
+        "text_config": {
+            **SIZES, "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "block_auto_adjust_ff_dim": True,
+            "block_dim": 64, "block_ff_dim": 144, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 16,
+            "conv_L_cache": 3, "conv_bias": False, "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "norm_eps": 1e-05, "rope_theta": 1000000.0,
+        },
+        "vision_config": {"model_type": "siglip2_vision_model"},
+    }),
     "LFM2-8B-A1B": ("lfm2_moe", {
         **SIZES, "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "conv_L_cache": 3,
         "conv_bias": False, "layer_types": ["conv", "conv", "full_attention", "conv"], "moe_intermediate_size": 24,
@@ -315,6 +327,13 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "rope_theta": 10000.0, "num_key_value_heads": 1,
     }),
     "Kimi-K2-Instruct": ("kimi", KIMI),
+    "Kimi-VL-A3B-Instruct": ("kimi", {
+        "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl", "tie_word_embeddings": False,
+        "text_config": {
+            **KIMI, "model_type": "deepseek_v3", "q_lora_rank": None, "rope_scaling": None, "rope_theta": 800000.0,
+        },
+        "vision_config": {"model_type": "moonvit"}, "media_placeholder_token_id": 5,
+    }),
     "Kimi-K2.5": ("kimi", {
         "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": KIMI,
         "tie_word_embeddings": False, "vision_config": {"patch_size": 14, "vt_hidden_size": 32},
@@ -395,4 +414,5 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Model -> its family, and its config."""
 WITHOUT_MLX, LAGUNA = published_mixtures.WITHOUT_MLX, published_mixtures.LAGUNA
-PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED
+PUBLISHED |= published_old.PUBLISHED | published_mixtures.PUBLISHED | published_encoders.PUBLISHED
+PUBLISHED |= published_modern_encoders.PUBLISHED

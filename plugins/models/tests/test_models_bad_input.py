@@ -12,7 +12,8 @@ import pytest
 import test_models_conformance as conformance
 from published_configs import PUBLISHED
 from squish_convert.arrays import in_memory
-from squish_convert.families import Expression, Family, Permute, Rule, source_names
+from squish_convert.expressions import Expression, Permute, source_names
+from squish_convert.families import Family, Rule
 from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
 from squish_convert.mapping.names import fill, members

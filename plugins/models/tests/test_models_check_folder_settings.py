@@ -98,7 +98,7 @@ def test_of_a_setting_that_appears_twice_the_last_counts(engine: str, tmp_path: 
 
 def test_nothing_is_said_about_a_model_that_transformers_has_and_squish_does_not_know(tmp_path: Path) -> None:
     with expect_error(squish.FormatError, code="names"):
-        check_model(model(tmp_path, "llama", model_type="bert"), "transformers")
+        check_model(model(tmp_path, "llama", model_type="electra"), "transformers")
 
 
 @pytest.mark.parametrize(

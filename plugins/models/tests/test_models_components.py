@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layers_behind import write
+from squish_cli.app import run
 from squish_convert.components import components
+from squish_models.api import small_tokenizer
 
 import squish_core as squish
 from squish_core.testing import expect_error, model_arrays
@@ -131,3 +134,132 @@ def test_a_tower_that_contradicts_its_settings_is_refused(
     with expect_error(squish.SquishError, code=code):
         squish.convert(source, tmp_path / "mmproj.gguf", part="vision")
     assert not (tmp_path / "mmproj.gguf").exists()
+
+
+AUDIO = {
+    "model.audio_tower.conformer.0.attention.weight": "audio", "model.embed_audio.embedding.weight": "audio",
+    "model.vision_tower.timm_model.conv_stem.weight": "vision",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders and GGUFs of models with several components."""
+    place = tmp_path_factory.mktemp("sources")
+    save(place / "images", CONFIG, IMAGES)
+    tokenizer = small_tokenizer(TEXT["vocab_size"])
+    for name, data in tokenizer.items():
+        (place / "images" / name).write_bytes(data)
+    write(place / "predicting", "GLM-4.5-Air")
+    squish.convert(place / "predicting", place / "predicting.gguf")
+    squish.convert(place / "images", place / "images.gguf")
+    with squish.open(place / "images.gguf") as file:  # as Ollama stores them
+        arrays = {name: file[name].numpy() for name in file}
+        towers = {
+            name: np.ones((4, 4), np.float32) for name in ("v.blk.0.attn_q.weight", "mm.0.weight", "a.conv.weight")
+        }
+        squish.save(place / "ollama.gguf", {**arrays, **towers}, metadata=dict(file.index.meta))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("images", "gguf", {"vision": "part='vision'"}),
+        ("images", "mlx", {"vision": "part='vision'"}),
+        ("images", "uqff", {"vision": "part='vision'"}),
+        ("images", "hf", {}),
+        ("images.gguf", "hf", {}),
+        ("predicting", "gguf", {}),
+        ("predicting", "hf", {}),
+        ("predicting", "mlx", {"mtp": "part='mtp'"}),
+        ("predicting", "uqff", {"mtp": "part='mtp'"}),
+        ("predicting.gguf", "gguf", {}),
+        ("predicting.gguf", "hf", {}),
+        ("predicting.gguf", "mlx", {"mtp": "part='mtp'"}),
+        ("predicting.gguf", "uqff", {"mtp": "part='mtp'"}),
+        ("ollama.gguf", "gguf", {}),
+        ("ollama.gguf", "hf", {"vision": None, "audio": None}),
+        ("ollama.gguf", "mlx", {"vision": None, "audio": None}),
+    ],
+)
+def test_each_direction_lists_what_it_leaves_out(
+    source: str, target: str, expected: dict[str, str | None], sources: Path, tmp_path: Path
+) -> None:
+    suffix = {"gguf": ".gguf", "uqff": ".uqff"}.get(target, "")
+    dry = squish.convert(sources / source, tmp_path / f"x{suffix}", target, dry_run=True)
+    report = squish.convert(sources / source, tmp_path / f"x{suffix}", target)
+    assert dry.left_out == report.left_out
+    assert {each.part: each.option for each in report.left_out} == expected
+    left_out = {name for each in report.left_out for name in each.tensors}
+    with squish.open(sources / source) as file:
+        names = {name for each in components(file).values() for name in each}
+        assert left_out <= names
+
+
+@pytest.mark.parametrize(("source", "target"), [("images", "gguf"), ("predicting.gguf", "mlx")])
+def test_a_job_lists_what_it_leaves_out(source: str, target: str, sources: Path, tmp_path: Path) -> None:
+    dry = squish.convert(sources / source, tmp_path / "x", target, dry_run=True)
+    report = squish.convert(sources / source, tmp_path / "x", target, job="local:1")
+    assert len(report.left_out) == 1
+    assert dry.to_dict()["left_out"] == report.to_dict()["left_out"]
+
+
+def test_info_lists_the_components(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {
+        "images": {"text": 28, "vision": 40}, "images.gguf": {"text": 28}, "predicting.gguf": {"text": 54, "mtp": 18},
+        "ollama.gguf": {"text": 28, "vision": 2, "audio": 1},
+    }  # fmt: skip
+    found = {}
+    for source in expected:
+        assert run(["info", "--json", str(sources / source)]) == 0
+        found[source] = json.loads(capsys.readouterr().out)["components"]
+    assert found == expected
+
+
+def test_what_is_printed_of_components(sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(sources / "images")]) == 0
+    assert "components: text (28 tensors), vision (40 tensors)" in capsys.readouterr().out
+
+
+def test_the_command_line_writes_and_joins_components(sources: Path, tmp_path: Path) -> None:
+    tower = str(tmp_path / "mmproj.gguf")
+    assert run(["convert", "-q", str(sources / "images"), tower, "--part", "vision"]) == 0
+    joined = ["convert", "-q", str(sources / "images.gguf"), str(tmp_path / "back"), "--to", "hf"]
+    assert run([*joined, "--part", f"vision={tower}"]) == 0
+    assert (tmp_path / "back/config.json").read_bytes() == (sources / "images/config.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [["vision", "mtp"], ["vision=a.gguf", "vision=b.gguf"], ["vision", "mtp=a.gguf"], ["vision="], ["audio=a.gguf"]],
+)
+def test_components_that_contradict_each_other_are_refused_by_the_command_line(
+    parts: list[str], sources: Path, tmp_path: Path
+) -> None:
+    options = [word for part in parts for word in ("--part", part)]
+    assert run(["convert", str(sources / "images.gguf"), str(tmp_path / "back"), "--to", "hf", *options]) == 2
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("model", ["gemma3n", "gemma3"])
+def test_audio_is_refused_by_name_with_what_can_be_written_in_its_text(model: str, tmp_path: Path) -> None:
+    if model == "gemma3n":
+        from every_family import arrays_of, config_of
+
+        config = config_of("gemma3n")
+        arrays = {**arrays_of("gemma3n"), **{name: np.ones((2, 2), np.float32) for name in AUDIO}}
+        assets = {"config.json": json.dumps(config).encode()}
+        squish.save(tmp_path / "model", arrays, format="safetensors:max_shard_size=1GB", assets=assets)
+        with squish.open(tmp_path / "model") as file:
+            parts = components(file)
+        assert {name: part for part in ("vision", "audio") for name in parts[part]} == AUDIO
+    else:
+        save(tmp_path / "model", CONFIG, IMAGES)
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(tmp_path / "model", tmp_path / "audio.gguf", part="audio")
+    words = {
+        "gemma3n": ("its audio component is not mapped", "gemma3n", "Without part="),
+        "gemma3": ("its audio component is not there", "vision", "part='vision'"),
+    }[model]  # fmt: skip
+    assert [word for word in words if word not in str(caught.value)] == []

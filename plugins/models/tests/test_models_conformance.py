@@ -390,6 +390,7 @@ class TestGemma3n(FamilySuite):
         own = {
             **SMALL, "model_type": "gemma3n_text", "head_dim": 8, "sliding_window": 32, "num_kv_shared_layers": 0,
             "layer_types": ["sliding_attention", "full_attention"], "vocab_size_per_layer_input": 60,
+            "activation_sparsity_pattern": [0.95, 0.95],
             "tie_word_embeddings": True,
         }  # fmt: skip
         rope = {

@@ -208,7 +208,7 @@ def test_a_family_whose_rows_say_so_leaves_these_layers_out(tmp_path: Path) -> N
     names = ("eh_proj", "enorm", "hnorm", "shared_head.norm", "embed_tokens", "shared_head.head")
     rows = "\n".join(f"'{name}' = false" for name in names)
     family = read_family(declare(tmp_path, f"{HEAD}predicting = 'extra_layers'\n[rows]\n{rows}\n")).family()
-    assert family.left_out({"num_hidden_layers": 4, "extra_layers": 1}) == ["model.layers.4.*", "blk.4.*"]
+    assert {"model.layers.4.*", "blk.4.*"} <= {*family.left_out({"num_hidden_layers": 4, "extra_layers": 1})}
 
 
 def test_a_base_and_a_model_type_are_enough(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def test_every_family_is_listed_with_engines_and_components(capsys: pytest.Captu
         "text": "mapped", "experts": "mapped", "adapters": "mapped",
     }  # fmt: skip
     assert listed["gemma3"]["components"]["vision"] == "mapped"
-    assert listed["qwen2vl"]["components"]["images and audio"] == "left out"
+    assert listed["llama4"]["components"]["images and audio"] == "left out"
+    assert listed["nemotron_h"]["components"]["prediction layers"] == "left out"
     assert listed["mlx-lm"]["layouts"] == ["mlx"]
 
 

@@ -19,7 +19,10 @@ import squish_core as squish
 SMALL = FIRST["gemma3n"]
 ROWS = "per_layer_token_embd.weight"
 EMBEDDINGS = "model.embed_tokens_per_layer.weight"
-LAYERS = {**SMALL, "num_hidden_layers": 22, "num_kv_shared_layers": 2, "layer_types": SMALL["layer_types"] * 11}
+LAYERS = {
+    **SMALL, "num_hidden_layers": 22, "num_kv_shared_layers": 2, "layer_types": SMALL["layer_types"] * 11,
+    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 12,
+}  # fmt: skip
 
 
 def test_tokens_without_an_embedding_in_the_layers_have_the_first_one() -> None:

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from squish_convert.families import Add
+from squish_convert.expressions import Add
 from squish_models.tables import norm
 from test_models_bad_input import FIRST, mapped, model_arrays
 

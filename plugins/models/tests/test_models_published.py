@@ -18,7 +18,7 @@ import squish_core as squish
 
 MULTIPLIED = [model for model, (_, config) in PUBLISHED.items() if "key_multiplier" in config]
 """Those whose weights GGUF multiplies by numbers of the config, which come back as 1."""
-NOT_MLX = ("Jamba-v0.1", "Mamba-Codestral-7B")
+NOT_MLX = ("GLM-5.2", "Jamba-v0.1", "Mamba-Codestral-7B")
 """Those that mlx-lm computes otherwise."""
 WITHOUT_MLX_FAMILIES = {PUBLISHED[model][0] for model in WITHOUT_MLX}
 UNIT = {

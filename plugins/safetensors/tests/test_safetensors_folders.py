@@ -166,3 +166,36 @@ def test_the_files_of_a_folder_do_not_keep_its_weights_from_being_deleted(tmp_pa
     report = squish.convert(source, tmp_path / "out", "safetensors:max_shard_size=1GB", delete_source=True)
     assert [item.name for item in report.dropped] == ["README.md"]
     assert sorted(path.name for path in source.iterdir()) == ["README.md", "config.json"]
+
+
+MODULES = b"""[{"path": "", "type": "sentence_transformers.models.Transformer"},
+ {"path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+ {"path": "../3_Dense", "type": "sentence_transformers.models.Dense"}]"""
+
+
+def test_weights_of_modules_in_subfolders_are_tensors_of_the_folder(tmp_path: Path) -> None:
+    source = fill(tmp_path / "in", {MODEL: A, "modules.json": MODULES, "2_Dense/model.safetensors": B})
+    with squish.open(source) as file:
+        assert {*file} == {"a", "2_Dense/b"}
+        assert bytes(file["2_Dense/b"].parts()["data"].raw) == b"b"
+        assert file.index.ignored == ()
+    report = squish.convert(source, tmp_path / "out", "safetensors:max_shard_size=1GB")
+    assert report.dropped == ()
+    with squish.open(tmp_path / "out") as file, squish.open(tmp_path / "out" / "2_Dense" / MODEL) as module:
+        assert {*file} == {"a", "2_Dense/b"}
+        assert {*module} == {"b"}
+
+
+def test_a_damaged_file_of_a_module_is_named(tmp_path: Path) -> None:
+    source = fill(tmp_path / "in", {MODEL: A, "modules.json": MODULES, "2_Dense/model.safetensors": b"{}"})
+    with pytest.raises(squish.SquishError) as caught:
+        squish.open(source)
+    assert caught.value.file is not None
+    assert caught.value.file.endswith("2_Dense/model.safetensors")
+
+
+@pytest.mark.parametrize("modules", [b"{}", b"[", b'"a"', b"[1, {}]", b'[{"type": "Dense", "path": "/2_Dense"}]'])
+def test_a_list_of_modules_that_lists_none_is_no_error(modules: bytes, tmp_path: Path) -> None:
+    source = fill(tmp_path / "in", {MODEL: A, "modules.json": modules, "2_Dense/model.safetensors": B})
+    with squish.open(source) as file:
+        assert {*file} == {"a"}

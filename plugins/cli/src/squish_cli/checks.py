@@ -28,6 +28,7 @@ from .options import (
     Scheduler,
     TaskBytes,
     To,
+    components,
     job,
 )
 from .output import Answer, Progress, error_data
@@ -224,7 +225,7 @@ def convert(
             only=only,
             assets=assets,
             rename=names,
-            part=part,
+            part=components(part),
             activations=imatrix,
             requantize=requantize,
             delete_source=delete_source,

@@ -68,8 +68,13 @@ Names = Annotated[
     ),
 ]
 Part = Annotated[
-    str | None,
-    typer.Option("--part", metavar="NAME", help="Write this component of a model instead of its text layers: vision."),
+    list[str] | None,
+    typer.Option(
+        "--part",
+        metavar="NAME[=FILE]",
+        help="Write this component of a model instead of its text layers: vision, mtp. With FILE, join that file of "
+        "the component with SRC, a GGUF of the text layers; repeatable.",
+    ),
 ]
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
@@ -116,6 +121,44 @@ Resume = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+
+
+def components(parts: list[str] | None) -> str | dict[str, str] | None:
+    """`part=` of `convert`, from the values of `--part`.
+
+    Parameters
+    ----------
+    parts
+        Names of components, or `NAME=FILE`.
+
+    Returns
+    -------
+    str, dict or None
+        One name, or a file for each component.
+
+    Raises
+    ------
+    UsageError
+        A component has two files, or is named beside others.
+
+    Examples
+    --------
+    >>> components(["vision=mmproj.gguf"])
+    {'vision': 'mmproj.gguf'}
+    """
+    pairs = [each.partition("=") for each in parts or ()]
+    names = [name for name, _, _ in pairs]
+    if len(pairs) == 1 and not pairs[0][1]:
+        return names[0]
+    if any(not equals for _, equals, _ in pairs) or len({*names}) < len(names):
+        raise UsageError(
+            "--part names one component to write, or one file for each component to join",
+            expected="--part NAME, or --part NAME=FILE once for each NAME",
+            found=", ".join(parts or ()),
+            code=ErrorCode.USAGE,
+            hint="Convert into one file for each component.",
+        )
+    return {name: file for name, _, file in pairs} or None
 
 
 def job(

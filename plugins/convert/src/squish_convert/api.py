@@ -7,11 +7,12 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
-    "squish_convert.families": (
-        "ANY", "TEXT", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Int32", "Interleave", "Join",
-        "Model", "NegExp", "Pad", "Permute", "Reshape", "Rule", "Scale", "Stack", "Tile", "Transpose",
-        "family_conflicts", "source_names",
+    "squish_convert.expressions": (
+        "Add", "Cut", "Expression", "Int32", "Interleave", "Join", "NegExp", "Pad", "Permute", "Reshape", "Scale",
+        "Stack", "Tile", "Transpose", "source_names",
     ),
+    "squish_convert.families": ("ANY", "TEXT", "Carried", "Family", "FamilyTensor", "Model", "Rule", "Whole"),
+    "squish_convert.family_choice": ("family_conflicts",),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),

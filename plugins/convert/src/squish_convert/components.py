@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import UsageError
+from squish_core.errors import SquishError, UsageError
 from squish_core.file import File
 from squish_core.text import counted, did_you_mean, words
 
 from .families import AUDIO, COMPONENTS, GGUF, MTP, TEXT, VISION
-from .mapping.inventory import take_inventory
-from .mapping.mapped import MappedFile, Naming, naming_of
+from .mapping.coverage import Coverage, matches
+from .mapping.inventory import Outline, outline_of
+from .mapping.mapped import MappedFile, Naming, family_of, naming_of
 
-_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio)\.")
+_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*)\.")
 _PREDICTING = re.compile(r"(?:^|\.)(?:mtp|nextn)\.")
 
 
@@ -52,7 +53,7 @@ def check_part(part: str | None) -> str:
             expected=", ".join(COMPONENTS),
             found=repr(part),
             code=ErrorCode.USAGE,
-            hint=did_you_mean(part, COMPONENTS),
+            hint=did_you_mean(str(part), COMPONENTS),
         )
     return part or TEXT
 
@@ -70,10 +71,15 @@ def left_out(file: File) -> tuple[LeftOut, ...]:
     tuple of LeftOut
         Empty for a file that is not mapped: all its tensors are written.
     """
-    if not isinstance(file, MappedFile):
+    if not isinstance(file, MappedFile) or not file.unwritten:
         return ()
-    groups = _by_part(file.unwritten, file.naming.part, (*file.predicting, *file.behind))
-    return tuple(LeftOut(part, names, _option(file.original, file.naming, part)) for part, names in groups.items())
+    absent, groups = {*file.unwritten}, dict[str, list[str]]()
+    for each in file.members:
+        for part, names in _grouped(each.coverage, each.naming.part, each.behind, each.predicting).items():
+            groups.setdefault(part, []).extend(name for name in names if name in absent)
+    mapped = {*parts_of(file.original, file.naming, file.behind)} - {TEXT, file.naming.part}
+    options = {part: words(f"{{option:part={part}}}") for part in mapped}
+    return tuple(LeftOut(part, tuple(groups[part]), options.get(part)) for part in COMPONENTS if groups.get(part))
 
 
 def components(file: File) -> Mapping[str, tuple[str, ...]]:
@@ -94,37 +100,56 @@ def components(file: File) -> Mapping[str, tuple[str, ...]]:
     >>> dict(components(squish.open("model.safetensors")))  # there is no config.json beside it
     {}
     """
-    inventory = take_inventory(file, naming_of(file).layout)
-    family, coverage = inventory.family, inventory.coverage
-    if family is None or coverage is None or inventory.settings is None:
+    naming = naming_of(file)
+    outline = _outline(file, naming)
+    if outline is None:
         return {}
-    own = inventory.naming.part
-    groups = _by_part(coverage.other_modalities, own, family.left_out(inventory.settings))
-    mapped = tuple(coverage.sources)
-    groups[own] = (*mapped, *groups.get(own, ()))
-    return {part: groups[part] for part in COMPONENTS if groups.get(part)}
+    coverage, family = outline.matching.coverage(), family_of(file, naming)
+    groups = _grouped(coverage, naming.part, family.behind(outline.settings), family.left_out(outline.settings))
+    return {part: tuple(groups[part]) for part in COMPONENTS if groups.get(part)}
 
 
-def parts_of(file: File, naming: Naming) -> Iterator[str]:
-    """Yield the components of a model of this family that Squish maps."""
-    for entry in file.registry.families.values():
-        info = entry.info
-        names = (info.architecture,) if naming.layout == GGUF and info.part == naming.part else info.model_types
-        if naming.model_type in names and not info.layouts:
-            yield info.part
+def layers_behind(file: File, naming: Naming) -> Collection[str]:
+    """Return patterns of the layers behind the last one, which Squish maps; none if a file has no such layers."""
+    outline = _outline(file, naming) if naming.part != VISION else None
+    return family_of(file, naming).behind(outline.settings) if outline is not None else ()
 
 
-def _option(file: File, naming: Naming, part: str) -> str | None:
-    is_mapped = part != naming.part and part in parts_of(file, naming)
-    return words(f"{{option:part={part}}}") if is_mapped and part != TEXT else None
+def _outline(file: File, naming: Naming) -> Outline | None:
+    """Return a model matched with its family under names of any layout; None if the settings cannot be read."""
+    if naming.family is None:
+        return None
+    try:
+        outline = outline_of(file, family_of(file, naming), naming, naming.layout, loads_all=False)
+    except SquishError:
+        return None
+    for _ in outline.matching.errors():
+        pass
+    return outline
 
 
-def _by_part(names: Iterable[str], own: str, predicting: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Group tensors that the component `own` does not include by theirs."""
+def _grouped(coverage: Coverage, part: str, behind: Collection[str], others: Collection[str]) -> dict[str, list[str]]:
+    """Group the tensors of a model by component; `part` is that of its family, `others` are patterns of more layers."""
+    own = VISION if part == VISION else TEXT
+    predicting = {each.name for name, each in coverage.origins.items() if behind and matches(name, behind)}
+    has_layers = any("n" in each.numbers for name, each in coverage.sources.items() if name not in predicting)
     groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(_part_of(name, own, predicting), []).append(name)
-    return {part: tuple(groups[part]) for part in COMPONENTS if part in groups}
+    for name in coverage.sources:
+        is_behind = name in predicting or (predicting and not has_layers)
+        groups.setdefault(MTP if is_behind else own, []).append(name)
+    for name in coverage.other_modalities:
+        groups.setdefault(_part_of(name, own, others), []).append(name)
+    return groups
+
+
+def parts_of(file: File, naming: Naming, behind: Collection[str]) -> Iterator[str]:
+    """Yield the components of a model that Squish writes to a file of their own; `behind`: patterns of more layers."""
+    yield TEXT
+    if behind:
+        yield MTP
+    if naming.layout != GGUF:  # a GGUF of text layers lacks the keys of a tower
+        infos = (entry.info for entry in file.registry.families.values())
+        yield from (each.part for each in infos if naming.model_type in each.model_types and not each.layouts)
 
 
 def _part_of(name: str, own: str, predicting: Collection[str]) -> str:

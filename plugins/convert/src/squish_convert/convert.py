@@ -32,6 +32,7 @@ from .destination import space_notes
 from .execute import execute, outgoing_tensors
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
+from .joined import open_parts
 from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
 from .planning_data import end_planning, undecided_notes
 from .report import Conversion
@@ -80,10 +81,13 @@ def open_inputs(
         file = stack.enter_context(opening.open(src, assets=arguments["assets"], limits=limits, registry=registry))
     if arguments["activations"] is not None:
         activations = stack.enter_context(open_activations(arguments["activations"], limits=limits, registry=registry))
+    rules = {name: arguments[name] for name in RULES}
+    if isinstance(rules["part"], Mapping):
+        file = open_parts(file, rules["part"], stack, limits, registry) if rules["part"] else file
+        rules["part"] = None
     target: Path | RemoteTarget = Path(dst)
     if scheme_of(dst):
         target = stack.enter_context(closing(remote_target(dst, file.registry)))
-    rules = {name: arguments[name] for name in RULES}
     if rules["only"] is not None and not isinstance(rules["only"], str):
         rules["only"] = tuple(rules["only"])
     rules["requantize"] = bool(arguments["requantize"])
@@ -100,7 +104,7 @@ def convert(
     only: str | Iterable[str] | None = None,
     assets: Any = None,
     rename: str | None = None,
-    part: str | None = None,
+    part: str | Mapping[str, Any] | None = None,
     activations: Any = None,
     requantize: bool = False,
     delete_source: bool = False,
@@ -137,7 +141,8 @@ def convert(
         "keep" changes none of them; "hf" or "gguf" selects a layout if the target prescribes none ("hf:FAMILY" if the
         file does not declare its family). Patterns match names of the source and of the target.
     part
-        Write this component of the model ("vision") instead of its text layers.
+        Write this component of the model ("vision", "mtp") instead of its text layers. With a file for each component,
+        such as {"vision": "mmproj.gguf"}, these are joined with the source, a GGUF of the text layers.
     activations
         A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them; of several
         in a list, sums and counts are added.

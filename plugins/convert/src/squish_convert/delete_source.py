@@ -21,6 +21,7 @@ from squish_core.text import counted
 from .companions import differing_companion
 from .compare.metrics import Distance
 from .compare.stacks import rows_of
+from .mapping.apply import joined_of
 from .step import Step
 
 _SAME = 1e-6
@@ -48,6 +49,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(step.is_symlink() for step in (path, *_folders_in(file, path)))]
     reasons = {
+        "its components are in several files": joined_of(file.original) is not None,
         "it is compressed, or not a file on disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
         f"not everything is carried over: {_listing(lost)}": bool(lost),

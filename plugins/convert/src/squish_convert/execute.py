@@ -24,7 +24,7 @@ from .activations import ActivationStatistics
 from .companions import asset_bytes, outgoing_companions, target_assets
 from .compare.metrics import Distance
 from .destination import atomic_siblings, check_space, remote_sink, space_notes
-from .mapping.mapped import apply_map
+from .mapping.apply import apply_map
 from .model_map import stored_parts
 from .plan import ConversionPlan, uses_activations, writable
 from .report import Conversion

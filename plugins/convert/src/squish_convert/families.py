@@ -1,15 +1,14 @@
-"""The interface of a model family: its tensors, names, forms and settings; and which family a file belongs to."""
+"""The interface of a model family: its tensors, names, forms and settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import ConflictError, FormatError
+from squish_core.errors import FormatError
 from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.json import load_json
@@ -17,7 +16,8 @@ from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.limits import Limits, default
 from squish_core.model import TensorSpec
-from squish_core.plugins.hookspecs import FamilyInfo
+
+from .expressions import Expression
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,159 +83,6 @@ class FamilyTensor:
 
 
 @frozen
-class Permute:
-    """Interleave both halves of each head's rows, as llama.cpp's `llama` does. `heads` names the number of heads.
-
-    Row `2 * i + j` of a head with `d` rows is row `j * d / 2 + i` in Hugging Face's order.
-    """
-
-    of: Expression
-    heads: str
-
-
-@frozen
-class Add:
-    """Add a constant, in f32."""
-
-    of: Expression
-    constant: float
-
-
-@frozen
-class NegExp:
-    """The negative exponential of a vector, in f32. Its inverse is the logarithm of the negative values."""
-
-    of: Expression
-
-
-@frozen
-class Scale:
-    """Multiply rows, in f32, by the numbers that `factor` names (`Family.factors`); the inverse divides."""
-
-    of: Expression
-    factor: str
-
-
-@frozen
-class Int32:
-    """Whole numbers in 32 bits, which Hugging Face has in 64."""
-
-    of: Expression
-
-
-@frozen
-class Tile:
-    """Take the first part of every group of rows, then the second part of every group, and so on.
-
-    `groups` names the number of groups. `parts` names the rows of each part of a group, or the number of parts of equal
-    size in all groups. The first rows, as many as `after` names, stay where they are.
-    `columns`: the groups lie in the columns. `inverse`: the parts come first, and are put into groups.
-    """
-
-    of: Expression
-    groups: str
-    parts: str | tuple[str, ...]
-    after: str = ""
-    columns: bool = False
-    inverse: bool = False
-
-
-@frozen
-class Reshape:
-    """Give a dense tensor another shape with as many values, such as one without an axis of 1; `shape` names sizes.
-
-    `by_shape`: files may have the shape of `of`, too.
-    """
-
-    of: Expression
-    shape: tuple[str, ...]
-    by_shape: bool = False
-
-
-@frozen
-class Pad:
-    """Repeat the first row behind the last one until there are as many rows as `rows` names, if there are fewer.
-
-    Engines read it for tokens that have no row of their own.
-    """
-
-    of: Expression
-    rows: str
-
-
-@frozen
-class Transpose:
-    """Swap the last two axes. Blocks of codes run along rows, so only values can be transposed.
-
-    `dense_only`: the layout transposes the tensor only if it is dense; codes have the rows of `of`
-    (`Carried.coded` says which of the two a target stores). `by_shape`: files have the tensor either way, and its shape
-    says which; only for reading.
-    """
-
-    of: Expression
-    dense_only: bool = False
-    by_shape: bool = False
-
-
-@frozen
-class Stack:
-    """Stack the tensors of all experts (`{e}`) along a new first axis."""
-
-    of: Expression
-
-
-@frozen
-class Join:
-    """Concatenate tensors along the rows; each is paired with the name of its number of rows."""
-
-    of: tuple[tuple[Expression, str], ...]
-
-
-@frozen
-class Interleave:
-    """Interleave groups of rows of several tensors; each is paired with the name of its number of rows in a group.
-
-    The rows lie along `axis`. `folded` tensors have one axis for groups and one for the rows of a group; the result
-    merges both into its first axis.
-    """
-
-    of: tuple[tuple[Expression, str], ...]
-    axis: int = 0
-    folded: bool = False
-
-
-Expression = str | Permute | Tile | Add | NegExp | Scale | Int32 | Reshape | Pad | Transpose | Stack | Join | Interleave
-"""A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
-
-
-def source_names(expression: Expression) -> Iterator[str]:
-    """Yield the templates of the tensors in an expression.
-
-    Parameters
-    ----------
-    expression
-        A template, or an operation on tensors (`Join`, `Stack`, `Permute`, ...).
-
-    Yields
-    ------
-    str
-        In the order of the expression.
-
-    Examples
-    --------
-    >>> list(source_names(Join((("q_proj", "q_rows"), ("k_proj", "kv_rows")))))
-    ['q_proj', 'k_proj']
-    """
-    if isinstance(expression, str):
-        yield expression
-    elif isinstance(expression, Join | Interleave):
-        for part, _ in expression.of:
-            yield from source_names(part)
-    else:
-        yield from source_names(expression.of)
-
-
-@frozen
 class Rule:
     """Name of a tensor in a layout, and its expression in Hugging Face's tensors.
 
@@ -257,6 +104,7 @@ class Carried:
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. The target cannot store `dropped`, its engine will lack `missing`, and `notes` go into the report.
     `left_out`: patterns of the family's tensors that the target's engine does not load.
+    `rows`: the rows that a `Cut` left out in the source's layout, by the name of their number.
     `coded`: the target stores codes of tensors that it transposes only if dense. `dense_only`: regexes of names of
     tensors that the target's engine loads only if dense.
     """
@@ -266,12 +114,27 @@ class Carried:
     assets: Mapping[str, bytes] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    rows: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     dense_only: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Whole:
+    """What the checkpoint of a whole model has that neither of two components states.
+
+    `text_names`, `own_names`: prefixes of the family's names -> those in it, of the text layers and of the component.
+    `assets`: files for both, such as config.json. `text`: the family of the text layers, if it has other tensors there.
+    """
+
+    text: Family | None = None
+    text_names: Mapping[str, str] = field(factory=dict)
+    own_names: Mapping[str, str] = field(factory=dict)
+    assets: Mapping[str, bytes] = field(factory=dict)
 
 
 class Family:
@@ -503,6 +366,63 @@ class Family:
         """
         return ()
 
+    def behind(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the tensors of the layers behind the last one, which predict more tokens: the component `mtp`.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Collection
+            Patterns of the family's names; empty by default, and for a model without such layers.
+        """
+        return ()
+
+    def with_behind(self, model: Model, other: Model) -> tuple[Mapping[str, Any], Collection[str]]:
+        """Add the layers behind the last one to a GGUF that lacks them.
+
+        Parameters
+        ----------
+        model
+            The GGUF.
+        other
+            The GGUF of these layers, of the same architecture.
+
+        Returns
+        -------
+        tuple of (Mapping, Collection)
+            The keys of the whole model, and the tensors to add.
+
+        Raises
+        ------
+        FormatError
+            The files do not belong together, or the family has no such layers.
+        """
+        raise FormatError(f"the family {self.id} joins no layers", file=other.name, code=ErrorCode.UNMAPPED)
+
+    def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
+        """Describe the checkpoint of the whole model that this component and text layers belong to.
+
+        Parameters
+        ----------
+        model, text, text_model
+            The GGUF of this component, the family of the text layers, and their GGUF.
+
+        Returns
+        -------
+        Whole
+            Names and files.
+
+        Raises
+        ------
+        FormatError
+            The component belongs to another model, or the family's components are not joined.
+        """
+        raise FormatError(f"the family {self.id} is not joined with text", file=model.name, code=ErrorCode.UNMAPPED)
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.
 
@@ -528,73 +448,3 @@ class Family:
             The layout cannot express a setting, or the tokenizer contradicts itself.
         """
         raise NotImplementedError
-
-
-def fitting_families(
-    infos: Iterable[FamilyInfo], architecture: str, meta: Mapping[str, Any], tensors: Collection[str]
-) -> list[FamilyInfo]:
-    """Return the families of a GGUF: of those whose keys and tensors fit, the ones that state most of them."""
-
-    def is_there(name: str) -> bool:
-        value = untyped(meta.get(f"{architecture}.{name}", meta.get(name, 0)))
-        return name in tensors or bool(len(value) if hasattr(value, "__len__") else value)
-
-    fitting = [
-        info
-        for info in infos
-        if info.architecture == architecture
-        and all(map(is_there, info.present))
-        and not any(map(is_there, info.absent))
-    ]
-    most = max(map(_stated, fitting), default=0)
-    return [info for info in fitting if _stated(info) == most]
-
-
-def conflict(name: str, infos: Iterable[FamilyInfo]) -> ConflictError:
-    """Return the error for a model that several families claim."""
-    ids = sorted(info.id for info in infos)
-    return ConflictError(
-        f"several families are those of {name!r}",
-        code=ErrorCode.CONFLICT,
-        found=", ".join(ids),
-        hint=f"Choose one with --names hf:{ids[0]} or --names gguf:{ids[0]}, or uninstall the others.",
-    )
-
-
-def family_conflicts(infos: Iterable[FamilyInfo]) -> list[ConflictError]:
-    """Return the families that nothing tells apart: of one model type, or of one architecture.
-
-    Parameters
-    ----------
-    infos
-        Declarations of families.
-
-    Returns
-    -------
-    list of ConflictError
-        One for each pair and name.
-
-    Examples
-    --------
-    >>> def info(name, **facts):
-    ...     return FamilyInfo(id=name, title="", factory="", model_types=(name,), architecture="olmo2", **facts)
-    >>> [error.found for error in family_conflicts([info("olmo2"), info("acme.olmo")])]
-    ['acme.olmo, olmo2']
-    >>> family_conflicts([info("olmo2"), info("acme.olmo", present=("attention.sliding_window",))])
-    []
-    """
-    errors = []
-    for one, other in combinations([info for info in infos if not info.layouts], 2):
-        if one.part != other.part:
-            continue
-        apart_by_config = one.by_config and other.by_config
-        shared = [name for name in one.model_types if name in other.model_types and not apart_by_config]
-        apart = {*one.present} & {*other.absent} or {*other.present} & {*one.absent} or _stated(one) != _stated(other)
-        if one.architecture == other.architecture != "" and not apart:
-            shared.append(one.architecture)
-        errors += [conflict(name, (one, other)) for name in dict.fromkeys(shared)]
-    return errors
-
-
-def _stated(info: FamilyInfo) -> int:
-    return len(info.present) + len(info.absent)

@@ -19,8 +19,8 @@ from squish_core.plugins.registry import Registry
 from squish_core.text import words
 
 from .arrays import MEMORY
-from .components import parts_of
-from .families import ENGINES, GGUF, HF, TEXT, UQFF
+from .components import components, layers_behind, parts_of
+from .families import ENGINES, GGUF, HF, MTP, TEXT, UQFF, VISION
 from .mapping.inventory import check_settings, settings_place
 from .mapping.mapped import (
     MappedFile,
@@ -43,6 +43,8 @@ from .rules import EncodeRule
 from .step import Step
 
 KEEP = "keep"
+FILES = {VISION: "mmproj.gguf", MTP: "mtp.gguf"}
+"""Component -> the usual name of its file."""
 _OWN_LAYOUT = re.compile(r"tok_embeddings\.weight|layers\.\d+\.attention\.w[qkvo]\.weight")
 """Names of `consolidated.safetensors` and `consolidated.00.pth`."""
 _STACKED = re.compile(r"\.switch_mlp\.")
@@ -75,6 +77,7 @@ def choose_map(
         return None, (note,) if naming.crosses(layout) else ()
     _check_files(file, naming, layout)
     _check_names(file, naming, layout)
+    _check_layers(file, naming, layout)
     # A GGUF may have the names of the checkpoint that it keeps.
     may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
     is_own_format = not request and file.index.format == container.id and not may_be_renamed
@@ -99,15 +102,24 @@ def _component(file: File, part: str, layout: str | None, request: str) -> Model
     naming = naming_of(file, part)
     if naming.error is not None:
         raise naming.error.within(file=file.name)
-    if naming.family is None:
-        parts = ", ".join(each for each in parts_of(file, evolve(naming, part=TEXT)) if each != TEXT)
+    text, present = naming_of(file), components(file)
+    parts = parts_of(file, text, layers_behind(file, text))
+    written = [each for each in parts if each != TEXT and each in present]
+    is_known = naming.family is not None and (part in written or not present)  # the text layers may be unknown
+    if not is_known:
+        is_there = f"is not mapped in models of the type {naming.model_type!r}" if part in present else "is not there"
+        hint = (
+            f"These can be written: {', '.join(words(f'{{option:part={each}}}') for each in written)}."
+            if written
+            else "Without {option:part}, its text layers are written, and the report lists what they leave out."
+        )
         raise UsageError(
-            f"its {part} component cannot be converted: {naming.reason}",
+            f"its {part} component {is_there}",
             file=file.name,
             code=ErrorCode.UNMAPPED,
-            expected=parts or None,
-            found=part,
-            hint="Without {option:part}, its text layers are written, and the report lists what they leave out.",
+            expected=" or ".join(written) or None,
+            found=", ".join(present) or "a model of an unknown family",
+            hint=hint,
         )
     if layout != GGUF or request == KEEP:
         raise UsageError(
@@ -115,7 +127,7 @@ def _component(file: File, part: str, layout: str | None, request: str) -> Model
             file=file.name,
             code=ErrorCode.USAGE,
             expected="a target *.gguf",
-            hint=f"For example {{option:part={part}}} with the target mmproj.gguf.",
+            hint=f"For example {{option:part={part}}} with the target {FILES[part]}.",
         )
     return ModelMap(naming, layout)
 
@@ -227,6 +239,21 @@ def _check_names(file: File, naming: Naming, layout: str) -> None:
             code=ErrorCode.ENGINE,
             hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: "
             "{option:rename=keep}.",
+        )
+
+
+def _check_layers(file: File, naming: Naming, layout: str) -> None:
+    """Raise UsageError for a GGUF of the layers behind the last one, which a folder has beside the others."""
+    if naming.layout != GGUF or layout == GGUF or naming.family is None or naming.adapter:
+        return
+    is_whole = not family_of(file, naming).extras or any(name.startswith("blk.0.") for name in file)
+    if not is_whole and [*components(file)] == [MTP]:
+        raise UsageError(
+            "has the layers behind the last one alone, which predict more tokens",
+            file=file.name,
+            code=ErrorCode.USAGE,
+            expected="a GGUF with text layers",
+            hint="Convert the GGUF of the text layers, and name this file: {option:part=mtp=FILE}.",
         )
 
 
@@ -394,7 +421,7 @@ def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
 
 def mapped_step(file: MappedFile, step: Step) -> Step:
     """Add the change by the map to a step, as a note and in its exactness."""
-    file.mapped.check_form(step.name, step.spec)
+    file.check_form(step.name, step.spec)
     change = file.change(step.name)
     words = ", ".join(change.words)
     exactness = step.exactness

@@ -31,8 +31,10 @@ from .compatible import check_requantize, needs_activations
 from .components import LeftOut, check_part, left_out
 from .decision import Decision
 from .image import HINT, OutputImage, UnreadAsset, lay_out
-from .mapping.mapped import MappedFile, ModelMap, apply_map, map_notes
+from .mapping.apply import apply_map, check_joined, joined_of
+from .mapping.mapped import MappedFile, ModelMap, map_notes
 from .model_map import (
+    KEEP,
     all_names,
     check_complete,
     check_dense,
@@ -372,6 +374,9 @@ class _Planner:
 
     def _map(self, rename: str | None, part: str) -> tuple[str, ...]:
         """Map the file to the names, rows and settings that the target's engine expects; returns notes."""
+        if (joined := joined_of(self.file)) is not None:
+            layout = rename.partition(":")[0] if rename not in (None, KEEP) else self.container.naming(self.options)
+            check_joined(joined, layout, keeps_names=rename == KEEP)
         self._model_map, notes = choose_map(self.file, self.container, self.options, rename, part)
         self.file = apply_map(self.file, self._model_map, self.options)
         if rename is None and self._mapped is not None:

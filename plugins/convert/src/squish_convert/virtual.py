@@ -24,7 +24,7 @@ from squish_core.specs import parse_format
 from .activations import ActivationStatistics
 from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
-from .mapping.mapped import apply_map
+from .mapping.apply import apply_map
 from .panels import EncodedPanels, Panels, RepackedPanels
 from .plan import ConversionPlan, output_image, plan_mapped, uses_activations, writable
 from .rules import Encode

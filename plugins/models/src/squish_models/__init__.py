@@ -21,6 +21,7 @@ FAMILIES = {
     "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3"),
     "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe"),
     "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2"),
+    "embeddinggemma": ("EmbeddingGemma", "gemma:EmbeddingGemma", ("gemma3_text",), "gemma-embedding"),
     "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3"),
     "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3"),
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2"),
@@ -31,7 +32,7 @@ FAMILIES = {
     ),
     "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2"),
     "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss"),
-    "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2"),
+    "lfm2": ("LFM 2, and the text part of LFM2-VL", "lfm:Lfm2", ("lfm2", "lfm2_vl"), "lfm2"),
     "qwen3vl": ("Qwen 3 VL, its text part", "qwen:Qwen3VL", ("qwen3_vl", "qwen3_vl_text"), "qwen3vl"),
     "qwen35": ("Qwen 3.5 and 3.6, their text part", "delta:Qwen35", ("qwen3_5", "qwen3_5_text"), "qwen35"),
     "qwen35moe": (
@@ -113,11 +114,34 @@ FAMILIES = {
     "exaone": ("EXAONE 3 and 3.5", "declared:exaone", ("exaone",), "exaone"),
     "orion": ("Orion", "declared:orion", ("orion",), "orion"),
     "xverse": ("XVERSE", "declared:xverse", ("xverse",), "xverse"),
-    "kimi": ("Kimi K2 to K2.6, their text part", "declared:kimi", ("kimi_k2", "kimi_k25"), ""),
+    "kimi": (
+        "Kimi K2 to K2.6 and Kimi-VL, their text part", "declared:kimi", ("kimi_k2", "kimi_k25", "kimi_vl"), "",
+    ),
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
+    "modernbert": ("ModernBERT", "modern_encoders:ModernBert", ("modernbert",), "modern-bert"),
+    "modernbert_classifier": (
+        "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
+        "modern-bert",
+    ),
+    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
+    "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
+    "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
+    "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
+    "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
+    "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
+    "roberta": ("RoBERTa", "bert:Roberta", ("roberta",), "bert"),
+    "roberta_classifier": ("RoBERTa that classifies or reranks", "bert:RobertaClassifier", ("roberta",), "bert"),
+    "xlm_roberta": ("XLM-RoBERTa, bge-m3, multilingual E5", "bert:XlmRoberta", ("xlm-roberta",), "bert"),
+    "xlm_roberta_classifier": (
+        "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
+    ),
+    "jina_bert_v2": ("Jina Embeddings 2", "bert:JinaBert", ("bert",), "jina-bert-v2"),
+    "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
+    "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
 # id -> (title, module and class, model types of the text models, GGUF's type of the projector)
 TOWERS = {
@@ -128,15 +152,52 @@ TOWERS = {
         ("smolvlm", "idefics3"),
         "idefics3",
     ),
-}
+    "pixtral.vision": (
+        "The vision tower of Pixtral and Mistral 3", "pixtral:PixtralVision", ("mistral3", "llava"), "pixtral",
+    ),
+    "qwen2vl.vision": ("The vision tower of Qwen 2 VL", "qwen:Qwen2Vision", ("qwen2_vl",), "qwen2vl_merger"),
+    "qwen25vl.vision": (
+        "The vision tower of Qwen 2.5 VL", "qwen:Qwen25Vision", ("qwen2_5_vl",), "qwen2.5vl_merger",
+    ),
+    "qwen3vl.vision": (
+        "The vision tower of Qwen 3 VL, 3.5 and 3.6", "qwen:Qwen3Vision",
+        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), "qwen3vl_merger",
+    ),
+    "glm4v.vision": (
+        "The vision tower of GLM 4.1V, 4.5V and 4.6V", "glm:Glm4Vision", ("glm4v", "glm4v_moe"), "glm4v",
+    ),
+    "internvl.vision": (
+        "InternVL's vision tower", "internvl:InternVLVision", ("internvl", "internvl_chat"), "internvl",
+    ),
+    "gemma4.vision": ("Gemma 4's vision tower", "gemma4:Gemma4Vision", ("gemma4",), "gemma4v"),
+    "kimi_vl.vision": ("Kimi-VL's vision tower", "moonvit:KimiVision", ("kimi_vl",), "kimivl"),
+    "kimi_k25.vision": ("The vision tower of Kimi K2.5 and K2.6", "moonvit:KimiK25Vision", ("kimi_k25",), "kimik25"),
+    "lfm2_vl.vision": ("LFM2-VL's vision tower", "siglip2:Lfm2Vision", ("lfm2_vl", "lfm2-vl"), "lfm2"),
+}  # fmt: skip
+SCORER, MERGES, SCORES = "cls.output.weight", "tokenizer.ggml.merges", "tokenizer.ggml.scores"
+WHOLE, CUT = "squish.rows.whole", "squish.rows.position_embd.weight"
+"""The key of a BERT with RoBERTa's kind of tokenizer, such as multilingual-e5-small, and that with the positions that
+GGUF lacks of a RoBERTa."""
+GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
+    "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "t5_gated_encoder": (GATE,),
+    "umt5_encoder": (GATE, "enc.blk.1.attn_rel_b.weight"), "roberta": (f"{MERGES}|{CUT}",),
+    "roberta_classifier": (f"{MERGES}|{CUT}", SCORER),
+    "xlm_roberta": (SCORES,), "xlm_roberta_classifier": (SCORES, SCORER),
 }  # fmt: skip
-ABSENT = {"solar_open": ("leading_dense_block_count",)}
+ABSENT = {
+    "solar_open": ("leading_dense_block_count",),
+    **dict.fromkeys(("roberta", "roberta_classifier"), (SCORES, WHOLE)),
+    **dict.fromkeys(("xlm_roberta", "xlm_roberta_classifier"), (MERGES, WHOLE)),
+}  # fmt: skip
 """Keys and tensors that tell families of one architecture apart."""
 BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
+    "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
+    "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
+    "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -52,9 +52,10 @@ def written_config(
     """Return config.json for the settings of a GGUF."""
     config = {key: value for key, value in settings.items() if key not in (*family.derived, INEXPRESSIBLE)}
     if special_tokens is not None:
-        special = {f"{role}_token_id": special_tokens.special.get(role) for role in ("bos", "eos", "pad")}
+        roles = ("bos", "eos", "pad") if family.generates else ("pad",)
+        special = {f"{role}_token_id": special_tokens.special.get(role) for role in roles}
         config |= {key: number for key, number in special.items() if number is not None}
-        if len(special_tokens.end_ids) > 1:
+        if len(special_tokens.end_ids) > 1 and family.generates:
             config["eos_token_id"] = list(special_tokens.end_ids)
     return config
 

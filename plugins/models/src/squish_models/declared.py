@@ -18,6 +18,7 @@ from .config.spelling import BEHIND, FULL, SLIDING, all_layers
 from .config.values import check_spellings
 from .family import TextModel
 from .layer_kinds import LayerKinds
+from .predicting import joined_layers
 from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 from .tables import PREDICTING
 
@@ -118,7 +119,7 @@ class Switches:
         return [self.on if each else self.off for each in switches]
 
 
-_PREDICTING = re.compile(r"mtp\.layers\.(\d{1,9})\.")
+_PREDICTING = re.compile(r"(mtp\.layers|blk)\.(\d{1,9})\.")
 
 
 class Declared(TextModel):
@@ -344,6 +345,13 @@ class Declared(TextModel):
             for m in range(count if "{m}" in place else min(count, 1))
         }
 
+    def behind(self, settings: Mapping[str, Any]) -> Collection[str]:
+        first = settings["num_hidden_layers"]
+        return [f"model.layers.{n}.*" for n in range(first, all_layers(settings))] if self._maps_prediction() else []
+
+    def with_behind(self, model: Model, other: Model) -> tuple[Mapping[str, Any], Collection[str]]:
+        return joined_layers(self, model, other) if self._maps_prediction() else super().with_behind(model, other)
+
     def _predicted(self, settings: Mapping[str, Any]) -> int:
         """The number of layers behind the last one that the settings state."""
         return _size({self.predicting: 0, **settings}, self.predicting) if settings.get(self.predicting) else 0
@@ -353,7 +361,8 @@ class Declared(TextModel):
         first = settings["num_hidden_layers"]
         names = [self.own_name(name) for name in model.tensors]
         if settings.get(self.predicting, count) is None:  # config.json does not state it
-            count = 1 + max((int(each[1]) for name in names if (each := _PREDICTING.match(name))), default=-1)
+            found = (each for name in names if (each := _PREDICTING.match(name)))
+            count = 1 + max((int(each[2]) - (first if each[1] == "blk" else 0) for each in found), default=-1)
         prefixes = (f"model.layers.{first}.", f"blk.{first}.", "mtp.")
         return count if any(name.startswith(prefixes) for name in names) else 0
 

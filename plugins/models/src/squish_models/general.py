@@ -11,14 +11,15 @@ from typing import Any
 
 from squish_convert.api import Model
 
-from squish_core.api import Typed, parse_object
+from squish_core.api import ErrorCode, FormatError, Typed, parse_object
 
 from .settings import CONFIG, TextSettings
 
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
-MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
+MEAN, CLS = 1, 2
+MODES = {MEAN: ("pooling_mode_mean_tokens", "mean"), CLS: ("pooling_mode_cls_token", "cls"),
          3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"
@@ -59,8 +60,9 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
     experts = family.expert_count(settings)
     padded = {row.module(row.suffix): settings[row.pad] for row in family.rows if row.pad}
     shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
+    behind = tuple(family.moved(settings))
     for name, spec in model.tensors.items():
-        if any(fnmatchcase(name, pattern) for pattern in ignored):
+        if any(fnmatchcase(name, pattern) for pattern in ignored) and not family.own_name(name).startswith(behind):
             continue
         if settings["tie_word_embeddings"] and (name.endswith(family.head) or name == "output.weight"):
             continue
@@ -85,21 +87,68 @@ def pooling_type(files: Mapping[str, bytes]) -> int | None:
     """Return llama.cpp's number for the pooling in the files of sentence-transformers; None if it lacks the pooling."""
     if module_settings(files, SCORE):
         return RANK
+    modes = _modes(module_settings(files, "Pooling"))
+    return next((number for number, (_, mode) in MODES.items() if mode in modes), None)
+
+
+def _modes(pooling: Mapping[str, Any]) -> set[str]:
+    """Return the poolings that the settings of the module name, under sentence-transformers' new names."""
+    old = {name for name, stated in pooling.items() if name.startswith("pooling_mode_") and stated is True}
+    own = pooling.get("pooling_mode")
+    new = {own} if isinstance(own, str) else {*map(str, own)} if isinstance(own, list) else {*()}
+    names = dict(MODES.values())
+    return {names.get(name, name) for name in old | new}
+
+
+COMPUTED = ("Transformer", "Pooling", "Normalize", SCORE)
+"""Kinds of modules that llama.cpp computes, or that only change the length of a vector."""
+OTHERWISE = "Its vectors would be others. Write only the tensors, under their own names: {option:rename=keep}."
+
+
+def check_modules(files: Mapping[str, bytes]) -> None:
+    """Raise FormatError for modules of sentence-transformers that llama.cpp does not compute for an encoder."""
+    for module in _listed(files):
+        kind = str(module.get("type"))
+        if not kind.endswith(COMPUTED):
+            raise FormatError(
+                "lists a module that llama.cpp does not compute for this model",
+                part=MODULES,
+                code=ErrorCode.CONFIG,
+                expected=" or ".join(COMPUTED),
+                found=kind[:60],
+                hint=OTHERWISE,
+            )
     pooling = module_settings(files, "Pooling")
-    chosen = [number for number, (name, mode) in MODES.items() if pooling.get(name) is True]
-    named = [number for number, (name, mode) in MODES.items() if pooling.get("pooling_mode") == mode]
-    return next(iter((*chosen, *named)), None)
+    modes = _modes(pooling)
+    if len(modes) > 1 or (pooling and pooling_type(files) is None):
+        raise FormatError(
+            "has a pooling that llama.cpp lacks",
+            part=f"{POOLING_FOLDER}/config.json",
+            code=ErrorCode.CONFIG,
+            expected=" or ".join(mode for _, mode in MODES.values()),
+            found=", ".join(sorted(modes)) or "none",
+            hint=OTHERWISE,
+        )
+
+
+def listed_modules(files: Mapping[str, bytes], kind: str) -> list[str]:
+    """Return the folders of the modules of a kind, such as "Dense", that a model of sentence-transformers has."""
+    return [str(each.get("path")) for each in _listed(files) if str(each.get("type")).endswith(kind)]
 
 
 def module_settings(files: Mapping[str, bytes], kind: str) -> dict[str, Any]:
     """Return the settings of a module of sentence-transformers, such as "Pooling"; none if the model lacks it."""
-    if MODULES not in files:
-        return {}
-    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
-    listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
-    paths = [each.get("path") for each in listed if str(each.get("type")).endswith(kind)]
+    paths = listed_modules(files, kind)
     place = f"{paths[0]}/config.json" if paths else ""
     return parse_object(files[place], place) if place in files else {}
+
+
+def _listed(files: Mapping[str, bytes]) -> list[Mapping[str, Any]]:
+    """Return the modules in modules.json; none without it."""
+    if MODULES not in files:
+        return []
+    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # the file is a list
+    return [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
 
 
 def score_files(settings: Mapping[str, int]) -> dict[str, bytes]:
@@ -117,13 +166,19 @@ def _modules(kinds: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def pooling_files(number: Any, width: int) -> dict[str, bytes]:
-    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling."""
+def pooling_files(number: Any, width: int, dense: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files of sentence-transformers for a GGUF's pooling; none if it lacks the pooling.
+
+    `dense`: folder -> the settings of the dense module in it.
+    """
     if number not in MODES:
         return {}
-    modules = _modules((("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")))
+    kinds = [("", "models.Transformer"), (POOLING_FOLDER, "models.Pooling")]
+    kinds += [(path, "models.Dense") for path in dense]
     modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
-    values = {MODULES: modules, f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes}}
+    values: dict[str, Any] = {MODULES: _modules(kinds)}
+    values[f"{POOLING_FOLDER}/config.json"] = {"word_embedding_dimension": width, **modes}
+    values |= {f"{path}/config.json": settings for path, settings in dense.items()}
     return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
 
 
@@ -136,7 +191,8 @@ def general_keys(
     tokens: Callable[[], Collection[str]],
 ) -> dict[str, Typed]:
     """Return the keys of a model as a whole; `constants` are GGUF's tensors for its settings."""
-    name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
+    name = model_name(parse_object(files[CONFIG], CONFIG), tokens)
+    pooling = pooling_type(files) if family.pooling is None else family.pooling
     keys = {NAME: Typed("str", name)} if name is not None else {}
     keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
     return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})

@@ -13,6 +13,7 @@ from squish_convert.api import Model
 from squish_core.api import ErrorCode, FormatError, SquishError, check_assets
 
 from .config.gguf_defaults import LoadedKeys
+from .config.spelling import text_config
 from .config_file import (
     config_agrees,
     config_keys,
@@ -23,6 +24,7 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
+from .dense_modules import dense_files
 from .general import POOLING, general_keys, pooling_files, score_files
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .mlx_folder import for_mlx
@@ -86,7 +88,8 @@ class GgufFiles(Mapping[str, bytes]):
                 code=ErrorCode.CONTRADICTION,
                 hint="Leave out {option:assets}; the GGUF contains the settings.",
             )
-        pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
+        number = LoadedKeys(family.architecture, model.meta)[POOLING]
+        pooling = pooling_files(number, settings["hidden_size"], dense_files(settings))
         score = score_settings(family.architecture, model.meta)
         pooling |= score_files(score) if score is not None else {}
         own = {name: data for name, data in pooling.items() if not self._names or name in self._names}
@@ -95,7 +98,7 @@ class GgufFiles(Mapping[str, bytes]):
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
         if self.has_config:
-            self.vectors = vector_dtype(json.loads(self._files[CONFIG]))
+            self.vectors = vector_dtype(text_config(json.loads(self._files[CONFIG])))
             self._files[CONFIG] = undeclared(self._files[CONFIG])
         else:
             self._files[CONFIG] = dump_json(written_config(family, settings, self._special))
@@ -119,7 +122,8 @@ class GgufFiles(Mapping[str, bytes]):
         if self._special is None:
             return self._files
         files = {CONFIG: self._files[CONFIG]}
-        if not any(name in self._files for name in FILES) and (not self._names or GENERATION in self._names):
+        has_own = not any(name in self._files for name in FILES) and (not self._names or GENERATION in self._names)
+        if has_own and self._family.generates:
             files[GENERATION] = generation_config(self._special)
         return files
 
@@ -134,7 +138,7 @@ class GgufFiles(Mapping[str, bytes]):
         return tokenizer_keys(tokenizer) if tokenizer is not None else {}
 
     def _read(self, content: Content) -> Tokenizer | None:
-        config = json.loads(self._files[CONFIG])
+        config = text_config(json.loads(self._files[CONFIG]))
         return read_content(content, config, self._family.pretokenizers, self._family.merging)
 
     @cached_property
@@ -144,7 +148,9 @@ class GgufFiles(Mapping[str, bytes]):
         if DIGEST not in meta:
             return False
         kept = {name: data for name, data in files.items() if describes_tokenizer(name)}
-        return same_value(meta[DIGEST], tokenizer_digest(stored_keys(meta), kept, json.loads(files[CONFIG])))
+        return same_value(
+            meta[DIGEST], tokenizer_digest(stored_keys(meta), kept, text_config(json.loads(files[CONFIG])))
+        )
 
     @property
     def _all(self) -> Mapping[str, bytes]:
@@ -161,6 +167,8 @@ class GgufFiles(Mapping[str, bytes]):
         if tokenizer is None:
             return files, parse_files(files)
         content = huggingface_content(tokenizer, gemma=self._family.gemma_tokenizer)
+        if not self._family.generates:
+            content = content.select([name for name in content.names if name != GENERATION])
         rebuilt = content.select(names) if names else content
         own = Content() if "tokenizer.json" in files and not names else rebuilt
         if unchanged:

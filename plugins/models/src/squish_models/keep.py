@@ -17,6 +17,8 @@ from .tokenizer import CONFIG_KEYS
 
 NAMES, DIGEST = "squish.files", "squish.tokenizer"
 """GGUF keys for the names of all files of the source, and for a digest of its tokenizer."""
+ROWS = "squish.rows."
+"""The start of GGUF keys about rows that GGUF leaves out."""
 KEYS_FILE = "squish.gguf.json"
 """File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
@@ -115,7 +117,7 @@ def _is_inferred(key: str, value: Any) -> bool:
 
 
 def _is_kept(key: str) -> bool:
-    return key.startswith(FILE) or key in (NAMES, DIGEST)
+    return key.startswith((FILE, ROWS)) or key in (NAMES, DIGEST)
 
 
 def _digest(value: Any) -> str | None:

@@ -12,7 +12,7 @@ from squish_gguf.api import FILE
 
 from squish_core.api import Dropped, Options, SquishError, TensorSpec, check_assets
 
-from .config.spelling import BEHIND, all_layers, has_other_parts
+from .config.spelling import BEHIND, has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
@@ -95,8 +95,7 @@ def carry_to_folder(
     """Return the files of a folder for the settings; a Hugging Face folder gets the files stored in a GGUF."""
     family.check_engine(layout, settings)
     notes = family.ignored(settings, layout)
-    behind = range(settings["num_hidden_layers"], all_layers(settings)) if layout != "hf" else ()
-    left_out = tuple(f"model.layers.{layer}.*" for layer in behind)
+    left_out = tuple(family.behind(settings)) if layout != "hf" else ()
     if model.layout == "gguf":
         family.check_for_folder(settings)
         files = FolderFiles(family, model, settings, layout)

@@ -14,6 +14,7 @@ from squish_cli.api import Answer
 from squish_convert.api import (
     TEXT,
     Add,
+    Cut,
     Expression,
     Family,
     Interleave,
@@ -163,6 +164,8 @@ def operations(expression: Expression) -> Iterator[str]:
             yield "axes of 1 left out"
         elif isinstance(expression, Pad):
             yield "first row repeated"
+        elif isinstance(expression, Cut):
+            yield "first rows cut"
         elif isinstance(expression, Stack):
             yield "experts stacked" if any(EXPERTS in name for name in source_names(expression)) else "matrices stacked"
         elif isinstance(expression, Transpose):
@@ -178,7 +181,7 @@ def components(info: FamilyInfo, family: Family) -> dict[str, str]:
     if family.tensors and family.adapter() is not None:
         found["adapters"] = MAPPED
     if getattr(family, "predicting", ""):
-        is_mapped = any(row.kind == PREDICTING for row in family.rows)
+        is_mapped = any(row.kind == PREDICTING for row in getattr(family, "rows", ()))
         found["prediction layers"] = MAPPED if is_mapped else LEFT_OUT
     towers = [each.info for each in registry().families.values() if each.info.part != TEXT]
     mapped = {tower.part for tower in towers if set(tower.model_types) & set(info.model_types)}

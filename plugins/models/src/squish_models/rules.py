@@ -103,15 +103,42 @@ def fused_experts(
     >>> [rule.name for rule in fused_experts("mlp", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size")]
     ['model.layers.{n}.mlp.experts.gate_up_proj', 'model.layers.{n}.mlp.experts.down_proj']
     """
-    stack = f"{LAYER}{module}.experts."
-    parts: dict[str, Expression] = {
-        "gate_up_proj": _gate_up(module, gate, up, size),
-        "down_proj": f"{stack}{{e}}.{down}.weight",
-    }
     return tuple(
-        Rule(f"{stack}{name}", Stack(Transpose(part, by_shape=True) if either_way else part), reading=True)
-        for name, part in parts.items()
+        Rule(
+            f"{LAYER}{module}.experts.{name}",
+            Stack(Transpose(matrix, by_shape=True) if either_way else matrix),
+            reading=True,
+        )
+        for name, matrix in expert_matrices(module, gate, up, down, size).items()
     )
+
+
+def expert_matrices(module: str, gate: str, up: str, down: str, size: str) -> dict[str, Expression]:
+    """The matrices of an expert, of which gate and up are fused.
+
+    Parameters
+    ----------
+    module : str
+        Module within a layer that has the experts.
+    gate, up, down : str
+        Projections of an expert.
+    size : str
+        Setting with the number of rows of gate and up.
+
+    Returns
+    -------
+    dict
+        Name of a stack -> one of its matrices.
+
+    Examples
+    --------
+    >>> expert_matrices("mlp", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size")["down_proj"]
+    'model.layers.{n}.mlp.experts.{e}.down_proj.weight'
+    """
+    return {
+        "gate_up_proj": _gate_up(module, gate, up, size),
+        "down_proj": f"{LAYER}{module}.experts.{{e}}.{down}.weight",
+    }
 
 
 def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -31,6 +32,8 @@ MOST_BLOCKS = 1 << 18
 """Maximum number of layers times experts, ten times that of the largest model in use."""
 BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
 """Prefixes of names in files of the base model class, such as embedding models."""
+MODULES_OF_POOLING = "[0-9]*_*/*"
+"""Tensors of the modules of sentence-transformers behind the pooling, by the folders before their names."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -38,6 +41,8 @@ ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
 WRITTEN_FOR = {"mlx": "mlx", "uqff": "mistralrs"}
 """Layout -> the engine that alone reads it."""
 TITLES = {"mlx": "mlx-lm", "mistralrs": "mistral.rs"}
+ELSEWHERE = "Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}."
+"""The next step for a model that an engine does not run."""
 
 
 class TextSettings(Family):
@@ -83,6 +88,11 @@ class TextSettings(Family):
         Projections to which llama.cpp applies no adapter.
     headless
         Whether no layer has attention; the sizes of heads are then 1.
+    generates
+        Whether its models continue a text; others have neither a generation_config.json nor ids of its first and last
+        token in config.json.
+    pooling
+        llama.cpp's number for the pooling of all its models, if they have one.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     merging
@@ -115,6 +125,8 @@ class TextSettings(Family):
     unadapted: ClassVar[Sequence[str]] = ()
     headless: ClassVar[bool] = False
     prefixes: ClassVar[Mapping[str, str]] = BARE
+    generates: ClassVar[bool] = True
+    pooling: ClassVar[int | None] = None
     gemma_tokenizer: ClassVar[bool] = False
     merging: ClassVar[str] = ""
     pretokenizers: ClassVar[Sequence[Pretokenizer]] = ()
@@ -195,6 +207,9 @@ class TextSettings(Family):
             "gate_up_rows": 2 * settings["intermediate_size"],
         }
 
+    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        return () if any("/" in row.hf for row in self.rows) else (MODULES_OF_POOLING,)
+
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
@@ -265,7 +280,7 @@ class TextSettings(Family):
             raise UsageError(
                 f"is a model of the family {self.id}, which {TITLES[WRITTEN_FOR[layout]]} does not have",
                 code=ErrorCode.ENGINE,
-                hint="Convert it to a GGUF or to a folder of Hugging Face, or keep the names: {option:rename=keep}.",
+                hint=ELSEWHERE,
             )
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
@@ -356,9 +371,11 @@ class TextSettings(Family):
 
     def _check_biases(self, settings: Mapping[str, Any], model: Model) -> None:
         """Raise FormatError for biases that Transformers does not load: config.json says that there are none."""
+        others = self.other_modalities
         for setting, modules in self.biases.items():
             names = tuple(f"{module}.bias" for module in modules)
-            bias = next((name for name in model.tensors if name.endswith(names)), None)
+            named = (name for name in model.tensors if name.endswith(names))
+            bias = next((name for name in named if not any(fnmatchcase(name, each) for each in others)), None)
             if settings.get(setting) is False and bias is not None:
                 raise FormatError(
                     f"is false, but there is {bias}",

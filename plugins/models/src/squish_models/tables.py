@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve, frozen
 from squish_convert.api import (
     Add,
+    Cut,
     Expression,
     FamilyTensor,
     Int32,
@@ -34,15 +35,14 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
-    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie beside
-    it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the
-    kind of the layers that have it, where there are several; with a tuple, they are of all these kinds. `tile`: GGUF
-    has its heads in another order.
-    `neg_exp`: Hugging Face has it as a logarithm. `scale` names the numbers that GGUF has multiplied its rows by.
-    `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`, files may have the other one. `transpose`:
-    Hugging Face stores it as [in, out]. `pad` names the rows that it has in GGUF, where its first row is repeated.
-    `layer` and `block` precede the names in a layer, `suffix` and `gguf_suffix`
-    end the names of its weight.
+    more. `f32`: GGUF's engine wants it in that type; `i32`: as whole numbers of 32 bits. `bias`: a bias may lie
+    beside it; `biased`: one always does. With `{e}` in its name it is one of an expert, and GGUF stacks them. `kind`
+    is the kind of the layers that have it, where there are several; with a tuple, they are of all these kinds.
+    `tile`: GGUF has its heads in another order. `neg_exp`: Hugging Face has it as a logarithm. `scale` names the
+    numbers that GGUF has multiplied its rows by. `gguf_shape`: its shape in GGUF, if it differs; with `either_shape`,
+    files may have the other one. `transpose`: Hugging Face stores it as [in, out]. `pad` names the rows that it has
+    in GGUF, where its first row is repeated; `cut` those that GGUF leaves out at its start. `layer` and `block`
+    precede the names in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
     hf: str
@@ -64,6 +64,7 @@ class Row:
     gguf_shape: tuple[str, ...] = ()
     either_shape: bool = False
     pad: str = ""
+    cut: str = ""
     transpose: bool = False
     layer: str = LAYER
     block: str = BLOCK
@@ -81,7 +82,7 @@ class Row:
 
     def sizes(self) -> Iterator[str]:
         """The sizes that its shapes and its order of heads refer to."""
-        yield from (*self.shape, *self.gguf_shape, *([self.pad] if self.pad else []))
+        yield from (*self.shape, *self.gguf_shape, *filter(None, (self.pad, self.cut)))
         if self.tile is not None:
             parts = self.tile.parts
             yield from (self.tile.groups, *([parts] if isinstance(parts, str) else parts))
@@ -121,10 +122,12 @@ class Row:
             expression = Scale(expression, self.scale)
         if self.i32:
             expression = Int32(expression)
-        if self.tile is not None:
+        if self.tile is not None and (suffix == self.suffix or not self.tile.columns):
             expression = evolve(self.tile, of=expression)
         if self.pad:
             expression = Pad(expression, self.pad)
+        if self.cut:
+            expression = Cut(expression, self.cut)
         if self.gguf_shape and suffix == self.suffix:
             expression = Reshape(expression, self.gguf_shape, self.either_shape)
         if self.transpose and suffix == self.suffix:
@@ -327,6 +330,30 @@ def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
         Row("mlp.up_proj", "ffn_up", ("intermediate_size", "hidden_size"), bias=bias),
         Row("mlp.down_proj", "ffn_down", ("hidden_size", "intermediate_size"), bias=bias),
     )
+
+
+BASE_PREFIXES = {"model.": ""}
+"""Prefixes of names in files of a model with a head, for families of `base_rows`."""
+
+
+def base_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows of a model without a head, whose names in Hugging Face have no prefix.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        The rows of a model with one.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.module(".weight") for row in base_rows(gated_mlp())][:1]
+    ['layers.{n}.mlp.gate_proj.weight']
+    """
+    return tuple(evolve(row, hf=row.hf.removeprefix("model."), layer=row.layer.removeprefix("model.")) for row in rows)
 
 
 def fused_mlp() -> tuple[Row, ...]:

@@ -42,8 +42,10 @@ from .folder import (
     choose,
     merged,
     model_assets,
+    module_weights,
     not_read,
     part_of_set,
+    read_module,
     read_set,
     read_shards,
     set_index,
@@ -81,6 +83,10 @@ class Safetensors(WritableContainer):
         likely = (*set_index(name), *(MODEL_ASSETS if standard else ()))
         members = main.members(likely=likely) if standard or "-of-" in name else ()
         shards, records, problems = _read(source, main, choice, members, limits)
+        for path in module_weights(main, members, limits) if standard else ():
+            module = read_module(main, path, len(shards), limits)
+            shards.append(module)
+            records |= {f"{path}/{tensor}": record for tensor, record in module.header.records.items()}
         meta, contradictions = _merged(shards)
         shared = shared_tensors(records, meta, limits)
         records |= {tensor: records[kept] for tensor, kept in shared.items()}

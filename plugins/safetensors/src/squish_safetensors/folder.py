@@ -51,6 +51,10 @@ TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 """The default chat template, and the folder in which Transformers saves others by name."""
 MODULES = "modules.json"
 """The list of a sentence-transformers model's modules, each with its settings in a folder of its own."""
+DENSE_MODULE = "Dense"
+"""The end of the class of a module that has weights: a matrix behind the pooling."""
+MODULE = re.compile(r"\d+_\w+")
+"""The folder of such a module, which precedes the names of its tensors with a slash."""
 _OTHER_ASSETS = (
     rf"{TEMPLATES}/\w[\w.+ -]*\.jinja",
     r"\d+_\w+/config\.json",  # a module of sentence-transformers, such as 1_Pooling
@@ -64,6 +68,7 @@ _OTHER_ASSET = re.compile("|".join(f"(?:{pattern})" for pattern in _OTHER_ASSETS
 POOLING_FOLDER = "1_Pooling"
 POOLING = f"{POOLING_FOLDER}/{CONFIG_FILE}"
 """The pooling of an embedding model, looked up by name if the folder cannot be listed."""
+MODEL_FILE = f"{STEMS[0]}{SUFFIX}"
 MODEL_FILES = tuple(name for stem in STEMS for name in (f"{stem}{INDEX_SUFFIX}", f"{stem}{SUFFIX}"))
 """Names of a model's main file, tried if its folder cannot be listed."""
 
@@ -251,6 +256,21 @@ def _set_without_index(names: Sequence[str], count: int) -> Choice:
     return Choice(names[0], tuple(sorted(names)), (problem,))
 
 
+def module_weights(folder: Source, members: Collection[str], limits: Limits) -> list[str]:
+    """Return the folders of the modules of sentence-transformers that have weights of their own."""
+    if MODULES not in members:
+        return []
+    source = folder.member(MODULES)
+    try:
+        data = b'{"modules": %s}' % source.read(0, min(source.size, MAX_ENTRY))  # the file is a list
+        modules = load_json(data, MODULES, limits, piece=MAX_ENTRY)["modules"]
+    except SquishError:  # who reads the list reports it
+        return []
+    dense = [each for each in modules if type(each) is dict and str(each.get("type")).endswith(DENSE_MODULE)]
+    paths = dict.fromkeys(str(each.get("path")) for each in dense)
+    return [path for path in paths if MODULE.fullmatch(path) and folder.has(MODEL_FILE, path)]
+
+
 def read_set(index: Source, limits: Limits) -> tuple[list[Shard], dict[str, TensorRecord], list[Problem]]:
     """Open the shards of an index file, and return them with all their tensors.
 
@@ -393,8 +413,13 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     return sorted(first)
 
 
-def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:
-    source = index.member(name)
+def read_module(beside: Source, path: str, file: int, limits: Limits) -> Shard:
+    """Open the weights of a module in a subfolder."""
+    return _shard(beside, MODEL_FILE, file, limits, path)
+
+
+def _shard(index: Source, name: str, file: int, limits: Limits, folder: str = "") -> Shard:
+    source = index.member(name, folder)
     try:
         return Shard(source, read_header(source, limits, file))
     except SquishError as error:

@@ -26,7 +26,7 @@ from squish_core.api import (
     dtypes,
 )
 
-from .folder import CONFIG_FILE, INDEX_SUFFIX, is_model_asset
+from .folder import CONFIG_FILE, INDEX_SUFFIX, MODEL_FILE, MODULE, SUFFIX, is_model_asset
 from .header import DTYPE_ORDER, DTYPE_TAGS, METADATA, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
@@ -36,11 +36,12 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 @frozen
 class PlannedFile:
-    """An outgoing file: its name, tensors in data order, and header."""
+    """An outgoing file: its name, tensors in data order, and header; `folder`: that of a module, if it is one's."""
 
     name: str
     specs: tuple[TensorSpec, ...]
     header: bytes
+    folder: str = ""
 
     @property
     def data(self) -> int:
@@ -114,7 +115,7 @@ def write(
         _write_file(sink, files[0], by_name)
         return
     for file in files:
-        with sink.member(file.name) as member:
+        with sink.member(file.name, file.folder) as member:
             _write_file(member, file, by_name)
     for path in _carried_assets(assets, options):
         folder, _, name = path.rpartition("/")
@@ -139,16 +140,28 @@ def plan(
     order, since they preserve alignment. An adapter is the single file that PEFT loads.
     """
     limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options and not adapter else None
-    groups = _shard_groups(specs, limit)
+    modules: dict[str, list[TensorSpec]] = {}
+    for spec in specs:
+        folder = spec.name.partition("/")[0] if limit is not None and _IN_MODULE.match(spec.name) else ""
+        modules.setdefault(folder, []).append(spec)
+    groups = _shard_groups(modules.pop("", []), limit)
+    count = len(groups)
+    places = [("", f"model-{number:05}-of-{count:05}{SUFFIX}", group) for number, group in enumerate(groups, 1)]
+    places += [(folder, MODEL_FILE, group) for folder, group in modules.items()]
     files = []
-    for number, group in enumerate(groups, 1):
+    for folder, name, group in places:
         by_alignment = tuple(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
-        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in by_alignment], text_metadata(meta))
-        name = ADAPTER_FILE if adapter else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        files.append(PlannedFile(name, by_alignment, header))
+        entries = [(_name_in(folder, spec), _dtype(spec), spec.shape) for spec in by_alignment]
+        header = dump_header(entries, text_metadata(meta))
+        files.append(PlannedFile(ADAPTER_FILE if adapter else name, by_alignment, header, folder))
     return files
+
+
+def _name_in(folder: str, spec: TensorSpec) -> str:
+    """Return the name of a tensor in the file of a module, or in the model's own."""
+    return spec.name.removeprefix(f"{folder}/") if folder else spec.name
 
 
 def is_adapter(assets: Iterable[str], options: Options) -> bool:
@@ -156,6 +169,7 @@ def is_adapter(assets: Iterable[str], options: Options) -> bool:
     return MAX_SHARD_SIZE in options and ADAPTER_CONFIG in assets and CONFIG_FILE not in assets
 
 
+_IN_MODULE = re.compile(rf"{MODULE.pattern}/.")
 _ALIGNED = (-len(DTYPE_ORDER), "")
 
 
@@ -220,8 +234,9 @@ def _write_file(sink: Sink, file: PlannedFile, tensors: Mapping[str, OutgoingTen
 
 
 def _index_json(files: Sequence[PlannedFile]) -> bytes:
-    places = {spec.name: file.name for file in files for spec in file.specs}
-    listing = {"metadata": {"total_size": sum(file.data for file in files)}, "weight_map": places}
+    own = [file for file in files if not file.folder]
+    places = {spec.name: file.name for file in own for spec in file.specs}
+    listing = {"metadata": {"total_size": sum(file.data for file in own)}, "weight_map": places}
     return (json.dumps(listing, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
 
 

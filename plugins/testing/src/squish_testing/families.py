@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
-from squish_convert.families import (
-    CONFIG_FILE,
-    GGUF,
-    HF,
-    LAYOUTS,
-    Family,
-    Model,
-    NegExp,
-    Reshape,
-    Tile,
-    source_names,
-)
+from squish_convert.expressions import NegExp, Reshape, Tile, source_names
+from squish_convert.families import CONFIG_FILE, GGUF, HF, LAYOUTS, Family, Model
 from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members
@@ -97,7 +88,8 @@ def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed
             for expert in range(counts["experts"] if "{e}" in tensor.name else 1):
                 name = fill(tensor.name, {"n": layer or 0, "e": expert})
                 if name not in absent:
-                    values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+                    values = np.asarray(generator.standard_normal(shape, np.float32))
+                    values /= np.float32(np.sqrt(prod(shape[-1:])))
                     if tensor.name in logarithms:  # near 0, several have the same exponential
                         values += np.copysign(np.float32(0.25), values)
                     arrays[name] = dtypes.cast(values, dtype)

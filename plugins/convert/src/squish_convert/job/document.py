@@ -171,7 +171,11 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
 def _are_arguments(stored: Mapping[str, Any]) -> bool:
     """Return whether a stored plan has arguments as `document_argument` stores them."""
     return {"src", "dst"} <= stored.keys() <= set(ARGUMENTS) and all(
-        _are_rules(value) if key in ("encode", "only") else isinstance(value, bool if key == "requantize" else str)
+        _are_rules(value)
+        if key in ("encode", "only")
+        else _are_files(value)
+        if key == "part" and isinstance(value, dict)
+        else isinstance(value, bool if key == "requantize" else str)
         for key, value in stored.items()
     )
 
@@ -182,6 +186,11 @@ def _are_rules(value: Any) -> bool:
         return isinstance(value, str)
     are_pairs = all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in value)
     return are_pairs or {*map(type, value)} == {str}
+
+
+def _are_files(value: Mapping[Any, Any]) -> bool:
+    """Return whether a value names a file for each component."""
+    return bool(value) and {type(each) for pair in value.items() for each in pair} == {str}
 
 
 def _as_list(value: Any) -> Any:
@@ -207,6 +216,8 @@ def document_argument(key: str, value: Any) -> Any:
         value = [list(rule) for rule in value.items()]  # JSON objects here are sorted, and the last rule wins
     if key in ("encode", "only") and isinstance(value, (list, tuple)):
         return list(value)
+    if key == "part" and isinstance(value, Mapping):
+        return {str(name): document_argument(f"part {name}", place) for name, place in value.items()}
     if value is None or isinstance(value, (str, bool)):
         return redact(value)
     raise UsageError(f"a plan cannot store {key}=", found=type(value).__name__, expected="a path or text", code="plan")

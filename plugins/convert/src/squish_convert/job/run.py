@@ -34,7 +34,8 @@ from ..compare.metrics import Distance
 from ..destination import check_space, space_notes
 from ..execute import execute, paths_of, size_of
 from ..image import OutputFile, OutputImage, PartExtent
-from ..mapping.mapped import apply_map
+from ..joined import addresses
+from ..mapping.apply import apply_map
 from ..plan import ConversionPlan, image_if_any, writable
 from ..report import Conversion
 from ..step import ConversionObserver, Step
@@ -105,7 +106,7 @@ def execute_job(
         id=tag,
         plan=evolve(plan, image=None),
         image=image,
-        source=path_of(source),
+        **addresses(source),
         format=source.format_spec,
         limits=source.limits,
         assets=assets_of(document),

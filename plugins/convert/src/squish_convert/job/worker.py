@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core import dtypes, opening
 from squish_core.codecs.regions import Region, full, stored_panels
@@ -36,8 +36,9 @@ from ..activations import ActivationStatistics, open_activations
 from ..compare.metrics import Distance
 from ..execute import check_source
 from ..image import OutputFile, OutputImage
+from ..joined import open_parts
 from ..lock import differences, plugin_lock, source_pins
-from ..mapping.mapped import apply_map
+from ..mapping.apply import apply_map
 from ..panels import ALL_PANELS, EncodedPanels
 from ..plan import ConversionPlan
 from ..step import ConversionObserver, Step
@@ -209,7 +210,8 @@ class JobDescription:
     """Everything that workers need, as plain data.
 
     `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
-    identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
+    identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files. `parts`:
+    addresses of files of other components.
     `overwrite`: replace files at URLs.
     """
 
@@ -226,6 +228,7 @@ class JobDescription:
     canaries: dict[str, str]
     files: tuple[str, ...]
     tasks: tuple[Task, ...]
+    parts: Mapping[str, str] = field(factory=dict)
     overwrite: bool = False
 
 
@@ -332,6 +335,8 @@ class OpenJob:
             if source.format_spec != job.format:
                 source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
             stack.callback(source.close)
+            if job.parts:
+                source = open_parts(source, job.parts, stack, job.limits, None)
             self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
             statistics = None
             if job.activations is not None:

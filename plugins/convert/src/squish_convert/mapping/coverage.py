@@ -19,7 +19,8 @@ from squish_core.file import File
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
-from ..families import ANY, Expression, Family, Interleave, Join, Pad, Reshape, Rule, Stack, Transpose, source_names
+from ..expressions import Cut, Expression, Interleave, Join, Pad, Reshape, Stack, Transpose, source_names
+from ..families import ANY, Family, Rule
 from .codecs.groups import Groups
 from .codecs.transpose import swapped
 from .names import Templates, fill, members, replaced, source_rules
@@ -245,7 +246,7 @@ def sizes_at(sizes: ModelSizes, numbers: Mapping[str, int]) -> Sizes:
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
     """Return the groups of rows, from the sizes of the model."""
-    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.axes)
 
 
 def forms(expression: Expression) -> tuple[Expression, ...]:
@@ -285,6 +286,9 @@ def shape_of(
     if isinstance(expression, Pad):
         rows, *others = shape_of(expression.of, shapes, sizes, dense)
         return (max(rows, sizes[expression.rows]), *others)
+    if isinstance(expression, Cut):
+        rows, *others = shape_of(expression.of, shapes, sizes, dense)
+        return (max(rows - sizes[expression.rows], 0), *others)
     if isinstance(expression, Transpose):
         shape = shape_of(expression.of, shapes, sizes, dense)
         return swapped(shape) if dense or not expression.dense_only else shape
@@ -304,6 +308,11 @@ def _shape(names: Iterable[str], sizes: Sizes) -> tuple[int, ...]:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name fits any of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_included(name: str, origin: SourceTensor, only: Collection[str]) -> bool:
+    """Return whether a family's tensor is in one of some layers, or outside of all; `only` empty: all are."""
+    return not only or "n" not in origin.numbers or matches(name, only)
 
 
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:

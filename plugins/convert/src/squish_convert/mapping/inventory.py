@@ -18,10 +18,10 @@ from squish_core.file import File
 from squish_core.guard import gc_paused, guarded
 from squish_core.text import counted
 
-from ..families import CONFIG_FILE, ENGINES, GGUF, Family, Model
+from ..families import CONFIG_FILE, ENGINES, GGUF, VISION, Family, Model
 from .coverage import Coverage, Matching, check_ties
-from .mapped import Naming, family_of, model_of, naming_of
-from .names import engine_rules
+from .mapped import PROJECTORS, Naming, family_of, model_of, naming_of
+from .names import engine_rules, source_rules
 
 MOST = 64
 """Maximum number of missing or unknown tensors to list."""
@@ -93,8 +93,12 @@ def take_inventory(file: File, layout: str) -> Inventory:
     )
 
 
-def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outline:
-    """Read the settings of a file, for comparing its tensors with the family's; SquishError if they are unusable."""
+def outline_of(file: File, family: Family, naming: Naming, layout: str, *, loads_all: bool = True) -> Outline:
+    """Read the settings of a file, for comparing its tensors with the family's; SquishError if they are unusable.
+
+    `loads_all`: the layout's engine would load every tensor; otherwise names of all layouts count, and a GGUF may have
+    tensors of other modalities.
+    """
     with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
         model = model_of(file, family, naming.layout)
         settings = family.settings(model)
@@ -102,7 +106,9 @@ def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outli
         tied = tuple(tensor.name for tensor in family.tensors if family.is_tied(settings, tensor))
         absent, left_out, optional = family.absent(settings), family.left_out(settings), family.optional(settings)
         moved = {} if naming.layout == GGUF else family.moved(settings)
-    rules = engine_rules(family, layout)
+        if not loads_all and naming.layout == GGUF and naming.part != VISION:
+            left_out = (*left_out, *PROJECTORS)
+    rules = engine_rules(family, layout) if loads_all else source_rules(family, naming.layout == GGUF)
     matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out, optional, moved)
     return Outline(model=model, settings=settings, tied=tied, matching=matching)
 

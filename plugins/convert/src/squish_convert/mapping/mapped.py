@@ -18,27 +18,16 @@ from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
-from squish_core.model import Part
+from squish_core.model import Part, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 from squish_core.text import close_matches
 
-from ..families import (
-    CONFIG_FILE,
-    ENGINES,
-    GGUF,
-    HF,
-    TEXT,
-    VISION,
-    Family,
-    Model,
-    Rule,
-    conflict,
-    fitting_families,
-    source_names,
-)
-from .coverage import check_ties, cover, is_dense, matches, sizes_at, turns_when_dense
+from ..expressions import source_names
+from ..families import CONFIG_FILE, ENGINES, GGUF, HF, MTP, TEXT, VISION, Carried, Family, Model, Rule
+from ..family_choice import conflict, fitting_families
+from .coverage import check_ties, cover, is_dense, is_included, sizes_at, turns_when_dense
 from .names import Templates, fill, source_rules
 from .tensors import Change, MappedTensors, Setting, read_vector
 
@@ -142,13 +131,24 @@ class MappedFile(File):
     family, naming
         The family's id, and the naming of the original.
     carried
-        The mapped metadata and files, and what the target lacks.
+        The mapped metadata and files, and what the target lacks; the family's unless the caller states it.
     predicting
         Patterns of the tensors that predict more tokens, which are left out.
+    behind
+        Patterns of the layers behind the last one, which the family maps.
     """
 
     def __init__(
-        self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
+        self,
+        original: File,
+        family: Family,
+        naming: Naming,
+        layout: str,
+        options: Options,
+        coded: bool | None = None,
+        *,
+        names: Mapping[str, str] | None = None,
+        carried: Carried | None = None,
     ) -> None:
         self._original, self.family, self.naming, self.layout = original, family.id, naming, layout
         self._remainder = family.remainder
@@ -159,22 +159,30 @@ class MappedFile(File):
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.predicting = family.left_out(settings)
-            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part == TEXT else ()))
+            left_out = (*self.predicting, *(PROJECTORS if gguf and naming.part != VISION else ()))
             absent, optional, moved = family.absent(settings), family.optional(settings), family.moved(settings)
             tensors, before = original.index.tensors, {} if gguf else moved
             self.coverage = cover(family, tensors, gguf, sizes, tied, absent, left_out, optional, before)
             self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
-            self.carried = family.carry(model, settings, layout, options)
+            self.behind = family.behind(settings)
+            only = self.behind if naming.part == MTP else ()
+            if only:
+                names_of = {each.name for own, each in self.coverage.origins.items() if is_included(own, each, only)}
+                model = evolve(model, tensors={name: tensors[name] for name in tensors if name in names_of})
+            self.carried = family.carry(model, settings, layout, options) if carried is None else carried
+            places = {**(names or {}), **({} if layout == GGUF else {own: place for place, own in moved.items()})}
             setting = Setting(
                 layout=layout,
                 sizes=sizes,
                 factors=family.factors(settings),
                 vectors=self.carried.vectors,
                 constants=self.carried.constants,
+                rows=self.carried.rows,
                 coded=self.carried.coded if coded is None else coded,
                 left_out=self.carried.left_out,
-                moved={} if layout == GGUF else {own: place for place, own in moved.items()},
+                only=only,
+                moved=places,
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
@@ -185,6 +193,11 @@ class MappedFile(File):
     def original(self) -> File:
         return self._original
 
+    @property
+    def members(self) -> tuple[MappedFile, ...]:
+        """The mapped files whose tensors these are: this one alone, unless several are joined."""
+        return (self,)
+
     def sources(self, name: str) -> tuple[str, ...]:
         return self.mapped.targets[name].sources
 
@@ -193,21 +206,19 @@ class MappedFile(File):
         """As in `File`, for the specs accessed so far."""
         return self.mapped.dtypes
 
+    def check_form(self, name: str, stored: TensorSpec) -> None:
+        """As `MappedTensors.check_form`."""
+        self.mapped.check_form(name, stored)
+
     def change(self, name: str) -> Change:
         """Return the change to a tensor apart from its name."""
         return self.mapped.changes.get(name, Change())
 
     @property
-    def behind(self) -> tuple[str, ...]:
-        """The source tensors of the layers behind the last one that the target's engine does not load."""
-        left_out = self.carried.left_out
-        origins = self.coverage.origins.items() if left_out else ()
-        return tuple(dict.fromkeys(origin.name for name, origin in origins if matches(name, left_out)))
-
-    @property
     def unwritten(self) -> tuple[str, ...]:
         """The source tensors of other components, which the target does not have."""
-        return (*self.coverage.other_modalities, *self.behind)
+        written = {source for target in self.mapped.targets.values() for source in target.sources}
+        return (*self.coverage.other_modalities, *(name for name in self.coverage.sources if name not in written))
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
@@ -222,6 +233,8 @@ class MappedFile(File):
     def _modality(self, name: str) -> str:
         """Description of a tensor outside the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
+        if self.naming.part == MTP:
+            return "not part of the layers behind the last one"
         return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
@@ -265,7 +278,8 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
     model_type = facts
-    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == part]
+    of_family = TEXT if part == MTP else part  # the family of the text layers has those behind them, too
+    infos = [info for info in _infos(file.registry) if not info.layouts and info.part == of_family]
     if by_keys:
         fitting = fitting_families(infos, model_type, file.index.meta, file.index.tensors)
     else:
@@ -374,16 +388,6 @@ def family_of(file: File, naming: Naming) -> Family:
     if adapters is None:
         raise FormatError(f"adapters of the family {family.id} are not mapped", file=file.name, code="names")
     return adapters
-
-
-def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
-    """Map a file, unless there is no map or the file is mapped already."""
-    if model_map is None or isinstance(file, MappedFile | PassThroughFile):
-        return file
-    naming, layout = model_map.naming, model_map.layout
-    if pass_through_family(file, naming, layout) == naming.family:
-        return PassThroughFile(file, family_of(file, naming), naming, layout, options)
-    return map_file(file, layout, options, naming)
 
 
 def map_notes(file: File) -> tuple[str, ...]:

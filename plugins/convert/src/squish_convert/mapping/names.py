@@ -6,17 +6,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from ..families import GGUF, HF, MLX, UQFF, Expression, Family, Interleave, Join, Rule, Stack, source_names
+from ..expressions import Expression, Interleave, Join, Stack, source_names
+from ..families import GGUF, HF, MLX, UQFF, Family, Rule
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")
+_PLACE = re.compile(rf"{_HOLE.pattern}|{_NUMBER.pattern}")
 Numbers = Mapping[str, int]
 """Placeholder -> number: `n` the layer, `e` the expert."""
 Value = TypeVar("Value")
 
 
 class Templates(dict[str, tuple[tuple[str, ...], Value]]):
-    """Values by name template, looked up in constant time; `others` are the later values of equal templates."""
+    """Values by name template, looked up in constant time; `others` are the later values of equal templates.
+
+    A value lies beside the places of numbers in its template: the placeholder there, or the template's own number.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +32,8 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
         """Build from pairs of template and value; the first of equal templates wins unless `find` refuses it."""
         table: Templates[Value] = cls()
         for template, value in items:
-            key, entry = _HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value)
+            places = tuple(hole or number for hole, number in _PLACE.findall(template))
+            key, entry = _PLACE.sub("#", template), (places, value)
             if table.setdefault(key, entry) != entry:
                 table.others.setdefault(key, []).append(entry)
         return table
@@ -44,12 +50,20 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
         return next(fitting, found[0]) if len(found) > 1 else next(iter(found), None)
 
     def find_all(self, name: str) -> list[tuple[Value, dict[str, int]]]:
-        """Return the values of all templates that match a name, and the numbers in the name."""
+        """Return the values of all templates that match a name, and the numbers in the name.
+
+        >>> [value for value, _ in Templates.of([("h.{n}.0.w", 1), ("h.{n}.1.w", 2)]).find_all("h.5.1.w")]
+        [2]
+        """
         key = _NUMBER.sub("#", name)
         if key not in self:
             return []
-        numbers = [*map(int, _NUMBER.findall(name))]
-        return [(value, dict(zip(holes, numbers))) for holes, value in (self[key], *self.others.get(key, ()))]
+        found = []
+        for places, value in (self[key], *self.others.get(key, ())):
+            pairs = [*zip(places, _NUMBER.findall(name))]
+            if all(place == number for place, number in pairs if place.isdigit()):
+                found.append((value, {place: int(number) for place, number in pairs if not place.isdigit()}))
+        return found
 
 
 def fill(template: str, numbers: Numbers) -> str:

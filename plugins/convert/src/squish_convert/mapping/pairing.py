@@ -12,7 +12,8 @@ from squish_core.errors import SquishError
 from squish_core.file import File
 from squish_core.formats.base import WritableContainer
 
-from ..families import CONFIG_FILE, GGUF, HF, Expression, Family, Interleave, Join, Tile
+from ..expressions import Expression, Interleave, Join, Tile
+from ..families import CONFIG_FILE, GGUF, HF, Family
 from .codecs.heads import Order
 from .coverage import sizes_at
 from .mapped import MappedFile, Naming, family_of, map_file, model_of, naming_of, stores_codes

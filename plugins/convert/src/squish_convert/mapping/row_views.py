@@ -245,7 +245,7 @@ class RowViews:
         return self._sliced(spec, shape, view, {"start": number, "rows": spec.shape[0], "single": True})
 
     def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
-        """Reshape a dense tensor."""
+        """Reshape a dense tensor; join the rows of a stack's matrices, transposed ones too, or separate them again."""
         if prod(shape) != spec.elements:
             raise TensorError(
                 "has another number of values than its shape in the target",
@@ -255,10 +255,26 @@ class RowViews:
                 found=f"shape {list(spec.shape)}",
             )
 
+        joins = len(spec.shape) == 3 and shape == (spec.shape[0] * spec.shape[1], spec.shape[2])
+
         def view(encoding: Encoding) -> Encoding:
-            if encoding.codec != DENSE:
+            codec = encoding.codec
+            if codec.id == TRANSPOSE and joins and not codec.params:
+                return evolve(encoding, codec=evolve(codec, params={"joined": spec.shape[0]}))
+            if codec.id == TRANSPOSE and len(shape) == 3 and codec.params == {"joined": shape[0]}:
+                return evolve(encoding, codec=evolve(codec, params={}))
+            if codec == DENSE:
+                parts = {role: evolve(part, shape=shape) for role, part in encoding.parts.items()}
+                return evolve(encoding, parts=parts)
+            axes = len(spec.shape) - 1
+            if shape[-1:] != spec.shape[-1:] or any(
+                part.shape[:axes] != spec.shape[:-1] for part in encoding.parts.values()
+            ):
                 raise _row_error(spec, encoding, "cannot be reshaped")
-            return evolve(encoding, parts={role: evolve(part, shape=shape) for role, part in encoding.parts.items()})
+            rows = {
+                role: evolve(part, shape=(*shape[:-1], *part.shape[axes:])) for role, part in encoding.parts.items()
+            }
+            return self._check_parts(spec, shape, evolve(encoding, parts=rows))
 
         return self._view(spec, shape, view)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
@@ -16,11 +16,10 @@ from squish_core.file import File
 from squish_core.guard import quietly
 from squish_core.model import DENSE, CodecSpec, Encoding, Exactness, Part, TensorSpec, check_declared
 
-from ..families import (
-    GGUF,
+from ..expressions import (
     Add,
+    Cut,
     Expression,
-    Family,
     Int32,
     Interleave,
     Join,
@@ -28,13 +27,13 @@ from ..families import (
     Pad,
     Permute,
     Reshape,
-    Rule,
     Scale,
     Stack,
     Tile,
     Transpose,
     source_names,
 )
+from ..families import GGUF, Family, Rule
 from .codecs.heads import Order
 from .coverage import (
     HINT,
@@ -44,6 +43,7 @@ from .coverage import (
     SourceTensor,
     groups_of_sizes,
     is_dense,
+    is_included,
     matches,
     shape_of,
     sizes_at,
@@ -85,7 +85,8 @@ class Setting:
 
     `sizes` and `factors` are the model's. `vectors`: dtype of its dense vectors in Hugging Face's layout, or None for
     the source's.
-    `constants`: tensors computed from the settings. `coded`, `left_out`: as in `Carried`.
+    `constants`: tensors computed from the settings. `rows`, `coded`, `left_out`: as in `Carried`.
+    `only`: patterns of the layers to write, if not all are written.
     `moved`: prefixes of the family's names -> those that the layout has instead.
     """
 
@@ -94,8 +95,10 @@ class Setting:
     factors: Mapping[str, Sequence[tuple[int, float]]] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    rows: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
     left_out: tuple[str, ...] = ()
+    only: Collection[str] = ()
     moved: Mapping[str, str] = field(factory=dict)
 
     @property
@@ -240,7 +243,7 @@ class _Builder:
             self.words["matrices fused"] = None
             return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
         if isinstance(expression, Interleave):
-            self.words["rows interleaved"] = None
+            self.words["rows interleaved" if expression.axes else "slices joined"] = None
             pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
             return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
         spec = self._forward(expression.of, numbers)
@@ -252,6 +255,9 @@ class _Builder:
             return self._integers(spec, "i32")
         if isinstance(expression, Pad):
             return self._padded(spec, self.sizes[expression.rows] - spec.shape[0])
+        if isinstance(expression, Cut):
+            self.words["first rows cut"] = None
+            return self.rows.rows(spec, self.sizes[expression.rows], spec.shape[0])
         return self._changed(spec, expression, False)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -278,7 +284,7 @@ class _Builder:
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Interleave):
-            self.words["interleaved rows separated"] = None
+            self.words["interleaved rows separated" if expression.axes else "slices separated"] = None
             groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
             number = _part_of(pieces, name, numbers)
             return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
@@ -290,6 +296,8 @@ class _Builder:
             spec = self._integers(spec, "i64")
         elif isinstance(expression, Pad):
             spec = self._unpadded(spec, self._shape(expression.of)[0])
+        elif isinstance(expression, Cut):
+            spec = self._restored(spec, expression.rows)
         else:
             spec = self._changed(spec, expression, True)
         return self._backward(expression.of, spec, name, numbers)
@@ -368,6 +376,16 @@ class _Builder:
         self.words["repeated rows cut"] = None
         return self.rows.rows(spec, 0, rows)
 
+    def _restored(self, spec: TensorSpec, name: str) -> TensorSpec:
+        """Put the rows that were cut before the others."""
+        import numpy as np
+
+        shape = (self.sizes[name], *spec.shape[1:])
+        stored = self.tensors.setting.rows.get(name)
+        self.words["rows of zeros first" if stored is None else "first rows put back"] = None
+        first = np.zeros(shape, np.float32) if stored is None else stored
+        return dense(spec.name, np.concatenate([first, _read_floats(self.tensors.file, spec, MOST_VALUES)]), spec.dtype)
+
     def _transpose(self, spec: TensorSpec) -> TensorSpec:
         self.words["transposed"] = None
         return transpose(spec)
@@ -382,7 +400,7 @@ def tile_order(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -
         parts = (each,) * (heads // groups if groups and heads % groups == 0 else 0)
     else:
         parts = tuple(sizes[part] for part in tile.parts)
-    return Order(1, groups, parts, inverse, first)
+    return Order(sizes[tile.heads] if tile.heads else 1, groups, parts, inverse, first)
 
 
 def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
@@ -404,8 +422,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     table = target_rules(family, setting.layout)
     targets: dict[str, TargetTensor] = {}
     experts = setting.experts
-    for name in coverage.origins:
-        if matches(name, setting.left_out):
+    for name, origin in coverage.origins.items():
+        if matches(name, setting.left_out) or not is_included(name, origin, setting.only):
             continue
         match = table.find(name)
         if match is None:
@@ -429,8 +447,8 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
 
 MAX_SIZE = 1 << 20
 """Largest vector that is computed in memory."""
-MOST_INTEGERS = 1 << 24
-"""Largest table of whole numbers that is rewritten in memory."""
+MOST_VALUES = 1 << 24
+"""Largest table that is rewritten in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
@@ -444,17 +462,22 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
     """Read a dense float vector, or a small matrix, as f32; TensorError for any other tensor."""
+    return _read_floats(file, spec, MAX_SIZE)
+
+
+def _read_floats(file: File, spec: TensorSpec, most: int) -> np.ndarray:
+    """Read a dense tensor of at most so many floats as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 4 or spec.elements > MAX_SIZE:
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) > 4 or spec.elements > most:
         codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
             "must be a dense vector of floats, since its values change",
             tensor=spec.name,
             code="values",
-            expected=f"a vector of at most {MAX_SIZE} floats",
+            expected=f"a vector of at most {most} floats",
             found=f"{codec}, {spec.dtype} {list(spec.shape)}",
         )
     with np.errstate(all="ignore"):
@@ -466,13 +489,13 @@ def _read_integers(file: File, spec: TensorSpec, dtype: str) -> np.ndarray:
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
-    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_INTEGERS
+    is_whole = spec.dtype in ("i32", "i64", "u32") and spec.elements <= MOST_VALUES
     if encoding is None or encoding.codec != DENSE or not is_whole:
         raise TensorError(
             "must be a table of whole numbers",
             tensor=spec.name,
             code="values",
-            expected=f"at most {MOST_INTEGERS} values of i64 or i32",
+            expected=f"at most {MOST_VALUES} values of i64 or i32",
             found=f"{spec.dtype} {list(spec.shape)}",
         )
     values = file.bind(spec, encoding).read(full(spec.shape))

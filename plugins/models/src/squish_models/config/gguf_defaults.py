@@ -88,6 +88,8 @@ def _indexer_types(keys: Keys) -> list[bool] | None:
 
 RMS = {"attention.layer_norm_rms_epsilon": REQUIRED}
 NORM = {"attention.layer_norm_epsilon": REQUIRED}
+DENSE = dict.fromkeys(("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"), 0)
+"""Keys of the matrices behind the pooling."""
 EXPERTS = {"expert_count": REQUIRED, "expert_used_count": REQUIRED}
 COMMON: Mapping[str, Any] = {
     "context_length": REQUIRED,
@@ -113,6 +115,7 @@ COMMON: Mapping[str, Any] = {
     "expert_group_count": 0,
     "expert_group_used_count": 0,
     "pooling_type": None,
+    "classifier.output_labels": None,
     "nextn_predict_layers": 0,
     "vocab_size": None,
 }
@@ -171,6 +174,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "gemma3": {
         **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 10000.0,
         "final_logit_softcapping": 0.0,
+    },
+    "gemma-embedding": {
+        **RMS, "attention.sliding_window": REQUIRED, "attention.sliding_window_pattern": 6,
+        "rope.freq_base_swa": 10000.0, **DENSE,
     },
     "phi3": {**RMS, "attention.sliding_window": 0},
     "olmo2": {
@@ -290,6 +297,16 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "rope.freq_base_swa": _same("rope.freq_base"),
     },
     "apertus": RMS,
+    "modern-bert": {
+        **NORM, "attention.sliding_window": 0, "attention.sliding_window_pattern": 3, "rope.freq_base_swa": 10000.0,
+        "hidden_activation": "gelu", "classifier.pooling_type": 1, "classifier.activation": "gelu",
+        "classifier.output_labels": None, "attention.layer_norm_rms_epsilon": None,  # which it does not read
+        "decision.block_count": 0,
+    },
+    "eurobert": RMS,
+    "t5encoder": {**RMS, "attention.relative_buckets_count": REQUIRED, "attention.layer_norm_epsilon": None},
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": 1,

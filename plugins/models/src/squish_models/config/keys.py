@@ -17,11 +17,15 @@ SIZES_LIST = "array:i32"
 SWITCHES_LIST = "array:bool"
 """Type of a setting that is on or off in each layer."""
 MOST_LAYERS = 1 << 18
+TEXT = "str"
+"""Type of a setting with a text."""
+TEXTS_LIST = "array:str"
+"""Type of a setting with several texts."""
 NUMBERS_LIST = "array:f32"
 """Type of a setting with several numbers."""
 LAYER_SIZES = "sizes"
 """Type of a setting with a size for each layer, or one for all."""
-LISTS = (SIZES_LIST, SWITCHES_LIST, NUMBERS_LIST)
+LISTS = (SIZES_LIST, SWITCHES_LIST, NUMBERS_LIST, TEXTS_LIST)
 MAX_F32 = float(np.finfo(np.float32).max)
 
 
@@ -160,6 +164,10 @@ def _read(key: Key, value: Any) -> Any:
         return [shortest(number) for number in _sizes(value) or ()]
     if key.type == SWITCHES_LIST:
         return [*map(bool, _sizes(value) or ())]
+    if key.type == TEXTS_LIST:
+        return list(value)
+    if key.type == TEXT:
+        return value
     if key.type in LISTS or (key.type == LAYER_SIZES and not isinstance(value, int)):
         return _sizes(value)
     if key.type == "bool":
@@ -169,6 +177,8 @@ def _read(key: Key, value: Any) -> Any:
 
 def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
+    if key.type in (TEXT, TEXTS_LIST):
+        return value if key.type == TEXT else list(value)
     if stored := _ARRAYS.get(_stored_type(key, value)):
         return np.array(value, stored)
     if key.type == "bool":
@@ -193,6 +203,10 @@ def _are_switches(value: Any) -> bool:
     return switches is not None and all(type(each) in (bool, int) and each in (0, 1) for each in switches)
 
 
+def _are_texts(value: Any) -> bool:
+    return not isinstance(value, (str, bytes)) and all(isinstance(each, str) for each in value)
+
+
 def _are_numbers(value: Any) -> bool:
     numbers = _sizes(value)
     return numbers is not None and all(type(each) in (int, float) and each == each for each in numbers)
@@ -208,6 +222,8 @@ def _is_positive_f32(value: Any) -> bool:
 
 _ARRAYS = {SIZES_LIST: np.int32, SWITCHES_LIST: np.bool_, NUMBERS_LIST: np.float32}
 _TYPES = {
+    TEXT: (lambda value: isinstance(value, str), "is not a text", "a text"),
+    TEXTS_LIST: (_are_texts, "are not texts", "texts"),
     NUMBERS_LIST: (_are_numbers, "are not numbers", "numbers"),
     LAYER_SIZES: (lambda value: _is_u32(value) or _are_sizes(value), "is not a size", "an integer, or one a layer"),
     SIZES_LIST: (_are_sizes, "are not sizes", "integers"),

@@ -63,7 +63,7 @@ SETTINGS = {
     "rope_scaling": OBJECT, "rope_theta": BASE, "layer_types": KINDS, "partial_rotary_factor": SHARE,
     "sliding_window": SIZE, "sliding_window_pattern": PATTERN,
     **dict.fromkeys(("max_position_embeddings", "n_positions", "full_attention_interval", "rotary_dim"), COUNT),
-    **dict.fromkeys(("n_group", "topk_group"), COUNT),
+    **dict.fromkeys(("n_group", "topk_group", "type_vocab_size"), COUNT),
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"), SIZE),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), SIZE),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), SIZE_OF_ALL),

@@ -455,8 +455,13 @@ TRANSFORMERS = Engine(
                 "gemma3n_text",
                 "mamba",
                 "falcon_mamba",
+                "modernbert",
+                "bert",
+                "roberta",
+                "xlm-roberta",
             )
         },
+        "eurobert": {},
     },
     scalings={
         ANY: TRANSFORMERS_SCALINGS,

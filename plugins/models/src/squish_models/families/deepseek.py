@@ -21,7 +21,7 @@ from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, 
 DENSE, EXPERTS = "dense", "experts"
 ATTENTION = f"{LAYER}self_attn."
 KEYS, VALUES = f"{ATTENTION}k_b_proj.weight", f"{ATTENTION}v_b_proj.weight"
-FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), folded=True)
+FUSED = Interleave(((KEYS, "qk_nope_head_dim"), (VALUES, "v_head_dim")), axes=2)
 """Hugging Face alternates key and value rows by head; llama.cpp multiplies queries with the transposed keys."""
 SOFTMAX, SIGMOID = 1, 2
 """Ids of llama.cpp's gating functions."""

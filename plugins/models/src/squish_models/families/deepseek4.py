@@ -18,6 +18,7 @@ from squish_core.api import ErrorCode, FormatError, TensorError
 from ..config.keys import COMMON, NUMBERS_LIST, SIZES_LIST, Key, check_settings
 from ..config.spelling import SLIDING
 from ..declared import Declared
+from ..engines.needs import EngineNeeds
 from ..settings import CONFIG
 from ..tables import Row
 
@@ -132,6 +133,7 @@ class Deepseek4(Declared):
         Key("num_hash_layers", "hash_layer_count"),
         Key("streams_width", "embedding_length_out", required=False),
     )
+    engines: ClassVar = {"mlx": EngineNeeds(supported=False)}
     fixed: ClassVar = {
         "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "scoring_func": "sqrtsoftplus",
     }  # fmt: skip

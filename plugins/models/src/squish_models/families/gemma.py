@@ -8,16 +8,24 @@ from typing import Any, ClassVar
 from squish_convert.api import Model
 
 from ..config.keys import COMMON, VOCABULARY, Key
+from ..dense_modules import DENSE_KEYS, DENSE_ROWS, check_dense, dense_settings
+from ..engines.needs import EngineNeeds
 from ..family import TextModel
+from ..general import MODULES
 from ..rules import fused_attention
 from ..settings import BARE
-from ..tables import Row, attention, embeddings, gated_mlp, head_norms, norm
+from ..tables import BASE_PREFIXES, Row, attention, base_rows, embeddings, gated_mlp, head_norms, norm
 
-PATTERN = "sliding_window_pattern"
+PATTERN, BIDIRECTIONAL = "sliding_window_pattern", "use_bidirectional_attention"
 CAPS = (
     Key("attn_logit_softcapping", "attn_logit_softcapping", "f32"),
     Key("final_logit_softcapping", "final_logit_softcapping", "f32"),
 )
+
+
+def is_bidirectional(config: Mapping[str, Any]) -> bool:
+    """Return whether tokens attend to those behind them, as in EmbeddingGemma."""
+    return config.get(BIDIRECTIONAL) not in (None, False)
 
 
 def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
@@ -98,6 +106,9 @@ class Gemma3(Gemma2):
     }  # fmt: skip
     derived = (*Gemma2.derived, "window")
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        return not is_bidirectional(config)
+
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         implied = super().implied(settings)
         return {**implied, PATTERN: 1} if settings.get(PATTERN) == 1 else implied
@@ -112,3 +123,43 @@ class Gemma3(Gemma2):
         if window is None:  # llama.cpp then has no layers with a window, but folder engines assume some
             return {**settings, "sliding_window": settings["max_position_embeddings"], PATTERN: 1}
         return {**settings, "sliding_window": window}
+
+
+class EmbeddingGemma(Gemma2):
+    """EmbeddingGemma: Gemma 3 that attends in both directions, with dense modules behind the pooling."""
+
+    model_type, architecture, class_name = "gemma3_text", "gemma-embedding", "Gemma3TextModel"
+    rows = (*base_rows(row for row in Gemma3.rows if row.gguf != "output"), *DENSE_ROWS)
+    prefixes: ClassVar = BASE_PREFIXES
+    keys = (
+        *(key for key in COMMON if key.hf != "is_causal"),
+        Key("sliding_window", "attention.sliding_window"),
+        Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
+        *DENSE_KEYS,
+    )
+    fixed = Gemma3.fixed
+    unstated: ClassVar = {name: value for name, value in Gemma3.unstated.items() if name != "sliding_window"}
+    derived = (*Gemma2.derived, *(key.hf for key in DENSE_KEYS))
+    windowless = ()
+    pattern = Gemma3.pattern
+    layers_27b = 0
+    engines: ClassVar = {"mlx": EngineNeeds(supported=False), "mistralrs": EngineNeeds(supported=False)}
+
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        return is_bidirectional(config)
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**super().implied(settings), "attn_logit_softcapping": None, BIDIRECTIONAL: True}
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().sizes(settings), **{key.hf: settings.get(key.hf, 0) for key in DENSE_KEYS}}
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = {**super()._from_config(model), **dense_settings(model)}
+        check_dense(settings, MODULES)
+        return settings
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        check_dense(settings, f"{self.architecture}.{DENSE_KEYS[0].gguf}")
+        return settings

@@ -26,13 +26,13 @@ from ..declared import WINDOW_LAYERS, Declared
 from ..keep import restored_files
 from ..settings import BARE, CONFIG, ENGINES, MOST_BLOCKS, WINDOWS
 from ..tables import Row, attention, embeddings, gated_mlp, head_norms, norm
-from .gemma4 import COUNT, OWN, SHARED, TOKENS, WIDTH, shared_keys
+from .gemma4 import COUNT, NESTED, OWN, SHARED, TOKENS, WIDTH, shared_keys
 
 OWN_KEYS = 20
 """Layers that compute keys and values in llama.cpp; the others take those of earlier ones."""
 SPARSE, SPARSITY, CUTOFF = 10, 0.95, 1.6448533535003662
 """How many layers have sparse activations, the share of zeros in them, and its quantile of a normal distribution."""
-PATTERN, INPUTS, NESTED = "activation_sparsity_pattern", "altup_num_inputs", "model.language_model."
+PATTERN, INPUTS = "activation_sparsity_pattern", "altup_num_inputs"
 DEFAULTS = {
     WIDTH: 256,
     TOKENS: 262144,
@@ -133,7 +133,7 @@ class Gemma3n(Declared):
         check_settings([COUNT, Key("intermediate_size", "", LAYER_SIZES)], text, CONFIG)
         count = min(text["num_hidden_layers"], MOST_BLOCKS)
         kinds = [FULL if (layer + 1) % 5 == 0 else SLIDING for layer in range(count)]
-        settings = super().spelled({"layer_types": kinds, PATTERN: _pattern(count), **DEFAULTS, **text})
+        settings = super().spelled({"layer_types": kinds, PATTERN: _unstated(count), **DEFAULTS, **text})
         check_settings([Key(PATTERN, "", NUMBERS_LIST), Key(SHARED, ""), Key(TOKENS, "")], settings, CONFIG)
         size = settings["intermediate_size"]
         settings["intermediate_size"] = size if isinstance(size, list) else [size] * count
@@ -168,6 +168,9 @@ class Gemma3n(Declared):
         sizes = self._of_layers(settings, "intermediate_size")
         return {**DEFAULTS, **settings, "intermediate_size": sizes, TOKENS: rows if is_less else settings["vocab_size"]}
 
+    def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
+        return "text_config" in config and "vision_config" not in config  # Transformers states both or none
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         missing = [name for name in self.optional(settings) if name not in map(self.own_name, model.tensors)]
         if missing and model.layout != "gguf" and layout in ("gguf", "mlx"):
@@ -179,11 +182,11 @@ class Gemma3n(Declared):
                 hint="Transformers leaves them out when it saves a model: copy them from the published checkpoint.",
             )
         carried = super().carry(model, settings, layout, options)
-        if layout != "mlx":
+        if layout not in CONFIGS:
             return carried
-        assets = carried.assets
+        assets, config = carried.assets, CONFIGS[layout]
         return evolve(
-            carried, assets=LazyAssets(assets, lambda name: _nested(assets[name]) if name == CONFIG else assets[name])
+            carried, assets=LazyAssets(assets, lambda name: config(assets[name]) if name == CONFIG else assets[name])
         )
 
 
@@ -192,8 +195,22 @@ def _pattern(count: int) -> list[float]:
     return [SPARSITY if layer < SPARSE else 0.0 for layer in range(count)]
 
 
+def _unstated(count: int) -> list[float]:
+    """The shares that Transformers takes if none are stated."""
+    return _pattern(count) if count > SPARSE else [0.0] * count
+
+
 def _nested(config: bytes) -> bytes:
     """The config of a multimodal model with this text part, which alone mlx-lm reads."""
     text = json.loads(config)
     outer = {name: value for name, value in text.items() if not isinstance(value, list | dict) or "token" in name}
     return dump_json({**outer, "model_type": "gemma3n", "text_config": text})
+
+
+def _flat(config: bytes) -> bytes:
+    """The config of the text part alone, if there is no other part, which Transformers would build."""
+    stated = json.loads(config)
+    return config if "text_config" not in stated or "vision_config" in stated else dump_json(stated["text_config"])
+
+
+CONFIGS = {"mlx": _nested, "hf": _flat}

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Join, Model, Rule, Stack
+from squish_convert.api import Join, Model, Rule, Stack, source_names
 
 from squish_core.api import ErrorCode, FormatError
 
@@ -28,6 +28,8 @@ from ..tables import BLOCK, LAYER, SWITCH, Row, attention, embeddings, experts, 
 PER_LAYER, EXPERTS, VALUES = "per_layer", "experts", "values"
 """Kinds of layers: with embeddings of their own, with experts, and with projections of values."""
 SHARED, WIDTH, TOKENS = "num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input"
+NESTED = "model.language_model."
+"""How names of text layers begin in the multimodal model."""
 GLOBAL_GROUPS, OVERRIDES = "num_global_key_value_heads", "per_layer_config"
 DEFAULTS = {
     "hidden_activation": "gelu_pytorch_tanh",
@@ -118,7 +120,6 @@ class Gemma4(Declared):
             *(Rule(f"{_STACK}switch_glu.{name}.weight", Stack(f"{_STACK}{{e}}.{name}.weight")) for name in SWITCH),
             *(evolve(rule, reading=True) for rule in _STACKS),
         ),
-        "uqff": _STACKS,
     }
     keys: ClassVar[Sequence[Key]] = (
         *(key for key in COMMON if key.hf not in REPLACED),
@@ -177,7 +178,17 @@ class Gemma4(Declared):
             f"{BLOCK}{row.gguf}.weight" for row in self.rows if row.hf.endswith(SWITCH[:2]) and row.kind == EXPERTS
         ]
         gguf = tuple(evolve(rule, reading=rule.reading or rule.name in apart) for rule in names["gguf"])
-        return {**names, "gguf": gguf}
+        return {**names, "gguf": gguf, "uqff": self._nested()}
+
+    def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
+        return "text_config" not in config  # whose names mlx-lm and mistral.rs expect with a prefix
+
+    def _nested(self) -> Sequence[Rule]:
+        """The names in the multimodal model, which alone mistral.rs reads."""
+        stacked = {name for rule in _STACKS for name in source_names(rule.of)}
+        names = [each.name for each in self.tensors if each.name.startswith("model.") and each.name not in stacked]
+        rules = (*(Rule(name, name) for name in names), *_STACKS)
+        return [evolve(rule, name=rule.name.replace("model.", NESTED, 1)) for rule in rules]
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         text = {name: value for name, value in text_config(config).items() if value is not None or name not in FILLED}

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 from attrs import evolve
 from squish_convert.api import Model
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, UsageError
 
 from ..config.gguf_defaults import LoadedKeys
 from ..config.keys import SWITCHES_LIST, Key
 from ..config.rope import rope_kind
 from ..config.spelling import all_layers, text_config
 from ..rules import fused_experts
-from ..settings import CONFIG
+from ..settings import CONFIG, ELSEWHERE
 from ..tables import SWITCH, Row
 from .deepseek import FUSED_RULE, Deepseek
 from .llama import Mistral3
@@ -98,6 +98,17 @@ class GlmMoeDsa(DeepseekV32):
         # mlx-lm requires these
         own["rope_parameters"] = {**scaling, "rope_theta": settings.get("rope_theta", 10000.0)}
         return {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, **settings, **own}
+
+    def check_engine(self, layout: str, settings: Mapping[str, Any]) -> None:
+        super().check_engine(layout, settings)
+        if layout == "mlx" and not all(settings["full_indexers"]):
+            raise UsageError(
+                "has layers without an indexer of their own, which mlx-lm does not run",
+                part=f"{CONFIG} indexer_types",
+                code=ErrorCode.ENGINE,
+                expected=f"{FULL} for each layer",
+                hint=ELSEWHERE,
+            )
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)

@@ -57,7 +57,10 @@ class Lfm2(TextModel):
     )
     fixed: ClassVar = {"conv_bias": False}
     unstated: ClassVar = {"rope_theta": 1000000.0}
-    prefixes: ClassVar = {**BARE, "embedding_norm.": "model.embedding_norm."}
+    prefixes: ClassVar = {**BARE, "embedding_norm.": "model.embedding_norm.", "model.language_model.": "model."}
+    other_modalities: ClassVar[Sequence[str]] = tuple(
+        f"{outer}{part}.*" for outer in ("model.", "") for part in ("vision_tower", "multi_modal_projector")
+    )
     tied_by_default = True
 
     def settings(self, model: Model) -> dict[str, Any]:

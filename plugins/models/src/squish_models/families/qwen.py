@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Carried, Model, Rule
+from squish_convert.api import Carried, Model, Rule, Stack, Transpose
 
 from squish_core.api import ErrorCode, FormatError, Options
 
@@ -15,9 +15,9 @@ from ..config.rope import DYNAMIC, rope_kind
 from ..config.spelling import text_config
 from ..family import TextModel
 from ..reranking import SCORES, check_scores, with_scores
-from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
+from ..rules import expert_matrices, fused_attention, fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import BARE, CONFIG
-from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, norm, pre_norm_model, router
+from ..tables import LAYER, SWITCH, attention, experts, gated_mlp, head_norms, norm, pre_norm_model, router
 
 
 class Qwen2(TextModel):
@@ -195,6 +195,19 @@ class Qwen3VLMoe(Qwen3VL, Qwen3Moe):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.unstated, **super().spelled(config)}
+
+
+class Qwen3VLMoeBesideTower(Qwen3VLMoe):
+    """The same in a folder with the tower, where Transformers loads only stacks of experts: [in, out], as published."""
+
+    id = "qwen3vlmoe"
+    more: ClassVar = {
+        **Qwen3VLMoe.more,
+        "hf": tuple(
+            Rule(f"{LAYER}mlp.experts.{name}", Stack(Transpose(matrix)))
+            for name, matrix in expert_matrices("mlp", *SWITCH, "moe_intermediate_size").items()
+        ),
+    }
 
 
 class HunyuanMoe(HunyuanDense):

@@ -11,6 +11,7 @@ from math import isqrt
 from typing import Any, ClassVar
 
 from attrs import evolve
+from squish_convert.api import Model
 
 from squish_core.api import Typed
 
@@ -64,6 +65,14 @@ class Gemma3Vision(Siglip):
 
     id = "gemma3.vision"
     projector = "gemma3"
+    class_name, model_type = "Gemma3ForConditionalGeneration", "gemma3"
+    vision_type, processor_type = "siglip_vision_model", "Gemma3ImageProcessor"
+    written: ClassVar = {"vision_use_head": False}
+    tokens: ClassVar = {
+        "boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>",
+        "image_token_index": "<image_soft_token>",
+    }  # fmt: skip
+    text_names: ClassVar = {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
     prefixes: ClassVar[Mapping[str, str]] = {
         f"model.{SIGLIP}": SIGLIP,
         **saved("vision_tower."),
@@ -86,12 +95,24 @@ class Gemma3Vision(Siglip):
         merged = settings["image_size"] // settings["patch_size"] // max(side, 1)
         return {} if merged in (0, 4) else {f"{VISION}.projector.scale_factor": Typed("u32", merged)}
 
+    def outer_settings(self, model: Model, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        merged = model.value(f"{VISION}.projector.scale_factor", 4)
+        return {"mm_tokens_per_image": (settings["image_size"] // settings["patch_size"] // max(merged, 1)) ** 2}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        [tokens] = self.outer_settings(model, settings).values()
+        return {**super().processor(model, settings), "image_seq_length": tokens}
+
 
 class Idefics3Vision(Siglip):
     """The tower of SmolVLM and Idefics 3: squares of patches become one token, joined."""
 
     id = "smolvlm.vision"
     projector = "idefics3"
+    class_name, model_type = "SmolVLMForConditionalGeneration", "smolvlm"
+    vision_type, processor_type = "smolvlm_vision", "SmolVLMImageProcessor"
+    tokens: ClassVar = {"image_token_id": "<image>"}
+    text_names: ClassVar = {"model.": "model.text_model."}
     other_modalities = ("model.text_model.*", "lm_head.*")
     outer = ("scale_factor",)
     unstated: ClassVar = {
@@ -112,3 +133,8 @@ class Idefics3Vision(Siglip):
         size = images.get("size")
         edge = image_number(size if isinstance(size, dict) else {}, "longest_edge", settings["image_size"])
         return {f"{VISION}.preproc_image_size": Typed("u32", edge)}
+
+    def processor(self, model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
+        edge = model.value(f"{VISION}.preproc_image_size", settings["image_size"])
+        sizes = {"size": {"longest_edge": edge}, "max_image_size": {"longest_edge": settings["image_size"]}}
+        return {**super().processor(model, settings), **sizes}

@@ -41,8 +41,9 @@ class CheckpointFiles:
 
     def file(self, number: int) -> Source:
         """Open a file of the Index by number."""
-        name = self.index.files[number].name
-        return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
+        folder, _, name = self.index.files[number].name.rpartition("/")
+        is_own = not self.source.is_dir and not folder and name == self.source.filename
+        return self.source if is_own else self.source.member(name, folder)
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Mapping[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -21,17 +22,18 @@ Shape = tuple[int, ...]
 class Groups:
     """Groups of rows interleaved along `axis` of the larger tensor: `rows[i]` rows of piece i in turn.
 
-    The first axis of `folded` pieces counts the groups, the second one the rows of a group.
+    In the place of that axis, pieces have as many `axes`: 1 for all rows; 2, of which the first counts the groups and
+    the second one the rows of a group; or 0, where a piece is one row of the only group.
     """
 
     rows: tuple[int, ...]
     axis: int
-    folded: bool
+    axes: int = 1
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters of a codec for these groups."""
-        return {"rows": self.rows, "axis": self.axis, "folded": self.folded}
+        return {"rows": self.rows, "axis": self.axis, "axes": self.axes}
 
     @property
     def total(self) -> int:
@@ -40,38 +42,39 @@ class Groups:
 
     def piece(self, whole: Shape, number: int) -> Shape:
         """Return the shape of a piece; CodecError if the larger tensor has no groups of this size."""
-        if not 0 <= self.axis < len(whole) or whole[self.axis] % self.total or (self.folded and self.axis):
+        if not 0 <= self.axis < len(whole) or whole[self.axis] % self.total:
             raise _params_error(f"a multiple of {self.total} rows on axis {self.axis}", f"shape {list(whole)}")
         count = whole[self.axis] // self.total
-        if self.folded:
-            return (count, self.rows[number], *whole[1:])
-        return (*whole[: self.axis], count * self.rows[number], *whole[self.axis + 1 :])
+        if not self.axes and count != 1:
+            raise _params_error(f"{self.total} rows on axis {self.axis}", f"shape {list(whole)}")
+        return (*whole[: self.axis], *self._own(count, number), *whole[self.axis + 1 :])
+
+    def _own(self, count: int, number: int) -> Shape:
+        """Return the sizes of the axes of a piece that has rows of a number of groups."""
+        rows = self.rows[number]
+        return ((), (count * rows,), (count, rows))[self.axes]
 
     def whole(self, piece: Shape, number: int) -> Shape:
         """Return the shape of the larger tensor; CodecError if the piece has no groups of this size."""
-        rows = self.rows[number]
-        if self.folded:
-            if len(piece) < 2 or piece[1] != rows:
-                raise _params_error(f"[groups, {rows}, ...]", f"shape {list(piece)}")
-            return (piece[0] * self.total, *piece[2:])
-        if not 0 <= self.axis < len(piece) or piece[self.axis] % rows:
-            raise _params_error(f"a multiple of {rows} rows on axis {self.axis}", f"shape {list(piece)}")
-        return (*piece[: self.axis], piece[self.axis] // rows * self.total, *piece[self.axis + 1 :])
+        rows, own = self.rows[number], piece[self.axis : self.axis + self.axes]
+        count = (1, prod(own) // rows, own[0] if own else 0)[self.axes]
+        if self.axis + self.axes > len(piece) or own != self._own(count, number):
+            raise _params_error(f"groups of {rows} rows on axis {self.axis}", f"shape {list(piece)}")
+        return (*piece[: self.axis], count * self.total, *piece[self.axis + self.axes :])
 
     def piece_region(self, region: Region, number: int) -> Region:
         """Return the region of a piece in a region of whole groups."""
         part, rows = region[self.axis], self.rows[number]
         first, last = part.start // self.total, part.stop // self.total
-        if self.folded:
-            return (slice(first, last), slice(0, rows), *region[1:])
-        return (*region[: self.axis], slice(first * rows, last * rows), *region[self.axis + 1 :])
+        own = ((), (slice(first * rows, last * rows),), (slice(first, last), slice(0, rows)))[self.axes]
+        return (*region[: self.axis], *own, *region[self.axis + 1 :])
 
     def whole_region(self, region: Region, number: int) -> Region:
         """Return the region of whole groups that contains a region of a piece."""
-        part, rows = region[self.axis], self.rows[number]
-        first, last = (part.start, part.stop) if self.folded else (part.start // rows, part.stop // rows)
-        whole_groups = slice(first * self.total, last * self.total)
-        return (*region[: self.axis], whole_groups, *region[self.axis + 1 + self.folded :])
+        part = region[self.axis] if self.axes else slice(0, 1)
+        rows = self.rows[number] if self.axes == 1 else 1
+        whole_groups = slice(part.start // rows * self.total, part.stop // rows * self.total)
+        return (*region[: self.axis], whole_groups, *region[self.axis + self.axes :])
 
     def grouped(self, array: np.ndarray) -> np.ndarray:
         """An array of the larger tensor's rows, reshaped to one axis for groups and one for the rows of a group."""
@@ -83,30 +86,31 @@ class Groups:
         start = sum(self.rows[:number])
         before = (slice(None),) * (self.axis + 1)
         picked = self.grouped(array)[(*before, slice(start, start + self.rows[number]))]
-        if self.folded:
-            return picked
-        return picked.reshape(*array.shape[: self.axis], -1, *array.shape[self.axis + 1 :])
+        own = self._own(array.shape[self.axis] // self.total, number)
+        return picked.reshape(*array.shape[: self.axis], *own, *array.shape[self.axis + 1 :])
 
     def merge(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Return the larger tensor's rows from those of its pieces."""
         import numpy as np
 
-        axis, whole = self.axis, arrays[0].shape[self.axis + 1 + self.folded :]
+        axis, whole = self.axis, arrays[0].shape[self.axis + self.axes :]
         shaped = [array.reshape(*array.shape[:axis], -1, rows, *whole) for array, rows in zip(arrays, self.rows)]
         return np.concatenate(shaped, axis + 1).reshape(*arrays[0].shape[:axis], -1, *whole)
 
 
 def groups_of(params: Params) -> Groups:
     """Return the groups in a codec's parameters; CodecError if these are invalid."""
-    rows, axis, folded = params.get("rows"), params.get("axis"), params.get("folded")
+    rows, axis, axes = params.get("rows"), params.get("axis"), params.get("axes")
     number = params.get("number", 0)
     legal = isinstance(rows, (list, tuple)) and len(rows) > 1 and all(type(size) is int and size > 0 for size in rows)
-    if not legal or type(axis) is not int or type(folded) is not bool or type(number) is not int:
-        raise _params_error("rows, axis, folded and number", str(dict(params))[:120])
+    if not legal or type(axis) is not int or type(axes) is not int or type(number) is not int:
+        raise _params_error("rows, axis, axes and number", str(dict(params))[:120])
     assert isinstance(rows, (list, tuple))
     if not 0 <= number < len(rows):
         raise _params_error(f"a number below {len(rows)}", str(number))
-    return Groups(tuple(rows), axis, folded)
+    if axes not in (0, 1, 2) or (axes == 0 and {*rows} != {1}):
+        raise _params_error("0, 1 or 2 axes, and rows of 1 with none", str(dict(params))[:120])
+    return Groups(tuple(rows), axis, axes)
 
 
 def _params_error(expected: str, found: str) -> CodecError:

@@ -26,7 +26,7 @@ Grain = tuple[int | None, ...]
 class Interleave(Wrapper):
     """A wrapping codec that only decodes. Every piece has parts of its own: `0.data`, `1.data`.
 
-    `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces stored transposed.
+    `rows`, `axis`, `axes`: as in `Groups`. `transposed`: numbers of the pieces stored transposed.
     """
 
     def bind(self) -> None:
@@ -42,10 +42,13 @@ class Interleave(Wrapper):
     def grain(self, spec: TensorSpec) -> Grain:
         groups = self.groups
         grains = [codec.grain(piece) for codec, piece in self._pieces(spec)]
-        axis, folded = groups.axis, groups.folded
-        counts = [_groups_of_grain(grain[axis], 1 if folded else rows) for grain, rows in zip(grains, groups.rows)]
+        axis, axes = groups.axis, groups.axes
+        counts = [
+            _groups_of_grain(grain[axis] if axes else 1, rows if axes == 1 else 1)
+            for grain, rows in zip(grains, groups.rows)
+        ]
         count = _common(counts)
-        rest = [(*grain[:axis], *grain[axis + 1 + folded :]) for grain in grains]
+        rest = [(*grain[:axis], *grain[axis + axes :]) for grain in grains]
         others = [_common(values) for values in zip(*rest)]
         return (*others[:axis], None if count is None else count * groups.total, *others[axis:])
 
@@ -110,8 +113,8 @@ class Deinterleave(Wrapper):
         grain, rows = self.inner.grain(self.wrapped(spec)), groups.rows[self.params["number"]]
         count = _groups_of_grain(grain[groups.axis], groups.total)
         before, after = grain[: groups.axis], grain[groups.axis + 1 :]
-        if groups.folded:
-            return (count, None, *after)
+        if groups.axes != 1:
+            return (*before, *(count, None)[: groups.axes], *after)
         return (*before, None if count is None else count * rows, *after)
 
     def decode(self, parts: Parts, spec: TensorSpec, *, region: Region, out: np.ndarray) -> None:
@@ -129,7 +132,7 @@ class Deinterleave(Wrapper):
     def codes(self, parts: Parts, spec: TensorSpec, region: Region) -> Codes | None:
         groups, number = self.groups, self.params["number"]
         codes = self.inner.codes(parts, self.wrapped(spec), groups.whole_region(region, number))
-        if codes is None or groups.folded:
+        if codes is None or groups.axes != 1:
             return None
         return _rearranged(codes, sizes(region), lambda array: groups.pick(array, number))
 
@@ -147,7 +150,7 @@ def _common(grains: Sequence[int | None]) -> int | None:
 def _row_layout(codec: Codec, spec: TensorSpec, groups: Groups) -> CodeLayout | None:
     """Return the wrapped codec's layout, if each row has codes of its own."""
     layout = codec.code_layout(spec)
-    if layout is None or layout.run or groups.folded or layout.group[groups.axis] != 1:
+    if layout is None or layout.run or groups.axes != 1 or layout.group[groups.axis] != 1:
         return None
     return layout
 

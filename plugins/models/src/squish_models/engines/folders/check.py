@@ -24,7 +24,7 @@ from .towers import tower_problems
 INDEX = "model.safetensors.index.json"
 OWN_BIASES = (
     "gpt2", "lfm2", "gpt_bigcode", "codeshell", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba", "mamba2",
-    "falcon_mamba", "jamba",
+    "falcon_mamba", "jamba", "bert", "roberta", "xlm-roberta",
 )  # fmt: skip
 """Model types whose biases have other names."""
 PIECE = 1 << 20

@@ -138,7 +138,7 @@ def _with_prefix(file: File) -> File:
     renamed = {
         new: evolve(spec, name=new)
         for name, spec in tensors.items()
-        for new in [name if name == HEAD else PREFIX + name]
+        for new in [name if name == HEAD or "/" in name else PREFIX + name]  # a slash: of a module behind the pooling
     }
     return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
 

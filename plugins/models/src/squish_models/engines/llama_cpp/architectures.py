@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .rows import (
+    BERT,
+    BERT_TOP,
     BIASED,
     BIASED_NORMS,
     DEEPSEEK2,
     DEEPSEEK4,
     DELTA,
+    DENSE,
     EMBEDDINGS,
     EXPERTS,
     FALCON_H1,
     GATED,
     GEMMA2,
+    GEMMA3,
     GEMMA3N,
     GEMMA4,
     GEMMA4_TOP,
@@ -30,6 +34,7 @@ from .rows import (
     MAMBA,
     MAMBA2,
     MIXED,
+    MODERN_BERT,
     NEMOTRON_H,
     NEXT,
     PARALLEL,
@@ -40,6 +45,7 @@ from .rows import (
     ROPE_FACTORS,
     SHARED,
     SHARED_EXPERT,
+    T5_ENCODER,
     TOP,
     WIDE_EXPERTS,
     Row,
@@ -47,6 +53,8 @@ from .rows import (
     has_shared,
     has_wide_shared,
     is_deep,
+    is_dense,
+    is_every,
     is_leading,
     is_mixed,
     is_no_step,
@@ -62,7 +70,8 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "qwen3": (*QWEN3, *PLAIN_GATED),
     "qwen3moe": (*QWEN3, *EXPERTS),
     "gemma2": GEMMA2,
-    "gemma3": (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head")),
+    "gemma3": GEMMA3,
+    "gemma-embedding": GEMMA3,
     "phi3": (
         Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv"),
         Row("attn_output.weight", "embd embd"), Row("ffn_norm.weight", "embd"), Row("ffn_down.weight", "ff embd"),
@@ -221,6 +230,27 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
     ),
     "gemma3n": GEMMA3N,
+    "bert": BERT,
+    "modern-bert": MODERN_BERT,
+    "eurobert": QWEN2,
+    "t5encoder": T5_ENCODER,
+    "jina-bert-v2": (
+        *(row for row in BERT if not row.name.startswith(("ffn_up", "ffn_down.b", "attn_output.b"))),
+        Row("attn_output.bias", "embd"), Row("ffn_up.weight", "embd 2*ff"), optional("ffn_up.bias", "2*ff"),
+        Row("ffn_down.bias", "embd"), optional("ffn_gate.weight", "embd ff"),
+        *(
+            optional(f"{name}.{part}", "embd")
+            for name in ("attn_q_norm", "attn_k_norm", "attn_norm_2")
+            for part in ("weight", "bias")
+        ),
+    ),
+    "nomic-bert": (*BERT, Row("ffn_gate.weight", "embd ff")),
+    "nomic-bert-moe": (
+        *(row if not row.name.startswith("ffn") else Row(row.name, row.sizes, row.required, is_dense) for row in BERT),
+        Row("ffn_up_exps.weight", "embd ff experts", when=is_every),
+        Row("ffn_down_exps.weight", "ff embd experts", when=is_every),
+        Row("ffn_gate_inp.weight", "embd experts", when=is_every),
+    ),
 }  # fmt: skip
 """Tensors of each layer, without `blk.N.`. Those named without a suffix may be stored as one or apart."""
 OWN_HEAD, BIAS = (*EMBEDDINGS, Row("output.weight", "embd vocab")), Row("output_norm.bias", "embd")
@@ -232,7 +262,8 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "qwen2vl": (*TOP, optional("output.bias", "vocab")),
     "qwen3": (*TOP, optional("cls.output.weight", "embd classes")),
     "gemma2": EMBEDDINGS,
-    "gemma3": (*TOP, optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd")),
+    "gemma3": (*TOP, *DENSE),
+    "gemma-embedding": (*TOP, *DENSE),
     "phi3": (
         *TOP, optional("rope_factors_long.weight", "half_rot"), optional("rope_factors_short.weight", "half_rot"),
     ),
@@ -269,6 +300,22 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
+    "modern-bert": (
+        *EMBEDDINGS, Row("token_embd_norm.weight", "embd"), optional("cls.output.weight", "embd classes"),
+        optional("cls.output.bias", "classes"), optional("cls.weight", "embd embd"),
+        optional("cls.norm.weight", "embd"),
+    ),
+    "eurobert": EMBEDDINGS,
+    "t5encoder": (EMBEDDINGS[0], Row("enc.output_norm.weight", "embd"), HEAD),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
+    "jina-bert-v2": (
+        *(Row(row.name, row.sizes) for row in BERT_TOP), optional("cls.weight", "embd 1"), optional("cls.bias", "1"),
+    ),
+    "bert": (
+        *BERT_TOP, Row("position_embd.weight", "embd ctx"), optional("cls.weight", "embd embd"),
+        optional("cls.bias", "embd"), optional("cls.output.weight", "embd classes"),
+        optional("cls.output.bias", "classes"),
+    ),
     "apertus": (*EMBEDDINGS, Row("output.weight", "embd vocab"), *ROPE_FACTORS),
     "gemma3n": (
         *TOP, Row("altup_proj.weight", "embd embd 3"), Row("altup_unembd_proj.weight", "embd embd 3"),

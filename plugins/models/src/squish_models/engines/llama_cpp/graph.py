@@ -16,7 +16,8 @@ ROTATES_ALL = (
 )  # fmt: skip
 """Architectures that rotate whole heads."""
 HAS_NO_ROPE = (
-    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder",
+    "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert",
+    "jina-bert-v2", "t5encoder",
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
@@ -25,7 +26,8 @@ SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
     "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
-    "starcoder", "codeshell", "orion", "xverse",
+    "starcoder", "codeshell", "orion", "xverse", "bert",
+    "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "eurobert",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 

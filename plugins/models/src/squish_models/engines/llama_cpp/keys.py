@@ -42,6 +42,7 @@ COMMON: Mapping[str, str] = {
 RMS = {"attention.layer_norm_rms_epsilon": "f32"}
 NORM = {"attention.layer_norm_epsilon": "f32"}
 WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
+DENSE = dict.fromkeys(("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"), "u32")
 EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
 GATING = {"expert_gating_func": "u32"}
 SHARED = {"expert_shared_feed_forward_length": "u32"}
@@ -84,6 +85,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "qwen3moe": {**RMS, **EXPERTS},
     "gemma2": {**RMS, **WINDOW, "attn_logit_softcapping": "f32", "final_logit_softcapping": "f32"},
     "gemma3": {**RMS, **WINDOW, "final_logit_softcapping": "f32"},
+    "modern-bert": {**NORM, **WINDOW, "hidden_activation": "str", "decision.block_count": "u32"},
+    "eurobert": RMS,
+    "t5encoder": {**RMS, "attention.relative_buckets_count": "u32"},
+    "gemma-embedding": {**RMS, **WINDOW, **DENSE},
     "phi3": {**RMS, "attention.sliding_window": "u32"},
     "olmo2": {**RMS, **WINDOW},
     "glm4": {**RMS, "rope.dimension_sections": FOUR},
@@ -170,6 +175,8 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
     "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
     "apertus": {"vocab_size": "u32", **RMS},
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    "nomic-bert-moe": {**NORM, "moe_every_n_layers": "u32"},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
@@ -179,6 +186,8 @@ PATTERNS = {
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
 """Architecture -> required keys without its name before them."""
+TYPES, TYPED = "tokenizer.ggml.token_type_count", ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
+"""Key with the number of types of tokens, and the architectures that llama.cpp does not load without it."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
@@ -256,6 +265,12 @@ class Hyperparameters:
         return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
 
     @cached_property
+    def token_types(self) -> int:
+        """The number of types of tokens."""
+        stored = self.meta.get(TYPES)
+        return int(stored.value) if isinstance(stored, Typed) and stored.type == "u32" else 0
+
+    @cached_property
     def layers(self) -> int:
         """All layers, including those that predict further tokens."""
         return self.number("block_count")
@@ -329,6 +344,8 @@ class Hyperparameters:
             epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
             if not epsilon >= 0.0:
                 yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        if self.architecture in TYPED and not self.token_types:
+            yield problem(TYPES, "is missing or 0, and llama.cpp does not load without types of tokens")
         heads = {self.of_layer("attention.head_count", layer) for layer in range(self.layers)}
         if self.architecture in OWN_HEADS and len(heads) > 1:
             yield of("attention.head_count", "differs between layers, and llama.cpp ends")

@@ -19,13 +19,13 @@ MAGIC = b"GGUF"
 ARCHITECTURE, EMBEDDINGS = "general.architecture", "token_embd.weight"
 LONGEST_NAME, MOST_AXES = 63, 4
 OTHER_ARCHITECTURES = frozenset((
-    "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact", "bert",
-    "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "bloom",
+    "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact",
+    "neo-bert", "jina-bert-v3", "bloom",
     "stablelm", "qwen", "qwen3next", "qwen3vlmoe", "qwen35", "qwen35moe", "clef", "qwen4exp", "phi2", "phimoe", "plamo",
     "plamo2", "plamo3", "codeshell", "orion", "internlm2", "minicpm", "minicpm3", "gemma3n", "gemma4",
-    "gemma4-assistant", "gemma-embedding", "gemma-embedding2", "maple",
+    "gemma4-assistant", "gemma-embedding2", "maple",
     "xverse", "cohere2moe", "dbrx", "olmo", "muse-glimmer", "openelm", "arctic", "deepseek", "deepseek2-ocr",
-    "chatglm", "bitnet", "t5", "t5encoder", "jais", "jais2", "nemotron", "exaone", "exaone-moe", "rwkv6",
+    "chatglm", "bitnet", "t5", "jais", "jais2", "nemotron", "exaone", "exaone-moe", "rwkv6",
     "rwkv6qwen2", "rwkv7", "arwkv7",
     "graniteswitch", "granite_swa", "chameleon", "wavtokenizer-dec", "plm", "bailingmoe", "bailingmoe2", "bailingmoe3",
     "dots1", "dots3note", "arcee", "afmoe", "laguna", "ernie4_5-moe", "hunyuan-moe", "hunyuan_vl", "hy_v3", "hy_v4",

@@ -48,6 +48,15 @@ def _has_experts(numbers: Hyperparameters, layer: int) -> bool:
     return bool(numbers.number("expert_count"))
 
 
+def is_every(numbers: Hyperparameters, layer: int) -> bool:
+    every = numbers.number("moe_every_n_layers")
+    return bool(every) and layer % every == 1
+
+
+def is_dense(numbers: Hyperparameters, layer: int) -> bool:
+    return not is_every(numbers, layer)
+
+
 def is_leading(numbers: Hyperparameters, layer: int) -> bool:
     return layer < numbers.number("leading_dense_block_count")
 
@@ -74,6 +83,14 @@ def _is_whole(numbers: Hyperparameters, layer: int) -> bool:
 
 def _predicts(numbers: Hyperparameters, layer: int) -> bool:
     return layer >= numbers.trunk
+
+
+def _is_first(numbers: Hyperparameters, layer: int) -> bool:
+    return layer == 0
+
+
+def _is_later(numbers: Hyperparameters, layer: int) -> bool:
+    return layer > 0
 
 
 def _attends(numbers: Hyperparameters, layer: int) -> bool:
@@ -218,6 +235,21 @@ GEMMA2 = (
     Row("post_attention_norm.weight", "embd"), Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
     Row("post_ffw_norm.weight", "embd"),
 )  # fmt: skip
+GEMMA3 = (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head"))
+DENSE = (optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd"))
+"""Matrices behind the pooling."""
+MODERN_BERT = (
+    Row("attn_norm.weight", "embd", when=_is_later), optional("attn_norm.weight", "embd", when=_is_first),
+    Row("attn_qkv.weight", "embd 3*embd"), Row("attn_output.weight", "embd embd"), Row("ffn_up.weight", "embd 2*ff"),
+    Row("ffn_down.weight", "ff embd"), Row("ffn_norm.weight", "embd"),
+)  # fmt: skip
+T5_ENCODER = (
+    Row("attn_norm.weight", "embd"), Row("attn_rel_b.weight", "heads buckets", when=_is_first),
+    optional("attn_rel_b.weight", "heads buckets", when=_is_later), Row("attn_q.weight", "embd k"),
+    Row("attn_k.weight", "embd k"), Row("attn_v.weight", "embd v"), Row("attn_o.weight", "v embd"),
+    Row("ffn_norm.weight", "embd"), optional("ffn_gate.weight", "embd ff"), Row("ffn_down.weight", "ff embd"),
+    Row("ffn_up.weight", "embd ff"),
+)  # fmt: skip
 NEXT = (
     Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
     Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
@@ -311,6 +343,16 @@ BIASED_NORMS = (
 BIASED = (
     Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("ffn_norm.weight", "embd"),
     Row("ffn_norm.bias", "embd"),
+)  # fmt: skip
+BERT = (
+    Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"), optional("attn_output.bias", "embd"),
+    Row("attn_output_norm.weight", "embd"), Row("attn_output_norm.bias", "embd"), Row("ffn_up.weight", "embd ff"),
+    optional("ffn_up.bias", "ff"), Row("ffn_down.weight", "ff embd"), optional("ffn_down.bias", "embd"),
+    Row("layer_output_norm.weight", "embd"), Row("layer_output_norm.bias", "embd"),
+)  # fmt: skip
+BERT_TOP = (
+    Row("token_embd.weight", "embd vocab"), optional("token_types.weight", "embd types"),
+    Row("token_embd_norm.weight", "embd"), Row("token_embd_norm.bias", "embd"),
 )  # fmt: skip
 LFM2 = (
     Row("ffn_norm.weight", "embd"),

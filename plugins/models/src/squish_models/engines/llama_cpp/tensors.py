@@ -23,6 +23,8 @@ class Need:
     required: bool = True
 
 
+HALVES = ("jina-bert-v2",)
+"""Architectures whose gate is a tensor of its own, or half of the one that projects up."""
 ROUTED = ("jamba",)
 """Architectures whose layers have experts where they have a router."""
 ALL_LAYERS = (
@@ -30,6 +32,8 @@ ALL_LAYERS = (
     "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
+PARTS = {"t5encoder": "enc."}
+"""What precedes the names of layers in architectures that may have a decoder beside them."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
 SCALED_EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
@@ -54,10 +58,12 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
             "layer_ff": numbers.of_layer("feed_forward_length", layer),
             "layer_heads": numbers.of_layer("attention.head_count", layer),
         }  # fmt: skip
-        prefix = f"blk.{layer}."
+        prefix = f"{PARTS.get(numbers.architecture, '')}blk.{layer}."
         rows = LAYERS[numbers.architecture]
         if numbers.architecture in ROUTED and f"{prefix}{WIDE_EXPERTS[0].name}" in present:
             rows = (*(row for row in rows if row not in PLAIN_GATED), *WIDE_EXPERTS)
+        if numbers.architecture in HALVES and f"{prefix}ffn_gate.weight" in present:
+            rows = tuple(Row(row.name, row.sizes.replace("2*ff", "ff"), row.required) for row in rows)
         for row in rows:
             if row.when is None or row.when(numbers, layer):
                 yield from _of_row(row, prefix, layer_sizes, present)
@@ -114,6 +120,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
     return {
         "embd": embedding,
         "vocab": tokens,
+        "types": numbers.token_types,
         "ctx": number("context_length"),
         "heads": heads,
         "kv_heads": groups,
@@ -158,8 +165,9 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
         "embd_out": number("embedding_length_out") or embedding,
-        "dense_2": 0,
-        "dense_3": 0,
+        "buckets": number("attention.relative_buckets_count"),
+        "dense_2": number("dense_2_feat_out"),
+        "dense_3": number("dense_3_feat_in"),
     }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from squish_core.api import Problem, Typed
 
 from ..requirements import PRETOKENIZERS
 from .keys import wrong_type
 
 PREFIX = "tokenizer.ggml."
-BPE, SENTENCEPIECE, GEMMA4 = "gpt2", "llama", "gemma4"
+BPE, SENTENCEPIECE, GEMMA4, WORDPIECE, UNIGRAM = "gpt2", "llama", "gemma4", "bert", "t5"
 MERGING = (BPE, GEMMA4)
+NONE = 0xFFFFFFFF
 NO_TOKENIZER = ("none", "no_vocab")
-OTHER_MODELS = ("bert", "t5", "rwkv", "test", "plamo2", "plamo3", "hybriddna", "whitespace")
+OTHER_MODELS = ("rwkv", "test", "plamo2", "plamo3", "hybriddna", "whitespace")
 """Tokenizers of llama.cpp that this table does not describe."""
 KINDS: Mapping[str, str] = {
     "model": "str", "pre": "str", "token_type_count": "u32", "add_space_prefix": "bool",
@@ -30,6 +33,10 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
     "suppress_tokens": ("i32",),
 }  # fmt: skip
 """Array -> element types that llama.cpp reads."""
+ADDED = {GEMMA4: (("bos", NONE),), WORDPIECE: (("bos", 101), ("seperator", 102))}
+"""Kind -> the tokens that llama.cpp adds to every text, and their ids where no key states them."""
+CHARSMAP, HEADER = "precompiled_charsmap", 4
+"""Key of the table of replacements, and the bytes in which it states the size of its first part."""
 BYTE = 6
 """The type of tokens that stand for one byte."""
 ONE_A_TOKEN = ("scores", "token_type")
@@ -61,7 +68,7 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _type_problem(name, meta, kind)
     if model is None or model in NO_TOKENIZER or model in OTHER_MODELS:
         return
-    if model not in (*MERGING, SENTENCEPIECE):
+    if model not in (*MERGING, SENTENCEPIECE, WORDPIECE, UNIGRAM):
         yield problem("model", f"is {model[:40]!r}, which llama.cpp does not know")
         return
     yield from _array_problems(meta, model)
@@ -72,8 +79,10 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _duplicates(tokens.value)
         yield from _byte_problems(meta, tokens.value)
         yield from _id_problems(meta, len(tokens.value))
-        if model == GEMMA4:
-            yield from _first_problems(meta, len(tokens.value))
+        for role, default in ADDED.get(model, ()):
+            yield from _added_problems(meta, len(tokens.value), role, default)
+    if model == UNIGRAM:
+        yield from _charsmap_problems(meta)
 
 
 def _type_problem(name: str, meta: Mapping[str, Any], kind: str) -> Iterator[Problem]:
@@ -152,11 +161,26 @@ def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
             yield problem(key, message, "warning")
 
 
-def _first_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
-    """Yield the absence of the token that llama.cpp adds before every text."""
-    stored = meta.get(f"{PREFIX}bos_token_id")
-    if stored is None or (isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count):
-        yield problem("bos_token_id", "is not a token, and llama.cpp ends: it adds one before every text")
+def _added_problems(meta: Mapping[str, Any], count: int, role: str, default: int) -> Iterator[Problem]:
+    """Yield the absence of a token that llama.cpp adds to every text."""
+    stored = meta.get(f"{PREFIX}{role}_token_id")
+    is_beyond = stored is None or (isinstance(stored, Typed) and stored.type == "u32" and stored.value >= count)
+    if is_beyond and default >= count:
+        place = "before" if role == "bos" else "behind"
+        yield problem(f"{role}_token_id", f"is not a token, and llama.cpp ends: it adds one {place} every text")
+
+
+def _charsmap_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a table of replacements that llama.cpp does not read."""
+    stored = meta.get(f"{PREFIX}{CHARSMAP}")
+    if not isinstance(stored, Typed):
+        return
+    if stored.type not in ("array:i8", "array:u8"):
+        yield problem(CHARSMAP, f"is {stored.type.replace('array:', 'an array of ')}, and llama.cpp reads bytes")
+        return
+    data = np.asarray(stored.value).astype(np.uint8).tobytes()
+    if len(data) < HEADER or int.from_bytes(data[:HEADER], "little") + HEADER >= len(data):
+        yield problem(CHARSMAP, "is shorter than its header says, and llama.cpp does not load it")
 
 
 def problem(name: str, message: str, severity: str = "error") -> Problem:
