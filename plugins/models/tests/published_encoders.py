@@ -34,7 +34,7 @@ NOMIC = {
 }  # fmt: skip
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "all-MiniLM-L6-v2": ("bert", BERT),
-    "bge-small-en-v1.5": ("bert", {**BERT, **ONE, "_name_or_path": "/root/.cache/bge-small-en"}),
+    "bge-small-en-v1.5": ("bert", {**BERT, **ONE, "_name_or_path": "bge-small-en"}),
     "bert-base-uncased": ("bert", {**BERT, "architectures": ["BertForMaskedLM"]}),
     "ms-marco-MiniLM-L6-v2": ("bert_classifier", {
         **BERT, **ONE, "architectures": ["BertForSequenceClassification"],

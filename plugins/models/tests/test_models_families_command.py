@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import squish_models
 from squish_cli import main
+from squish_models.engines.requirements import ENGINES
+from squish_models.overview import runs
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -55,3 +57,11 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["code"], error["found"]) == ("usage", "'lama'")
     assert "llama" in error["hint"]
+
+
+def test_mistral_rs_is_not_said_to_lack_a_model_that_it_ran() -> None:
+    ran = {
+        model.partition("-")[0] for models in runs().values() for model in models if models[model].get("UQFF") == "ok"
+    }
+    assert len(ran) > 20
+    assert ran.isdisjoint(ENGINES["mistralrs"].unsupported)

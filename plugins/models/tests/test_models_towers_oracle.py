@@ -135,9 +135,8 @@ def computed(folder: str) -> dict[str, Any]:
     return {"logits": logits.numpy(), "images": images.numpy(), "lost": sorted(lost)}
 
 
-@pytest.mark.parametrize("name", ["gemma3", "smolvlm", "idefics3"])
-@pytest.mark.parametrize("tower", ["ours", "theirs"])
-def test_a_joined_folder_computes_the_same_in_transformers(name: str, tower: str, tmp_path: Path) -> None:
+def make_and_join(name: str, tower: str, tmp_path: Path) -> Path:
+    """A folder; the one that is joined from its two GGUFs, Squish's or of others, is beside it."""
     folder, keep = towers.make(name, tmp_path / "model"), "" if tower == "ours" else ":keep=no"
     squish.convert(folder, tmp_path / "text.gguf", f"gguf{keep}", rename="gguf")
     if tower == "ours":
@@ -146,6 +145,13 @@ def test_a_joined_folder_computes_the_same_in_transformers(name: str, tower: str
         towers.convert(folder, tmp_path / "mmproj.gguf")
     joined = {"part": {"vision": tmp_path / "mmproj.gguf"}, "rename": "hf"}
     squish.convert(tmp_path / "text.gguf", tmp_path / "joined", "hf", **joined)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["gemma3", "smolvlm", "idefics3"])
+@pytest.mark.parametrize("tower", ["ours", "theirs"])
+def test_a_joined_folder_computes_the_same_in_transformers(name: str, tower: str, tmp_path: Path) -> None:
+    folder = make_and_join(name, tower, tmp_path)
     source, back = (peer("torch").run(computed, folder=str(each)) for each in (folder, tmp_path / "joined"))
     assert back["lost"] == []
     assert np.array_equal(source["logits"], back["logits"])
@@ -167,14 +173,7 @@ def text_of(folder: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe"])
 @pytest.mark.parametrize("tower", ["ours", "theirs"])
 def test_a_joined_model_for_videos_computes_the_same_in_transformers(name: str, tower: str, tmp_path: Path) -> None:
-    folder, keep = towers.make(name, tmp_path / "model"), "" if tower == "ours" else ":keep=no"
-    squish.convert(folder, tmp_path / "text.gguf", f"gguf{keep}", rename="gguf")
-    if tower == "ours":
-        squish.convert(folder, tmp_path / "mmproj.gguf", part="vision")
-    else:
-        towers.convert(folder, tmp_path / "mmproj.gguf")
-    joined = {"part": {"vision": tmp_path / "mmproj.gguf"}, "rename": "hf"}
-    squish.convert(tmp_path / "text.gguf", tmp_path / "joined", "hf", **joined)
+    folder = make_and_join(name, tower, tmp_path)
     image = np.random.default_rng(0).standard_normal((3, 224, 224)).astype(np.float32)
     for function, arguments in ((text_of, {}), (images.transformers, {"image": image})):
         one, other = (

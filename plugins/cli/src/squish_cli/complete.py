@@ -63,26 +63,26 @@ def split(line: str, breaks: str) -> tuple[list[str], int]:
     return [*words, word], start
 
 
-def complete(words: list[str], known: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
-    """Return the mode and the candidates for the last word; `known` is the table."""
+def complete(words: list[str], tables: dict[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the mode and the candidates for the last word; `tables` has the commands and ids."""
     *before, current = words
-    name, rest = command_of(before, known["commands"])
+    name, rest = command_of(before, tables["commands"])
     if name == "help":
-        return listed(commands(known["commands"], ""), current)
-    if not name or known["commands"][name].get("group"):
-        options = known["commands"][name]["options"] if name else known["options"]
+        return listed(commands(tables["commands"], ""), current)
+    if not name or tables["commands"][name].get("group"):
+        options = tables["commands"][name]["options"] if name else tables["options"]
         if current.startswith("-"):
             return listed(option_names(options, rest), current)
         if rest and (option := {each: o for o in options for each in o["names"]}.get(rest[-1])) and takes_next(option):
-            return values(option["kind"], current, Context([], known))
+            return values(option["kind"], current, Context([], tables))
         if rest_of(rest):  # there is no such command
             return "words", []
-        mode, candidates = listed(commands(known["commands"], name), current)
-        return (mode, candidates) if candidates or name else values("weights", current, Context([], known))
-    return parameter(known["commands"][name], rest, current, known)
+        mode, candidates = listed(commands(tables["commands"], name), current)
+        return (mode, candidates) if candidates or name else values("weights", current, Context([], tables))
+    return parameter(tables["commands"][name], rest, current, tables)
 
 
-def command_of(before: list[str], known: dict[str, Any]) -> tuple[str, list[str]]:
+def command_of(before: list[str], tables: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the command of the words before the last one, "" if there is none yet, and the rest of them.
 
     `squish FILE` is `squish info FILE`.
@@ -90,7 +90,7 @@ def command_of(before: list[str], known: dict[str, Any]) -> tuple[str, list[str]
     name, rest = "", list[str]()
     for word in before:
         longer = f"{name} {word}".strip()
-        if longer in known and not rest_of(rest):
+        if longer in tables and not rest_of(rest):
             name = longer
         elif not name and word == "help":
             return "help", []
@@ -106,9 +106,9 @@ def rest_of(words: list[str]) -> list[str]:
     return [word for word in words if not word.startswith("-")]
 
 
-def commands(known: dict[str, Any], group: str) -> Iterator[tuple[str, str]]:
+def commands(tables: dict[str, Any], group: str) -> Iterator[tuple[str, str]]:
     """Yield the commands of a group, or of `squish` itself, with their summaries."""
-    for name, facts in known.items():
+    for name, facts in tables.items():
         parent, _, own = name.rpartition(" ")
         if parent == group:
             yield own, summary(facts["help"][0] if facts["help"] else "")
@@ -119,7 +119,7 @@ def summary(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def parameter(facts: dict[str, Any], rest: list[str], current: str, known: dict[str, Any]) -> Any:
+def parameter(facts: dict[str, Any], rest: list[str], current: str, tables: dict[str, Any]) -> Any:
     """Return the mode and the candidates for the last word of a command."""
     options = {name: option for option in facts["options"] for name in option["names"]}
     positional, waiting, ended, arguments = list[str](), None, False, facts["arguments"]
@@ -133,7 +133,7 @@ def parameter(facts: dict[str, Any], rest: list[str], current: str, known: dict[
             waiting = options[name] if name in options and not equals and takes_next(options[name]) else None
         else:
             positional.append(word)
-    context = Context(weights_of(positional, arguments), known)
+    context = Context(weights_of(positional, arguments), tables)
     if waiting and not (waiting["metavar"].startswith("[") and current.startswith("-")):
         return values(waiting["kind"], current, context)
     name, equals, value = current.partition("=")
@@ -175,8 +175,8 @@ def option_names(options: list[dict[str, Any]], rest: list[str]) -> Iterator[tup
 class Context:
     """What values depend on: the files of weights on the line, and the table."""
 
-    def __init__(self, files: list[str], known: dict[str, Any]) -> None:
-        self.files, self.known = files, known
+    def __init__(self, files: list[str], tables: dict[str, Any]) -> None:
+        self.files, self.tables = files, tables
 
     def names(self) -> list[str]:
         """Return the names of the tensors of the file on the line, if it is a local one."""
@@ -202,28 +202,28 @@ COMPONENTS = {"vision": "", "audio": "", "mtp": "", "text": ""}
 
 def values(kind: str, current: str, context: Context) -> tuple[str, list[tuple[str, str]]]:
     """Return the mode and the candidates for a value of a kind."""
-    known = context.known
+    tables = context.tables
     if kind in ("format", "target", "backend") and ":" in current:
         owner, _, rest = current.partition(":")
         done = current[: len(current) - len(rest.rpartition(",")[2])]
-        return listed(((f"{done}{name}=", "") for name in known["values"].get(owner, ())), current)
+        return listed(((f"{done}{name}=", "") for name in tables["values"].get(owner, ())), current)
     if kind in IDS:
-        found = {name: each[1] for group in IDS[kind] for name, each in known["ids"].get(group, {}).items()}
+        found = {name: each[1] for group in IDS[kind] for name, each in tables["ids"].get(group, {}).items()}
         return listed({**OTHERS.get(kind, {}), **found}.items(), current)
     if kind == "rule":
         return rules(current, context)
     if kind == "tensor":
         return listed(((name, "") for name in context.names()), current)
     if kind == "setting":
-        return listed(known["settings"].items(), current)
+        return listed(tables["settings"].items(), current)
     if kind == "command":
-        return listed(commands(known["commands"], ""), current)
+        return listed(commands(tables["commands"], ""), current)
     if kind == "word":
-        return listed(((word, "") for word in explained(known)), current)
+        return listed(((word, "") for word in explained(tables)), current)
     if kind == "component":
         return listed(COMPONENTS.items(), current)
     if kind in ("weights", "folder") or kind.partition(" ")[0] == "path":
-        suffixes = tuple(known["suffixes"]) if kind == "weights" else tuple(kind.split()[1:])
+        suffixes = tuple(tables["suffixes"]) if kind == "weights" else tuple(kind.split()[1:])
         return "files", list(paths(current, suffixes, kind != "folder"))
     return listed(((choice, "") for choice in kind.split("|") if choice), current)
 
@@ -240,7 +240,7 @@ def rules(current: str, context: Context) -> tuple[str, list[tuple[str, str]]]:
     return listed(((f"{name}=", "") for name in context.names()), current)
 
 
-def explained(known: dict[str, Any]) -> Iterator[str]:
+def explained(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the words of `squish explain` that the tables have."""
     import json
 
@@ -248,9 +248,9 @@ def explained(known: dict[str, Any]) -> Iterator[str]:
         with open(os.path.join(os.path.dirname(TABLE), f"{name}.json"), encoding="utf-8") as file:
             yield from (word for words in json.load(file) for word in words.split(", ") if " " not in word)
     for kind in ("format", "codec", "backend", "family", "preset", "short name", "scheduler"):
-        yield from known["ids"].get(kind, ())
-    yield from (*known["commands"], *known["settings"])
-    yield from {option["names"][-1] for facts in known["commands"].values() for option in facts["options"]}
+        yield from tables["ids"].get(kind, ())
+    yield from (*tables["commands"], *tables["settings"])
+    yield from {option["names"][-1] for facts in tables["commands"].values() for option in facts["options"]}
 
 
 def paths(current: str, suffixes: tuple[str, ...], files: bool) -> Iterator[tuple[str, str]]:
@@ -297,7 +297,7 @@ def table() -> dict[str, Any]:
 
 
 def distributions(own: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield (distribution, its name with version) of plugins, from their folders on sys.path; `own`: known ones."""
+    """Yield (distribution, its name with version) of plugins, from sys.path; `own` are those of this repository."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -350,18 +350,18 @@ def with_others(others: list[str], shipped: dict[str, Any]) -> dict[str, Any]:
 
         from .command_table import command_table
 
-        made = command_table(registry())
+        fresh = command_table(registry())
     except Exception:  # a plugin may fail; `squish doctor` shows it
         return shipped
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         temporary = f"{path}.{os.getpid()}"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"key": key, "table": made}, file)
+            json.dump({"key": key, "table": fresh}, file)
         os.replace(temporary, path)
     except OSError:
         pass
-    return made
+    return fresh
 
 
 def cached() -> str:

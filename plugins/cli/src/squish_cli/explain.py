@@ -280,9 +280,9 @@ def _command(name: str, facts: Mapping[str, Any]) -> Explanation:
 @cache
 def options() -> Words:
     """Options of all commands."""
-    known = complete.table()
+    tables = complete.table()
     uses: dict[str, dict[str, list[str]]] = {}
-    groups = {"": {"options": known["options"]}, **known["commands"]}
+    groups = {"": {"options": tables["options"]}, **tables["commands"]}
     for command, facts in groups.items():
         for option in facts["options"]:
             for name in option["names"]:
@@ -311,9 +311,7 @@ def setting_words() -> Words:
 def _setting(setting: settings.Setting) -> Explanation:
     set_it = f"`squish config set {setting.name} VALUE`"
     facts = {"value": setting.expected, "default": setting.default, "variable": setting.variable, "set": set_it}
-    return Explanation(
-        "setting", setting.name, setting.meaning, {**facts, "set": f"`squish config set {setting.name} VALUE`"}
-    )
+    return Explanation("setting", setting.name, setting.meaning, facts)
 
 
 KINDS: dict[str, Callable[[], Words]] = {

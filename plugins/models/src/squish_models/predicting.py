@@ -45,14 +45,14 @@ def joined_layers(family: TextSettings, model: Model, other: Model) -> tuple[Map
     own, theirs = family.settings(model), family.settings(other)
     layers, count = own["num_hidden_layers"], theirs.get(BEHIND) or 0
     names = [name for name in other.tensors if (block := _BLOCK.match(name)) and int(block[1]) >= layers]
-    known = [name for name in other.tensors if (block := _BLOCK.match(name)) and int(block[1]) < layers]
+    lower = [name for name in other.tensors if (block := _BLOCK.match(name)) and int(block[1]) < layers]
     predicted = f"{family.architecture}.{PREDICTED}"
     found = theirs["num_hidden_layers"]
     if own.get(BEHIND):
         raise _error(model, "has these layers already", predicted, "a GGUF without them", model.value(predicted))
-    if known:
+    if lower:
         expected = f"layers from {layers} on, as in {model.name}"
-        raise _error(other, "has lower layers, too", known[0], expected, f"{len(known)} tensors of lower layers")
+        raise _error(other, "has lower layers, too", lower[0], expected, f"{len(lower)} tensors of lower layers")
     if found != layers:
         expected, place = f"{layers} and those behind them", f"{family.architecture}.{COUNT}"
         raise _contradiction(other, model, place, expected, f"{found} and those behind them")

@@ -471,6 +471,16 @@ TRANSFORMERS = Engine(
     scaling_keys=SCALING_KEYS,
     unsupported=("phi4mm", "kimi_k2"),
 )
+GEMMA4 = ("gemma4_text", "gemma4_unified_text", "gemma4", "gemma4_unified")
+"""Types of Gemma 4, which mistral.rs loads as multimodal models."""
+GEMMA4_DEFAULTS = {
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_kv_shared_layers": 0,
+    "vocab_size": 262144,
+}
 MISTRAL_RS = Engine(
     id="mistralrs",
     title="mistral.rs",
@@ -507,6 +517,17 @@ MISTRAL_RS = Engine(
             "tie_word_embeddings",
         ),
         "gemma3_text": ("architectures", "sliding_window"),
+        **dict.fromkeys(
+            GEMMA4,
+            (
+                "architectures",
+                "hidden_size",
+                "intermediate_size",
+                "layer_types",
+                "num_hidden_layers",
+                "sliding_window",
+            ),
+        ),
         "phi3": (*MISTRAL_ALL, "original_max_position_embeddings"),
         "qwen2": (*MISTRAL_ALL, "tie_word_embeddings"),
         "glm4": (*MISTRAL_ALL, "head_dim"),
@@ -532,7 +553,10 @@ MISTRAL_RS = Engine(
             "use_bias",
         ),
     },
-    defaults={"qwen3": {"tie_word_embeddings": False}},
+    defaults={
+        "qwen3": {"tie_word_embeddings": False},
+        **{kind: GEMMA4_DEFAULTS for kind in GEMMA4},
+    },
     scalings={
         "llama": ("llama3", "linear"),
         "gpt_oss": ("yarn", "llama3"),
@@ -552,7 +576,7 @@ MISTRAL_RS = Engine(
         ),
         "gpt_oss": ("yarn",),
     },
-    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma4_text", "gemma3n_text"),
+    unsupported=("gpt2", "granite", "olmo2", "qwen3_5_moe_text", "gemma3n_text"),
     differences=differences.MISTRAL_RS,
     unigram=True,
     tokenizers=("tokenizer.json",),

@@ -188,7 +188,8 @@ class Gemma4(Declared):
         stacked = {name for rule in _STACKS for name in source_names(rule.of)}
         names = [each.name for each in self.tensors if each.name.startswith("model.") and each.name not in stacked]
         rules = (*(Rule(name, name) for name in names), *_STACKS)
-        return [evolve(rule, name=rule.name.replace("model.", NESTED, 1)) for rule in rules]
+        nested = (evolve(rule, name=rule.name.replace("model.", NESTED, 1)) for rule in rules)
+        return [*nested, *(evolve(rule, reading=True) for rule in _STACKS)]
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         text = {name: value for name, value in text_config(config).items() if value is not None or name not in FILLED}

@@ -170,8 +170,8 @@ class Joinable(Family):
         """
         files = {name: model.assets[name] for name in (CONFIG, *PREPROCESSORS) if name in model.assets}
         texts = [text.prefixes for text in _text_families(model.config().get("model_type"))]
-        known = dict.fromkeys(prefix for each in (self.prefixes, *texts, TEXT_PREFIXES) for prefix in each)
-        used = [prefix for prefix in known if any(name.startswith(prefix) for name in model.tensors)]
+        prefixes = dict.fromkeys(prefix for each in (self.prefixes, *texts, TEXT_PREFIXES) for prefix in each)
+        used = [prefix for prefix in prefixes if any(name.startswith(prefix) for name in model.tensors)]
         return {**kept_files(files, list(files)), PREFIXES: Typed("array:str", used)}
 
     def beside(self, model: Model, text: Family, text_model: Model) -> Whole:
