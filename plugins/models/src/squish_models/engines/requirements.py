@@ -555,7 +555,7 @@ MISTRAL_RS = Engine(
     },
     defaults={
         "qwen3": {"tie_word_embeddings": False},
-        **{kind: GEMMA4_DEFAULTS for kind in GEMMA4},
+        **dict.fromkeys(GEMMA4, GEMMA4_DEFAULTS),
     },
     scalings={
         "llama": ("llama3", "linear"),
