@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -14,38 +15,35 @@ settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
 
 
-@pytest.fixture(autouse=True)
-def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let install hints be pip's and name packages, wherever the tests run; tests about hints set these functions."""
+@pytest.fixture(autouse=True, scope="session")
+def surroundings() -> Iterator[None]:
+    """Let the tests see the same surroundings wherever they run: once, since each fixture costs every test."""
+    with pytest.MonkeyPatch.context() as patch:
+        published(patch)
+        patch.setenv("SQUISH_CONFIG", os.devnull)  # the settings of whoever runs the tests
+        patch.setenv("COLUMNS", "400")  # no line is wrapped, so that tests can look for text
+        if find_spec("squish_cli") and find_spec("jsonschema"):
+            documents_fit_their_schemas(patch)
+        yield
+
+
+def published(patch: pytest.MonkeyPatch) -> None:
+    """Let install hints be pip's and name packages; tests about hints set these functions."""
     from squish_core import environment
     from squish_core.plugins import catalog
 
     for name in ("checkout", "repository", "wheels"):
-        monkeypatch.setattr(catalog, name, lambda: None)
-    monkeypatch.setattr(environment, "installer", lambda: "pip install")
+        patch.setattr(catalog, name, lambda: None)
+    patch.setattr(environment, "installer", lambda: "pip install")
 
 
-@pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the settings of whoever runs the tests not reach them."""
-    monkeypatch.setenv("SQUISH_CONFIG", os.devnull)
-
-
-@pytest.fixture(autouse=True)
-def documents_fit_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+def documents_fit_their_schemas(patch: pytest.MonkeyPatch) -> None:
     """Compare each document that a command prints in this process with its schema."""
-    if find_spec("squish_cli") and find_spec("jsonschema"):
-        from documents import checked_print
-        from squish_cli import api, output
+    from documents import checked_print
+    from squish_cli import api, output
 
-        for module in (output, api):
-            monkeypatch.setattr(module, "print_document", checked_print)
-
-
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no line be wrapped, so that tests can look for text; those about widths set their own."""
-    monkeypatch.setenv("COLUMNS", "400")
+    for module in (output, api):
+        patch.setattr(module, "print_document", checked_print)
 
 
 def pytest_collection_finish() -> None:

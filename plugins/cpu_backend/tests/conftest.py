@@ -18,6 +18,4 @@ def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(library.INSTRUCTIONS, request.param)
     library.library.cache_clear()
     yield library.library().active
-    monkeypatch.undo()
     library.library.cache_clear()
-    library.library()
