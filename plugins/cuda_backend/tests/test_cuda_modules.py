@@ -321,7 +321,7 @@ def test_a_named_backend_stays() -> None:
 
 
 def test_what_has_no_form_keeps_its_parts() -> None:
-    codec = CodecSpec("affine", {"bits": 4, "axis": -2, "group_size": 16})
+    codec = CodecSpec("affine", {"bits": 4, "axis": -2, "group_size": 8})
     module = CompressedLinear.of(stored(codec, SHAPE))
     values = module.dequantize()
     with warnings.catch_warnings():
