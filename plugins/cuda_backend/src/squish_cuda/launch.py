@@ -182,7 +182,7 @@ def prepare(x: Tensor, form: Form, order: Tensor | None, levels: int) -> Prepare
 def multiply(weight: Weight, x: Prepared, y: Tensor, bias: Tensor | None, ids: Tensor | None, levels: int) -> None:
     """Products of few rows into y; `ids`: the matrix of each row."""
     together = 1 if ids is not None else triton.next_power_of_2(len(y))
-    size = 2 if together < 4 else 1
+    size = 2 if together < 4 and weight.grid is None else 1  # two rows of grids take 128 registers
     with torch.cuda.device_of(y):
         kernels.product[triton.cdiv(weight.shape[-2], size), 1 if ids is None else len(y)](
             x,
@@ -244,7 +244,7 @@ def tile(
             BM=size,
             BN=64,
             BR=8 if weight.form.widths[0] < 4 else 4,
-            num_warps=4,
+            num_warps=8 if weight.form.table or weight.form.element else 4,  # their values take registers
             enable_fp_fusion=True,
         )
 
