@@ -18,9 +18,9 @@ from .settings import CONFIG, TextSettings
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
-MEAN, CLS = 1, 2
+MEAN, CLS, LAST = 1, 2, 3
 MODES = {MEAN: ("pooling_mode_mean_tokens", "mean"), CLS: ("pooling_mode_cls_token", "cls"),
-         3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
+         LAST: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"
 """The module of a causal model whose score of two texts is the logit of a token, against that of another one."""
@@ -127,6 +127,20 @@ def check_modules(files: Mapping[str, bytes]) -> None:
             code=ErrorCode.CONFIG,
             expected=" or ".join(mode for _, mode in MODES.values()),
             found=", ".join(sorted(modes)) or "none",
+            hint=OTHERWISE,
+        )
+
+
+def check_pooling(files: Mapping[str, bytes], number: int) -> None:
+    """Raise FormatError if the files of sentence-transformers have another pooling than the model's own code."""
+    other = pooling_type(files)
+    if other is not None and other != number:
+        raise FormatError(
+            "is not the pooling of the model's own code",
+            part=f"{POOLING_FOLDER}/config.json",
+            code=ErrorCode.CONFIG,
+            expected=MODES[number][1],
+            found=MODES[other][1] if other in MODES else SCORE,
             hint=OTHERWISE,
         )
 

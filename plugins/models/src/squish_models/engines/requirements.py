@@ -469,7 +469,7 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
-    unsupported=("phi4mm", "kimi_k2"),
+    unsupported=("phi4mm", "kimi_k2", "jina_embeddings_v5"),
 )
 MISTRAL_RS = Engine(
     id="mistralrs",

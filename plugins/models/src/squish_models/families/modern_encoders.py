@@ -18,7 +18,7 @@ from ..config.keys import TEXT, TEXTS_LIST, VOCABULARY, Key
 from ..config.spelling import FULL, SLIDING
 from ..engines.needs import EngineNeeds
 from ..family import TextModel
-from ..general import CLS, MEAN, RANK, check_modules
+from ..general import CLS, LAST, MEAN, RANK, check_modules, check_pooling
 from ..reranking import LABELS
 from ..settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 from ..tables import BASE_PREFIXES, Row, attention, base_rows, gated_mlp, norm, pre_norm_model
@@ -257,3 +257,28 @@ class EuroBert(Encoder):
     )
     fixed: ClassVar = {**Encoder.fixed, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
     unstated: ClassVar = {"rms_norm_eps": 1e-05, "rope_theta": 250000.0}
+
+
+TASKS = "task_names"
+"""The setting with the names of the tasks, each of which has an adapter in a folder of its own."""
+
+
+class JinaEmbeddings5(EuroBert):
+    """Jina Embeddings 5 nano: a EuroBERT whose code takes the state of the last token, with an adapter for each task.
+
+    The small model has the same type and class, but is a Qwen 3: only this one states that it is no decoder.
+    """
+
+    pooling = LAST
+    fixed: ClassVar = {**EuroBert.fixed, "is_decoder": False}
+    unstated: ClassVar = {**EuroBert.unstated, "is_decoder": True}
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carried = super().carry(model, settings, layout, options)
+        if layout != "gguf":
+            return carried
+        check_pooling(model.assets, LAST)
+        tasks = settings.get(TASKS)
+        names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "none"
+        note = f"has no adapters, which the model needs for its tasks: convert each of them, too ({names})"
+        return evolve(carried, notes=(*carried.notes, note)) if tasks else carried
