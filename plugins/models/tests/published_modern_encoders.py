@@ -58,7 +58,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000, "tie_word_embeddings": False,
         "use_cache": False,
     }),
-    "jina-embeddings-v5-text-nano": ("jina_embeddings_v5", {
+    "jina-embeddings-v5-text-nano": ("eurobert", {
         **SIZES, "architectures": ["JinaEmbeddingsV5Model"],
         "task_names": ["retrieval", "text-matching", "clustering", "classification"],
         "auto_map": {

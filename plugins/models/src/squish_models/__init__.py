@@ -125,9 +125,8 @@ FAMILIES = {
         "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
         "modern-bert",
     ),
-    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
-    "jina_embeddings_v5": (
-        "Jina Embeddings 5 nano", "modern_encoders:JinaEmbeddings5", ("jina_embeddings_v5",), "",
+    "eurobert": (
+        "EuroBERT, Jina Embeddings 5 nano", "modern_encoders:EuroBert", ("eurobert", "jina_embeddings_v5"), "eurobert",
     ),
     "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
     "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),

@@ -205,8 +205,9 @@ def general_keys(
     tokens: Callable[[], Collection[str]],
 ) -> dict[str, Typed]:
     """Return the keys of a model as a whole; `constants` are GGUF's tensors for its settings."""
-    name = model_name(parse_object(files[CONFIG], CONFIG), tokens)
-    pooling = pooling_type(files) if family.pooling is None else family.pooling
+    config = parse_object(files[CONFIG], CONFIG)
+    name, pooling = model_name(config, tokens), family.pooling_of(config)
+    pooling = pooling_type(files) if pooling is None else pooling
     keys = {NAME: Typed("str", name)} if name is not None else {}
     keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
     return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})

@@ -242,6 +242,10 @@ class ModernBertClassifier(ModernBert):
         return {**settings, "classes": len(settings.get("output_labels") or [""])}
 
 
+JINA = "jina_embeddings_v5"
+"""The type of Jina Embeddings 5 nano, a EuroBERT whose own code takes the state of the last token."""
+
+
 class EuroBert(Encoder):
     """EuroBERT: a Llama whose tokens attend to those behind them, too."""
 
@@ -258,27 +262,28 @@ class EuroBert(Encoder):
     fixed: ClassVar = {**Encoder.fixed, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
     unstated: ClassVar = {"rms_norm_eps": 1e-05, "rope_theta": 250000.0}
 
+    def pooling_of(self, config: Mapping[str, Any]) -> int | None:
+        return LAST if config.get("model_type") == JINA else None
 
-TASKS = "task_names"
-"""The setting with the names of the tasks, each of which has an adapter in a folder of its own."""
-
-
-class JinaEmbeddings5(EuroBert):
-    """Jina Embeddings 5 nano: a EuroBERT whose code takes the state of the last token, with an adapter for each task.
-
-    The small model has the same type and class, but is a Qwen 3: only this one states that it is no decoder.
-    """
-
-    pooling = LAST
-    fixed: ClassVar = {**EuroBert.fixed, "is_decoder": False}
-    unstated: ClassVar = {**EuroBert.unstated, "is_decoder": True}
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_config(model)
+        if settings.get("model_type") == JINA and settings.get("is_decoder") is not False:
+            raise FormatError(
+                "is not stated as false: Jina Embeddings 5 small, a Qwen 3 of the same type, does not state it either",
+                part=f"{CONFIG} is_decoder",
+                code=ErrorCode.CONFIG,
+                expected=False,
+                found=repr(settings.get("is_decoder"))[:60],
+                hint="Only the nano model, which is a EuroBERT, is mapped. To keep the names: {option:rename=keep}.",
+            )
+        return settings
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carried = super().carry(model, settings, layout, options)
-        if layout != "gguf":
+        if layout != "gguf" or settings.get("model_type") != JINA:
             return carried
         check_pooling(model.assets, LAST)
-        tasks = settings.get(TASKS)
-        names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "none"
-        note = f"has no adapters, which the model needs for its tasks: convert each of them, too ({names})"
-        return evolve(carried, notes=(*carried.notes, note)) if tasks else carried
+        tasks = settings.get("task_names")
+        names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "unknown"
+        note = f"lacks the adapters of the model's tasks ({names}): convert them, too, each out of its own folder"
+        return evolve(carried, notes=(*carried.notes, note))
