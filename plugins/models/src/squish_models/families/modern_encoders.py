@@ -22,7 +22,7 @@ from ..general import CLS, LAST, MEAN, RANK, check_modules, check_pooling
 from ..reranking import LABELS
 from ..settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 from ..tables import BASE_PREFIXES, Row, attention, base_rows, gated_mlp, norm, pre_norm_model
-from .bert import CLASSIFIES, classes_of, labels_of
+from .bert import CLASSIFIES, classes_of, labels_of, tasks_note
 
 UNSCALED = "none"
 """llama.cpp's kind of scaling for positions that are not scaled."""
@@ -283,7 +283,5 @@ class EuroBert(Encoder):
         if layout != "gguf" or settings.get("model_type") != JINA:
             return carried
         check_pooling(model.assets, LAST)
-        tasks = settings.get("task_names")
-        names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "unknown"
-        note = f"lacks the adapters of the model's tasks ({names}): convert them, too, each out of its own folder"
+        note = tasks_note(settings.get("task_names"), "convert them, too, each out of its own folder")
         return evolve(carried, notes=(*carried.notes, note))
