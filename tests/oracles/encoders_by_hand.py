@@ -141,7 +141,7 @@ def nomic_moe(folder: str, texts: list[str]) -> dict[str, Any]:
 
 
 def jina3(folder: str, texts: list[str]) -> dict[str, Any]:
-    """Jina Embeddings 3 without adapters: Transformers' model of this kind, under the published names; runs in the peer.
+    """Jina Embeddings 3 without adapters, as Transformers' own model of this kind; runs in the peer.
 
     GELU is from a table in f16 as in llama.cpp.
     """
@@ -183,4 +183,7 @@ def jina3(folder: str, texts: list[str]) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     ids = [tokenizer(text)["input_ids"] for text in texts]
     with torch.inference_mode():
-        return {"ids": ids, "vectors": np.stack([model(torch.tensor([each])).last_hidden_state[0].mean(0) for each in ids])}
+        return {
+            "ids": ids,
+            "vectors": np.stack([model(torch.tensor([each])).last_hidden_state[0].mean(0) for each in ids]),
+        }

@@ -91,7 +91,9 @@ def add_adapters(source: Path, target: Path) -> Path:
         outputs, inputs = values.shape if "embeddings" not in name else values.shape[::-1]
         for part, shape in (("A", (tasks, rank, inputs)), ("B", (tasks, outputs, rank))):
             adapter = random.standard_normal(shape).astype(np.float32)
-            arrays[f"{name.removesuffix('original')}0.lora_{part}"] = adapter.swapaxes(1, 2) if "emb" in name else adapter
+            arrays[f"{name.removesuffix('original')}0.lora_{part}"] = (
+                adapter.swapaxes(1, 2) if "emb" in name else adapter
+            )
     arrays["roberta.pooler.dense.bias"] = np.ones(width, np.float32)
     with in_memory(arrays, {"format": "pt"}, files) as file:
         squish.convert(file, target, "safetensors:max_shard_size=1GB", rename="keep")
