@@ -125,7 +125,9 @@ FAMILIES = {
         "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
         "modern-bert",
     ),
-    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
+    "eurobert": (
+        "EuroBERT, Jina Embeddings 5 nano", "modern_encoders:EuroBert", ("eurobert", "jina_embeddings_v5"), "eurobert",
+    ),
     "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
     "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
     "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
@@ -140,6 +142,7 @@ FAMILIES = {
         "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
     ),
     "jina_bert_v2": ("Jina Embeddings 2", "bert:JinaBert", ("bert",), "jina-bert-v2"),
+    "jina_bert_v3": ("Jina Embeddings 3", "jina3:JinaBert3", ("xlm-roberta",), "jina-bert-v3"),
     "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
     "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
@@ -197,7 +200,7 @@ BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
     "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
-    "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
+    "nomic_bert", "nomic_bert_moe", "jina_bert_v2", "jina_bert_v3",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

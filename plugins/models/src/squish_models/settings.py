@@ -258,6 +258,10 @@ class TextSettings(Family):
         """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
         return True
 
+    def pooling_of(self, config: Mapping[str, Any]) -> int | None:
+        """Return llama.cpp's number for the pooling of a model's own code, if it has one."""
+        return self.pooling
+
     def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
         return bool(self.mlx_type) and config.get("model_type") == self.mlx_type and "text_config" not in config
 

@@ -305,7 +305,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "eurobert": RMS,
     "t5encoder": {**RMS, "attention.relative_buckets_count": REQUIRED, "attention.layer_norm_epsilon": None},
-    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2", "jina-bert-v3"), NORM),
     "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,

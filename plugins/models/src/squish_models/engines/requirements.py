@@ -469,7 +469,7 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
-    unsupported=("phi4mm", "kimi_k2"),
+    unsupported=("phi4mm", "kimi_k2", "jina_embeddings_v5"),
 )
 GEMMA4 = ("gemma4_text", "gemma4_unified_text", "gemma4", "gemma4_unified")
 """Types of Gemma 4, which mistral.rs loads as multimodal models."""

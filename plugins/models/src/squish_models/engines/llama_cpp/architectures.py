@@ -230,7 +230,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
     ),
     "gemma3n": GEMMA3N,
-    "bert": BERT,
+    **dict.fromkeys(("bert", "jina-bert-v3"), BERT),
     "modern-bert": MODERN_BERT,
     "eurobert": QWEN2,
     "t5encoder": T5_ENCODER,
@@ -307,7 +307,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "eurobert": EMBEDDINGS,
     "t5encoder": (EMBEDDINGS[0], Row("enc.output_norm.weight", "embd"), HEAD),
-    **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-moe", "jina-bert-v3"), BERT_TOP),
     "jina-bert-v2": (
         *(Row(row.name, row.sizes) for row in BERT_TOP), optional("cls.weight", "embd 1"), optional("cls.bias", "1"),
     ),

@@ -27,7 +27,7 @@ FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
     "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
     "starcoder", "codeshell", "orion", "xverse", "bert",
-    "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "eurobert",
+    "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "eurobert",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 

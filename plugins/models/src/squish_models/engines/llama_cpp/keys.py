@@ -175,7 +175,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
     "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
     "apertus": {"vocab_size": "u32", **RMS},
-    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2", "jina-bert-v3"), NORM),
     "nomic-bert-moe": {**NORM, "moe_every_n_layers": "u32"},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
@@ -186,7 +186,9 @@ PATTERNS = {
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
 """Architecture -> required keys without its name before them."""
-TYPES, TYPED = "tokenizer.ggml.token_type_count", ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
+TYPES, TYPED = "tokenizer.ggml.token_type_count", (
+    "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3",
+)  # fmt: skip
 """Key with the number of types of tokens, and the architectures that llama.cpp does not load without it."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (

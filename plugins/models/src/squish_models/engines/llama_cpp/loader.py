@@ -20,7 +20,7 @@ ARCHITECTURE, EMBEDDINGS = "general.architecture", "token_embd.weight"
 LONGEST_NAME, MOST_AXES = 63, 4
 OTHER_ARCHITECTURES = frozenset((
     "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact",
-    "neo-bert", "jina-bert-v3", "bloom",
+    "neo-bert", "bloom",
     "stablelm", "qwen", "qwen3next", "qwen3vlmoe", "qwen35", "qwen35moe", "clef", "qwen4exp", "phi2", "phimoe", "plamo",
     "plamo2", "plamo3", "codeshell", "orion", "internlm2", "minicpm", "minicpm3", "gemma3n", "gemma4",
     "gemma4-assistant", "gemma-embedding2", "maple",
