@@ -17,11 +17,11 @@ ROTATES_ALL = (
 """Architectures that rotate whole heads."""
 HAS_NO_ROPE = (
     "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert",
-    "jina-bert-v2", "t5encoder",
+    "jina-bert-v2", "t5encoder", "kimi-linear",
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
-SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
