@@ -1,8 +1,8 @@
-"""Kimi Linear: a delta rule with a decay for each channel (KDA), and latent attention without positions every few layers.
+"""Kimi Linear: layers of a delta rule with a decay for each channel, and a few of latent attention without positions.
 
-The family needs more than a table: config.json counts the layers of both kinds from 1 in an object with the sizes of the
-delta rule, or lists their kinds as Transformers 5 does; both kinds have queries and outputs of their own sizes under the
-same names, and mlx-lm has names of its own for most of the experts.
+The family needs more than a table: config.json numbers the layers of both kinds from 1, in an object with the sizes of
+the delta rule, or lists their kinds as Transformers 5 does; both kinds have queries and outputs of their own sizes
+under the same names, and mlx-lm has names of its own for convolutions and experts.
 
 Source: llama.cpp, `KimiLinearModel` in conversion/kimi_linear.py and src/models/kimi-linear.cpp.
 """
@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 from attrs import evolve
 from squish_convert.api import Model, Reshape, Rule, Stack, Transpose
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, UsageError
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key, check_settings
 from ..config.spelling import FULL
-from ..declared import Declared, Leading
+from ..declared import Leading
 from ..rules import fused_gguf_experts
-from ..settings import CONFIG, MOST_BLOCKS
+from ..settings import CONFIG, ELSEWHERE, MOST_BLOCKS
 from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, router
 from .deepseek import ATTENTION, DENSE, EXPERTS, FUSED, FUSED_RULE, KEYS, LATENT, SIGMOID, VALUES, Deepseek
 
-LINEAR, ANY = "linear_attention", ""
+LINEAR = "linear_attention"
 HEADS, SIZE, TAPS = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
 PART = "linear_attn_config"
 OWN = {HEADS: "num_heads", SIZE: "head_dim", TAPS: "short_conv_kernel_size"}
@@ -34,8 +34,11 @@ NUMBERED = {FULL: "full_attn_layers", LINEAR: "kda_layers"}
 """Kind of layers -> the list of their numbers, from 1, in that object."""
 OF_LAYERS = ("layer_queries", "layer_values")
 """Sizes that differ between layers."""
+COUNTS = ("num_hidden_layers", "first_k_dense_replace", "head_dim")
 MIXED = "block_sparse_moe"
 MATRICES = ("w1", "w3", "w2")
+SAVED = tuple(Rule(f"{LAYER}{MIXED}.{part}.weight", f"{LAYER}mlp.{part}.weight", reading=True) for part in SWITCH)
+"""Dense layers as Transformers 5 saves them."""
 ALIASES = {
     "max_position_embeddings": ("model_max_length",), "n_routed_experts": ("num_experts", "num_local_experts"),
     "num_experts_per_tok": ("num_experts_per_token",), "n_shared_experts": ("num_shared_experts",),
@@ -103,9 +106,10 @@ class KimiLinear(Deepseek):
             Rule(f"{BLOCK}attn_kv_b.weight", FUSED, reading=True),
             *fused_gguf_experts(MIXED, *MATRICES[:2], "moe_intermediate_size"),
         ),
-        "hf": FUSED_RULE,
+        "hf": (*FUSED_RULE, *SAVED),
         "mlx": (
             *FUSED_RULE,
+            *SAVED,
             Rule(f"{ATTENTION}embed_q.weight", Transpose(KEYS), reading=True),
             Rule(f"{ATTENTION}unembed_out.weight", VALUES, reading=True),
             *(
@@ -152,7 +156,8 @@ class KimiLinear(Deepseek):
     }  # fmt: skip
     unstated: ClassVar = {
         "n_shared_experts": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 2.446, "norm_topk_prob": True,
-        "n_group": 1, "topk_group": 1, "scoring_func": "sigmoid", "rms_norm_eps": 1e-5,
+        "n_group": 1, "topk_group": 1, "scoring_func": "sigmoid", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "mla_use_nope": True,
     }  # fmt: skip
     aliases: ClassVar = ALIASES
     rotary_setting = "qk_rope_head_dim"
@@ -198,9 +203,10 @@ class KimiLinear(Deepseek):
         dense = config.get("first_k_dense_replace")
         if dense is None:
             dense = [*kinds, "sparse"].index("sparse") if isinstance(kinds, list) else 1
-        settings = super().spelled({**config, **{name: part[own] for name, own in OWN.items() if own in part},
-                                    "first_k_dense_replace": dense})  # fmt: skip
-        check_settings([Key(name, "") for name in (*OWN, "num_hidden_layers", "first_k_dense_replace")], settings, CONFIG)
+        own = {name: part[inner] for name, inner in OWN.items() if inner in part}
+        settings = super().spelled({**config, **own, "first_k_dense_replace": dense})
+        settings["head_dim"] = settings["qk_rope_head_dim"] if config.get("head_dim") is None else config["head_dim"]
+        check_settings([Key(name, "") for name in (*OWN, *COUNTS)], settings, CONFIG)
         count = settings["num_hidden_layers"]
         if count <= MOST_BLOCKS and isinstance(kinds, list):
             expected = Leading("first_k_dense_replace", "dense", "sparse").of(settings)
@@ -212,21 +218,29 @@ class KimiLinear(Deepseek):
                     expected=f"{dense} dense, as first_k_dense_replace says, then sparse",
                     found=str(kinds)[:60],
                 )
-        settings["head_dim"] = config.get("head_dim") or settings["qk_rope_head_dim"]
-        settings["gating_function"] = SIGMOID
-        settings |= {"rope_theta": settings.get("rope_theta") or 10000.0, "mla_use_nope": settings.get("mla_use_nope", True)}
-        settings["query_rank"] = settings.get("q_lora_rank") or None
+        settings |= {"gating_function": SIGMOID, "query_rank": settings.get("q_lora_rank") or None}
         return settings | _derived(settings, _kinds(config, part, count))
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
         if settings[HEADS] != settings["num_attention_heads"]:
             raise FormatError(
-                f"differs from num_attention_heads, and llama.cpp has one number for both",
+                "differs from num_attention_heads, and llama.cpp has one number for both",
                 part=f"{CONFIG} {PART} num_heads",
                 code=ErrorCode.CONFIG,
                 expected=settings["num_attention_heads"],
                 found=settings[HEADS],
+            )
+
+    def check_engine(self, layout: str, settings: Mapping[str, Any]) -> None:
+        super().check_engine(layout, settings)
+        if layout == "mlx" and settings.get("q_lora_rank"):
+            raise UsageError(
+                "splits the matrices of queries, which mlx-lm does not run",
+                part=f"{CONFIG} q_lora_rank",
+                code=ErrorCode.ENGINE,
+                expected="null",
+                hint=ELSEWHERE,
             )
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
@@ -249,11 +263,12 @@ class KimiLinear(Deepseek):
                 expected=SIGMOID,
                 found=settings["gating_function"],
             )
-        settings = {name: value for name, value in settings.items() if name not in ("topk_method", "repeated_by")}
-        size = settings.get("value_size")
-        settings |= {HEADS: settings["num_attention_heads"], "n_group": settings.get("groups") or 1}
-        settings |= {"head_dim": size or settings["qk_rope_head_dim"], "use_grouped_topk": True}
-        settings = self.usual({**settings, **{ALIASES[name][0]: settings[name] for name in ALIASES if name in settings}})
+        del settings["topk_method"]
+        settings |= {
+            HEADS: settings["num_attention_heads"], "n_group": settings.get("groups") or 1, "norm_topk_prob": True,
+            "head_dim": settings.get("value_size") or settings["qk_rope_head_dim"], "use_grouped_topk": True,
+        }  # fmt: skip
+        settings |= {names[0]: settings[name] for name, names in ALIASES.items() if name in settings}
         return settings | _derived(settings, [FULL if each else LINEAR for each in stated[:count]])
 
 
@@ -311,9 +326,7 @@ def _kinds(config: Mapping[str, Any], part: Mapping[str, Any], count: int) -> li
 
 def _derived(settings: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
     """What follows from the kinds of layers and the sizes: the object of config.json, and what GGUF stores."""
-    numbers = {
-        name: [layer for layer, each in enumerate(kinds, 1) if each == kind] for kind, name in NUMBERED.items()
-    }
+    numbers = {name: [layer for layer, each in enumerate(kinds, 1) if each == kind] for kind, name in NUMBERED.items()}
     groups = settings.get("n_group")
     return {
         "linear_kinds": kinds, "latent_heads": [int(kind == FULL) for kind in kinds],

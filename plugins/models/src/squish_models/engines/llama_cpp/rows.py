@@ -279,6 +279,8 @@ DEEPSEEK2 = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
     *NEXT,
 )
+
+
 def _attends_ranked(numbers: Hyperparameters, layer: int) -> bool:
     return _attends(numbers, layer) and bool(numbers.number("attention.q_lora_rank"))
 
