@@ -32,19 +32,26 @@ OWN = {HEADS: "num_heads", SIZE: "head_dim", TAPS: "short_conv_kernel_size"}
 """Sizes of the delta rule, as Transformers 5 and as the object in published configs name them."""
 NUMBERED = {FULL: "full_attn_layers", LINEAR: "kda_layers"}
 """Kind of layers -> the list of their numbers, from 1, in that object."""
-OF_LAYERS = ("layer_queries", "layer_values")
-"""Sizes that differ between layers."""
-COUNTS = ("num_hidden_layers", "first_k_dense_replace", "head_dim")
-MIXED = "block_sparse_moe"
-MATRICES = ("w1", "w3", "w2")
-SAVED = tuple(Rule(f"{LAYER}{MIXED}.{part}.weight", f"{LAYER}mlp.{part}.weight", reading=True) for part in SWITCH)
-"""Dense layers as Transformers 5 saves them."""
 ALIASES = {
     "max_position_embeddings": ("model_max_length",), "n_routed_experts": ("num_experts", "num_local_experts"),
     "num_experts_per_tok": ("num_experts_per_token",), "n_shared_experts": ("num_shared_experts",),
     "norm_topk_prob": ("moe_renormalize",), "n_group": ("num_expert_group",),
     "scoring_func": ("moe_router_activation_func",),
 }  # fmt: skip
+COUNTED = (*(name for names in ALIASES.values() for name in names if name.startswith(("num_", "model_"))),)
+"""Settings under the family's own names that are sizes."""
+OF_LAYERS = ("layer_queries", "layer_values")
+"""Sizes that differ between layers."""
+COUNTS = ("num_hidden_layers", "first_k_dense_replace", "head_dim")
+MIXED = "block_sparse_moe"
+MATRICES = ("w1", "w3", "w2")
+UNADAPTED = (
+    *(f"{each}_proj" for each in ("q", "k", "v", "o", "q_a", "q_b", "f_a", "f_b", "b", "g_a", "g_b")),
+    "kv_a_proj_with_mqa", "lm_head",
+)  # fmt: skip
+"""llama.cpp applies adapters to no projection of the delta rule, and to the output alone of latent attention."""
+SAVED = tuple(Rule(f"{LAYER}{MIXED}.{part}.weight", f"{LAYER}mlp.{part}.weight", reading=True) for part in SWITCH)
+"""Dense layers as Transformers 5 saves them."""
 
 
 def _of(kind: str, *rows: Row) -> tuple[Row, ...]:
@@ -151,8 +158,9 @@ class KimiLinear(Deepseek):
         VOCABULARY,
     )
     fixed: ClassVar = {
-        "hidden_act": "silu", "moe_layer_freq": 1, "attention_bias": False, "norm_topk_prob": True,
-        "mla_use_nope": True, "num_nextn_predict_layers": 0, "rope_scaling": None,
+        "hidden_act": "silu", "moe_layer_freq": 1, "attention_bias": False, "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid", "mla_use_nope": True, "num_nextn_predict_layers": 0,
+        "rope_scaling": None,
     }  # fmt: skip
     unstated: ClassVar = {
         "n_shared_experts": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 2.446, "norm_topk_prob": True,
@@ -165,7 +173,7 @@ class KimiLinear(Deepseek):
         *(name for name in Deepseek.derived if name != "head_dim"), *ALIASES, HEADS, SIZE, TAPS, "value_size", "groups",
         "linear_kinds",
     )  # fmt: skip
-    unadapted: ClassVar[Sequence[str]] = ()
+    unadapted: ClassVar[Sequence[str]] = UNADAPTED
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         return settings["linear_kinds"]
@@ -205,6 +213,7 @@ class KimiLinear(Deepseek):
             dense = [*kinds, "sparse"].index("sparse") if isinstance(kinds, list) else 1
         own = {name: part[inner] for name, inner in OWN.items() if inner in part}
         settings = super().spelled({**config, **own, "first_k_dense_replace": dense})
+        check_settings([Key(name, "", required=False) for name in COUNTED], config, CONFIG)
         settings["head_dim"] = settings["qk_rope_head_dim"] if config.get("head_dim") is None else config["head_dim"]
         check_settings([Key(name, "") for name in (*OWN, *COUNTS)], settings, CONFIG)
         count = settings["num_hidden_layers"]
@@ -282,6 +291,7 @@ def _part(config: Mapping[str, Any]) -> Mapping[str, Any]:
             "is not an object", part=f"{CONFIG} {PART}", code=ErrorCode.CONFIG, expected="an object",
             found=repr(part)[:60],
         )  # fmt: skip
+    check_settings([Key(own, "", required=False) for own in OWN.values()], part, f"{CONFIG} {PART}")
     for name, own in OWN.items():
         if own in part and config.get(name, part[own]) != part[own]:
             raise FormatError(
