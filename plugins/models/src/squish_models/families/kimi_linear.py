@@ -13,14 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Model, Reshape, Rule, Stack, Transpose
+from squish_convert.api import Join, Model, Reshape, Rule, Stack, Transpose
 
 from squish_core.api import ErrorCode, FormatError, UsageError
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key, check_settings
 from ..config.spelling import FULL
 from ..declared import Leading
-from ..rules import fused_gguf_experts
 from ..settings import CONFIG, ELSEWHERE, MOST_BLOCKS
 from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, router
 from .deepseek import ATTENTION, DENSE, EXPERTS, FUSED, FUSED_RULE, KEYS, LATENT, SIGMOID, VALUES, Deepseek
@@ -111,7 +110,11 @@ class KimiLinear(Deepseek):
     more: ClassVar = {
         "gguf": (
             Rule(f"{BLOCK}attn_kv_b.weight", FUSED, reading=True),
-            *fused_gguf_experts(MIXED, *MATRICES[:2], "moe_intermediate_size"),
+            Rule(
+                f"{BLOCK}attn_qkv.weight",
+                Join(tuple((f"{ATTENTION}{each}_proj.weight", "inner") for each in "qkv")),
+                reading=True,
+            ),
         ),
         "hf": (*FUSED_RULE, *SAVED),
         "mlx": (

@@ -68,7 +68,7 @@ LATENT = {
     "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
     "attention.temperature_length": "u32",
 }  # fmt: skip
-UNREAD = ("expert_weights_norm", "rope.scaling.yarn_log_multiplier")
+UNREAD = ("vocab_size", "expert_weights_norm", "rope.scaling.yarn_log_multiplier")
 """Keys of DeepSeek that Kimi Linear has no use for."""
 INDEXED = {
     **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},

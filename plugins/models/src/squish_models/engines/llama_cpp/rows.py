@@ -292,7 +292,7 @@ def _attends_unranked(numbers: Hyperparameters, layer: int) -> bool:
 KIMI_LINEAR = (
     Row("attn_norm.weight", "embd"),
     *(Row(f"ssm_conv1d_{each}.weight", "taps 1 heads*delta", when=_convolves) for each in "qkv"),
-    *(Row(f"attn_{each}.weight", "embd heads*delta", when=_convolves) for each in "qkv"),
+    Row("attn_qkv", "embd heads*delta heads*delta heads*delta", when=_convolves),
     Row("ssm_f_a.weight", "embd delta", when=_convolves), Row("ssm_f_b.weight", "delta heads*delta", when=_convolves),
     Row("ssm_beta.weight", "embd heads", when=_convolves), Row("ssm_a", "1 heads", when=_convolves),
     Row("ssm_dt.bias", "heads*delta", when=_convolves), Row("ssm_g_a.weight", "embd delta", when=_convolves),
@@ -312,10 +312,11 @@ KIMI_LINEAR = (
     Row("ffn_gate_inp.weight", "embd experts", when=is_mixed),
     Row("exp_probs_b.bias", "experts", when=is_mixed),
     Row("ffn_down_exps.weight", "expert_ff embd experts", when=is_mixed),
-    Row("ffn_gate_up_exps", "embd expert_ff experts", when=is_mixed),
-    optional("ffn_gate_shexp.weight", "embd expert_ff*shared", is_mixed),
-    optional("ffn_down_shexp.weight", "expert_ff*shared embd", is_mixed),
-    optional("ffn_up_shexp.weight", "embd expert_ff*shared", is_mixed),
+    Row("ffn_gate_exps.weight", "embd expert_ff experts", when=is_mixed),
+    Row("ffn_up_exps.weight", "embd expert_ff experts", when=is_mixed),
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
 )  # fmt: skip
 """Layers of a delta rule, whose number of key-value heads is 0, and layers of latent attention."""
 INDEXER = (
