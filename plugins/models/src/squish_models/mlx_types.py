@@ -5,7 +5,7 @@ from __future__ import annotations
 MLX_TYPES = (
     "Klear", "afm7", "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "bitnet", "dbrx",
     "deepseek", "deepseek_v41", "deepseek_v41_text", "gear", "glm", "gptj", "helium", "hunyuan", "iquestcoder",
-    "iquestloopcoder", "joyai_llm_flash", "kimi_k3", "kimi_linear", "kimi_vl", "lfm2-vl", "lille-130m", "llava",
+    "iquestloopcoder", "joyai_llm_flash", "kimi_k3", "kimi_vl", "lfm2-vl", "lille-130m", "llava",
     "longcat_flash", "longcat_flash_ngram", "mimo", "mimo_v2_flash", "minicpm3", "minimax", "minimax_m3_vl",
     "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron-nas", "olmo_hybrid", "openelm", "phi-msft",
     "phi3small", "phimoe", "phixtral", "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen",

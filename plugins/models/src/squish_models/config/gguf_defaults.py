@@ -189,6 +189,18 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "deepseek2": LATENT,
     "mistral4": LATENT,
     "deepseek32": INDEXED,
+    "kimi-linear": {
+        **{name: default for name, default in LATENT.items() if not name.startswith("attention.temp")},
+        **dict.fromkeys(
+            (
+                "attention.key_length_mla", "attention.value_length_mla", "ssm.conv_kernel", "kda.head_dim",
+                "expert_gating_func",
+            ),
+            REQUIRED,
+        ),
+        "attention.q_lora_rank": 0, "expert_weights_scale": 0.0, "expert_weights_norm": None,
+        "rope.scaling.yarn_log_multiplier": None,
+    },
     "deepseek4": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
         "embedding_length_out": None,

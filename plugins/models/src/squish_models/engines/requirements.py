@@ -312,6 +312,17 @@ MLX = Engine(
         ),
         **STATES,
         "llama4": ("model_type",),
+        "kimi_linear": (
+            *MLX_ALL,
+            *HEADS,
+            "head_dim",
+            "rope_theta",
+            "linear_attn_config",
+            "model_max_length",
+            "num_experts",
+            "moe_intermediate_size",
+            "kv_lora_rank",
+        ),
         "afmoe": ("model_type", "layer_types"),
         "apertus": (
             *MLX_ALL,

@@ -28,6 +28,7 @@ from .rows import (
     HEAD_NORMS,
     INDEXER,
     JAMBA,
+    KIMI_LINEAR,
     LEADING,
     LFM2,
     LLAMA,
@@ -92,6 +93,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "mistral4": DEEPSEEK2,
     "deepseek4": DEEPSEEK4,
     "deepseek32": (*DEEPSEEK2, *INDEXER),
+    "kimi-linear": KIMI_LINEAR,
     "glm-dsa": (*DEEPSEEK2, *(optional(row.name, row.sizes) for row in INDEXER)),
     "gpt2": (
         *BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv"),
@@ -299,6 +301,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "gemma4": (*TOP, *GEMMA4_TOP),
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    "kimi-linear": OWN_HEAD,
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
     "modern-bert": (
         *EMBEDDINGS, Row("token_embd_norm.weight", "embd"), optional("cls.output.weight", "embd classes"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from squish_core.api import Problem
 
-from .keys import Hyperparameters, problem
+from .keys import MIXED_LAYERS, Hyperparameters, problem
 
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
@@ -17,11 +17,11 @@ ROTATES_ALL = (
 """Architectures that rotate whole heads."""
 HAS_NO_ROPE = (
     "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert",
-    "jina-bert-v2", "t5encoder",
+    "jina-bert-v2", "t5encoder", "kimi-linear",
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
-SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
@@ -81,7 +81,9 @@ def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     def of(name: str, message: str) -> Problem:
         return problem(f"{numbers.architecture}.{name}", f"{message}, and llama.cpp ends")
 
-    heads, groups = numbers.number("attention.head_count"), numbers.number("attention.head_count_kv")
+    heads = numbers.number("attention.head_count")
+    stated = [numbers.of_layer("attention.head_count_kv", layer) for layer in range(max(numbers.trunk, 1))]
+    groups = max(stated) if numbers.architecture in MIXED_LAYERS and max(stated) == 1 else stated[0]
     keys, latent = numbers.head_size("key"), numbers.number("attention.kv_lora_rank") + numbers.head_size("rope")
     if numbers.number("attention.key_length_mla") and numbers.number("attention.value_length_mla"):
         if groups != 1:

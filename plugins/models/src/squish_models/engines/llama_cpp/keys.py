@@ -68,6 +68,8 @@ LATENT = {
     "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
     "attention.temperature_length": "u32",
 }  # fmt: skip
+UNREAD = ("vocab_size", "expert_weights_norm", "rope.scaling.yarn_log_multiplier")
+"""Keys of DeepSeek that Kimi Linear has no use for."""
 INDEXED = {
     **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},
     "rope.dimension_sections": FOUR, "attention.indexer.head_count": "u32", "attention.indexer.key_length": "u32",
@@ -105,6 +107,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "attention.compress_rope_freq_base": "f32", "hyper_connection.count": "u32",
         "hyper_connection.sinkhorn_iterations": "u32", "hyper_connection.epsilon": "f32", "hash_layer_count": "u32",
         "attention.compress_ratios": RATIOS,
+    },
+    "kimi-linear": {
+        **{name: kind for name, kind in LATENT.items() if "temperature" not in name and name not in UNREAD},
+        "ssm.conv_kernel": "u32", "kda.head_dim": "u32",
     },
     "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_TRUNK},
     "gpt2": NORM,
@@ -193,6 +199,7 @@ TYPES, TYPED = "tokenizer.ggml.token_type_count", (
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
+    "kimi-linear",
 )  # fmt: skip
 """Architectures whose layers may have different numbers of heads."""
 EQUAL_HEADS = ("gemma4",)

@@ -31,7 +31,7 @@ OTHER_ARCHITECTURES = frozenset((
     "dots1", "dots3note", "arcee", "afmoe", "laguna", "ernie4_5-moe", "hunyuan-moe", "hunyuan_vl", "hy_v3", "hy_v4",
     "dream", "smallthinker", "llada", "llada-moe", "grovemoe", "apertus", "minimax-01", "hrm_text", "minimax-m3",
     "cogvlm", "rnd1", "pangu-embedded", "eagle3", "dflash", "paddleocr", "mimo2", "step35", "spark2_5",
-    "llama-embed", "maincoder", "kimi-linear", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts",
+    "llama-embed", "maincoder", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts",
     "pockettts", "k2-horizon",
 ))  # fmt: skip
 """Architectures of llama.cpp that these tables do not describe."""

@@ -279,6 +279,46 @@ DEEPSEEK2 = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
     *NEXT,
 )
+
+
+def _attends_ranked(numbers: Hyperparameters, layer: int) -> bool:
+    return _attends(numbers, layer) and bool(numbers.number("attention.q_lora_rank"))
+
+
+def _attends_unranked(numbers: Hyperparameters, layer: int) -> bool:
+    return _attends(numbers, layer) and not numbers.number("attention.q_lora_rank")
+
+
+KIMI_LINEAR = (
+    Row("attn_norm.weight", "embd"),
+    *(Row(f"ssm_conv1d_{each}.weight", "taps 1 heads*delta", when=_convolves) for each in "qkv"),
+    Row("attn_qkv", "embd heads*delta heads*delta heads*delta", when=_convolves),
+    Row("ssm_f_a.weight", "embd delta", when=_convolves), Row("ssm_f_b.weight", "delta heads*delta", when=_convolves),
+    Row("ssm_beta.weight", "embd heads", when=_convolves), Row("ssm_a", "1 heads", when=_convolves),
+    Row("ssm_dt.bias", "heads*delta", when=_convolves), Row("ssm_g_a.weight", "embd delta", when=_convolves),
+    Row("ssm_g_b.weight", "delta heads*delta", when=_convolves), Row("ssm_norm.weight", "delta", when=_convolves),
+    Row("attn_output.weight", "heads*delta embd", when=_convolves),
+    Row("attn_q_a_norm.weight", "own_rank", when=_attends_ranked),
+    Row("attn_kv_a_norm.weight", "kv_rank", when=_attends),
+    Row("attn_q_a.weight", "embd own_rank", when=_attends_ranked),
+    Row("attn_q_b.weight", "own_rank heads*mla_key", when=_attends_ranked),
+    Row("attn_q.weight", "embd heads*mla_key", when=_attends_unranked),
+    Row("attn_kv_a_mqa.weight", "embd kv_rank+rot", when=_attends),
+    Row("attn_k_b.weight", "nope kv_rank heads", when=_attends),
+    Row("attn_v_b.weight", "kv_rank mla_value heads", when=_attends),
+    Row("attn_output.weight", "heads*mla_value embd", when=_attends),
+    Row("ffn_norm.weight", "embd"),
+    *(Row(row.name, row.sizes, when=is_leading) for row in GATED),
+    Row("ffn_gate_inp.weight", "embd experts", when=is_mixed),
+    Row("exp_probs_b.bias", "experts", when=is_mixed),
+    Row("ffn_down_exps.weight", "expert_ff embd experts", when=is_mixed),
+    Row("ffn_gate_exps.weight", "embd expert_ff experts", when=is_mixed),
+    Row("ffn_up_exps.weight", "embd expert_ff experts", when=is_mixed),
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
+)  # fmt: skip
+"""Layers of a delta rule, whose number of key-value heads is 0, and layers of latent attention."""
 INDEXER = (
     Row("indexer.k_norm.weight", "index_head"), Row("indexer.k_norm.bias", "index_head"),
     Row("indexer.proj.weight", "embd index_heads"), Row("indexer.attn_k.weight", "embd index_head"),

@@ -161,6 +161,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "out_width": key * heads // max(number("attention.output_group_count"), 1),
         "index_heads": number("attention.indexer.head_count"),
         "index_head": number("attention.indexer.key_length"),
+        "delta": number("kda.head_dim"),
         "conv": number("shortconv.l_cache"),
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
