@@ -94,6 +94,7 @@ FAMILIES = {
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
     "laguna": ("Laguna", "laguna:Laguna", ("laguna",), "laguna"),
+    "mimo_v2_flash": ("MiMo V2 Flash", "mimo:MimoV2", ("mimo_v2_flash",), "mimo2"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
     "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
     "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
