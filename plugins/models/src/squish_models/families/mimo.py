@@ -14,7 +14,7 @@ from squish_convert.api import Join, Model, Rule
 
 from squish_core.api import ErrorCode, FormatError, UsageError
 
-from ..config.keys import COMMON, LAYER_SIZES, SWITCHES_LIST, Key
+from ..config.keys import COMMON, LAYER_SIZES, SWITCHES_LIST, Key, check_settings
 from ..config.rope import rope_kind
 from ..config.spelling import FULL, SLIDING, text_config
 from ..declared import OTHERS, WINDOW_LAYERS, Declared, Layers, Switches
@@ -127,7 +127,8 @@ class MimoV2(Declared):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         stated = {name: value for name, value in text_config(config).items() if value is not None or name == SCALE}
-        count = stated.get("num_hidden_layers")
+        check_settings([Key("num_hidden_layers", "block_count")], stated, CONFIG)
+        count = stated["num_hidden_layers"]
         own = {**DEFAULTS, **_usual_kinds(count), **stated, **_rotation(stated)}
         for name, (flags, (off, on)) in LISTS.items():
             if flags in stated:
@@ -210,9 +211,9 @@ class MimoV2(Declared):
         )
 
 
-def _usual_kinds(count: Any) -> dict[str, list[str]]:
+def _usual_kinds(count: int) -> dict[str, list[str]]:
     """The kinds of layers that Transformers takes if config.json does not state them."""
-    layers = range(count if type(count) is int and 0 <= count <= MOST_BLOCKS else 0)
+    layers = range(min(count, MOST_BLOCKS))
     return {
         "layer_types": [FULL if layer == 0 or (layer + 1) % 6 == 0 else SLIDING for layer in layers],
         "mlp_layer_types": ["sparse" if layer else "dense" for layer in layers],
