@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-from squish_convert.api import Join, Model, Rule
+from squish_convert.api import Carried, Join, Model, Rule
 
-from squish_core.api import ErrorCode, FormatError, UsageError
+from squish_core.api import ErrorCode, FormatError, Options, UsageError
 
-from ..config.keys import COMMON, LAYER_SIZES, SWITCHES_LIST, Key, check_settings
+from ..config.keys import COMMON, LAYER_SIZES, MAX_F32, SWITCHES_LIST, Key, check_settings
 from ..config.rope import rope_kind
-from ..config.spelling import FULL, SLIDING, text_config
+from ..config.spelling import BEHIND, FULL, SLIDING, text_config
+from ..config_file import dump_json
 from ..declared import OTHERS, WINDOW_LAYERS, Declared, Layers, Switches
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import CONFIG, ELSEWHERE, INEXPRESSIBLE, MOST_BLOCKS, WINDOWS
@@ -32,6 +33,7 @@ LISTS = {
 """Transformers' list of the kinds of layers -> the published one of 0 and 1, and the kinds."""
 DEFAULTS = {"head_dim": 192, "v_head_dim": 128, SCALE: 0.707}
 """Transformers' defaults beside those of every family."""
+PREVIOUS = "sliding_window_size"
 SINKS = "self_attn.attention_sink_bias"
 
 
@@ -118,6 +120,7 @@ class MimoV2(Declared):
         "rope_scaling",
         "rope_local_base_freq",
         "num_nextn_predict_layers",
+        BEHIND,
     )
     own_lists = tuple(LISTS)
     predicting = "num_nextn_predict_layers"
@@ -127,17 +130,23 @@ class MimoV2(Declared):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         stated = {name: value for name, value in text_config(config).items() if value is not None or name == SCALE}
-        check_settings([Key("num_hidden_layers", "block_count")], stated, CONFIG)
+        check_settings([Key("num_hidden_layers", "block_count"), Key(LOCAL_GROUPS, "", required=False)], stated, CONFIG)
         count = stated["num_hidden_layers"]
         own = {**DEFAULTS, **_usual_kinds(count), **stated, **_rotation(stated)}
         for name, (flags, (off, on)) in LISTS.items():
             if flags in stated:
                 switches = Switches(flags, 1, 0).of(stated[flags], count)
                 own[name] = [on if each else off for each in switches]
-                _check(stated.get(name, own[name]) == own[name], name, stated.get(name), f"{own[name]}, as {flags} says")
-        for usual, published in (("rms_norm_eps", "layernorm_epsilon"), ("sliding_window", "sliding_window_size")):
+                _check(
+                    stated.get(name, own[name]) == own[name], name, stated.get(name), f"{own[name]}, as {flags} says"
+                )
+        base = stated.get("swa_rope_theta", 1)
+        _check(_is_positive(base), "swa_rope_theta", base, "a positive number")
+        for usual, published in (("rms_norm_eps", "layernorm_epsilon"), ("sliding_window", PREVIOUS)):
+            value = stated.get(published, 1)
+            _check(_is_positive(value), published, value, "a positive number")
             if published in stated:
-                own.setdefault(usual, stated[published])
+                own.setdefault(usual, value)
         if type(own.get(GROUPS)) is int:
             own.setdefault(LOCAL_GROUPS, 2 * own[GROUPS])
         own[SCALE] = 1.0 if own[SCALE] is None else own[SCALE]
@@ -176,8 +185,16 @@ class MimoV2(Declared):
                 hint=ELSEWHERE,
             )
 
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        config = model.config()
+        is_for_mlx = any(".switch_mlp." in name for name in model.tensors) or "quantization" in config
+        if is_for_mlx and layout != "mlx" and PREVIOUS in config:  # to which Transformers adds one, and mlx-lm does not
+            config.setdefault("sliding_window", config.pop(PREVIOUS))
+            model = evolve(model, assets={**model.assets, CONFIG: dump_json(config)})
+        return super().carry(model, settings, layout, options)
+
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
-        window, previous = settings["sliding_window"], settings.get("sliding_window_size")
+        window, previous = settings["sliding_window"], settings.get(PREVIOUS)
         notes = super().ignored(settings, layout)
         if layout != "gguf" or previous != window:
             return notes
@@ -237,6 +254,10 @@ def _rotation(stated: Mapping[str, Any]) -> dict[str, Any]:
         _check(legal, f"{ROPE} {kind} {FACTOR}", shares[-1], "more than 0 and at most 1")
     _check(shares[0] == shares[1], f"{ROPE} {SLIDING} {FACTOR}", shares[1], f"{shares[0]}, as in other layers")
     return {FACTOR: shares[0]}
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= MAX_F32
 
 
 def _check(legal: bool, place: str, value: Any, expected: str, layout: str = "hf") -> None:
