@@ -6,7 +6,7 @@ window, and Transformers has others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
@@ -33,7 +33,8 @@ LISTS = {
 """Transformers' list of the kinds of layers -> the published one of 0 and 1, and the kinds."""
 DEFAULTS = {"head_dim": 192, "v_head_dim": 128, SCALE: 0.707}
 """Transformers' defaults beside those of every family."""
-PREVIOUS = "sliding_window_size"
+PREVIOUS, LEFT_OUT = "sliding_window_size", "layers_left_out"
+"""The window in the published config.json; and the number of layers that predict more tokens, among the settings."""
 SINKS = "self_attn.attention_sink_bias"
 
 
@@ -121,6 +122,7 @@ class MimoV2(Declared):
         "rope_local_base_freq",
         "num_nextn_predict_layers",
         BEHIND,
+        LEFT_OUT,
     )
     own_lists = tuple(LISTS)
     predicting = "num_nextn_predict_layers"
@@ -146,7 +148,7 @@ class MimoV2(Declared):
             value = stated.get(published, 1)
             _check(_is_positive(value), published, value, "a positive number")
             if published in stated:
-                own.setdefault(usual, value)
+                own.setdefault(usual, value + 1 if published == PREVIOUS else value)  # with the token itself
         if type(own.get(GROUPS)) is int:
             own.setdefault(LOCAL_GROUPS, 2 * own[GROUPS])
         own[SCALE] = 1.0 if own[SCALE] is None else own[SCALE]
@@ -200,10 +202,15 @@ class MimoV2(Declared):
             return notes
         return (*notes, f"llama.cpp has windows of {window} tokens, and Transformers of {window + 1}")
 
+    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        first, count = settings["num_hidden_layers"], settings.get(LEFT_OUT, 0)
+        return [*super().left_out(settings), *(f"blk.{layer}.*" for layer in range(first, first + count))]
+
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         count = settings["num_hidden_layers"]
-        for name in ("layer_types", "kv_heads", WINDOW_LAYERS):  # layers that predict more tokens are left out
+        settings |= {LEFT_OUT: settings[BEHIND], BEHIND: 0}
+        for name in ("layer_types", "kv_heads", WINDOW_LAYERS):
             if isinstance(settings[name], list):
                 settings[name] = settings[name][:count]
         mixed = [f"blk.{layer}.ffn_gate_inp.weight" in model.tensors for layer in range(count)]
