@@ -53,7 +53,6 @@ MODELS: dict[str, dict[str, Any]] = {
         **MLA, "head_dim": 16, "num_layers": 2, "num_hidden_layers": DROP, "ffn_hidden_size": 128,
         "expert_ffn_hidden_size": 32, "moe_topk": 2, "zero_expert_num": 0,
     },
-    "mimo_v2_flash": {},
     "minicpm3": {**MLA, "v_head_dim": 16, "tie_word_embeddings": False}, "minimax": {},
     "minimax_m3_vl": {
         "text_config": {

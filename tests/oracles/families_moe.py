@@ -128,6 +128,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "starcoder",
         "special": END,
     },
+    "mimo_v2_flash": {
+        "config": {
+            **{key: value for key, value in ROUTED.items() if key not in ("n_shared_experts", "first_k_dense_replace")},
+            "num_hidden_layers": 7, "head_dim": 32, "v_head_dim": 16, "sliding_window": 32, "num_key_value_heads": 1,
+            "routed_scaling_factor": 1.0,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
     "laguna": {
         "config": {
             **MOE, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 32, "shared_expert_intermediate_size": 40,

@@ -311,3 +311,64 @@ def test_a_message_names_settings_of_layers_that_contradict_the_tensors(
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(save(tmp_path / "m", arrays, {**config, **settings}), tmp_path / "m.gguf")
     assert (caught.value.code, named in f"{caught.value.part} {caught.value}") == (code, True)
+
+
+MIMO = "MiMo-V2-Flash"
+
+
+def mimo(folder: Path, **settings: Any) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder of a small MiMo V2, and its arrays."""
+    family, config = PUBLISHED[MIMO]
+    arrays = model_arrays(family, config)
+    return save(folder, arrays, {**config, **settings}), arrays
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"layer_types": ["full_attention"] * 4}, "layer_types"),
+        ({"hybrid_layer_pattern": [0, 1, 2, 0]}, "hybrid_layer_pattern"),
+        ({"moe_layer_freq": [0, 1, 1]}, "moe_layer_freq"),
+        ({"swa_num_key_value_heads": 3}, "swa_num_key_value_heads"),
+        ({"swa_head_dim": 16}, "swa_head_dim"),
+        ({"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias"),
+        ({"n_shared_experts": 1}, "n_shared_experts"),
+        ({"routed_scaling_factor": 2.5}, "routed_scaling_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
+    ],
+)
+def test_mimo_is_refused_with_settings_that_contradict_or_that_llama_cpp_lacks(
+    settings: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    source, _ = mimo(tmp_path / "m", **settings)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, named in f"{caught.value.part} {caught.value}") == ("config", True), str(caught.value)
+
+
+def test_mimo_for_mlx_states_the_window_that_a_folder_for_transformers_does_not_count_twice(tmp_path: Path) -> None:
+    source, _ = mimo(tmp_path / "m", sliding_window_size=None)
+    squish.convert(source, tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "hf", "hf")
+    mlx, hf = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("mlx", "hf"))
+    assert (mlx["sliding_window_size"], hf["sliding_window"], hf.get("sliding_window_size")) == (128, 128, None)
+
+
+def test_layers_of_mimo_that_predict_more_tokens_are_left_out(tmp_path: Path) -> None:
+    source, arrays = mimo(tmp_path / "m")
+    squish.convert(source, tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta, found = dict(file.index.meta), {name: file[name].numpy() for name in file}
+    like = {
+        name: name.replace("blk.1.", "blk.4.") for name in found if name.startswith(("blk.1.attn", "blk.1.ffn_norm"))
+    }
+    found |= {copy: found[name] for name, copy in like.items()}
+    found["blk.4.nextn.eh_proj.weight"] = np.ones((32, 64), np.float32)
+    keys = {"block_count": 5, "nextn_predict_layers": 1}
+    meta |= {f"mimo2.{name}": Typed("u32", value) for name, value in keys.items()}
+    meta["mimo2.attention.head_count_kv"] = Typed("array:i32", np.array([2, 4, 4, 2, 4], np.int32))
+    meta["mimo2.attention.sliding_window_pattern"] = Typed("array:bool", np.array([0, 1, 1, 0, 1], bool))
+    squish.save(tmp_path / "n.gguf", found, metadata=meta)
+    squish.convert(tmp_path / "n.gguf", tmp_path / "back", "hf")
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4

@@ -94,6 +94,7 @@ FAMILIES = {
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
     "laguna": ("Laguna", "laguna:Laguna", ("laguna",), "laguna"),
+    "mimo_v2_flash": ("MiMo V2 Flash", "mimo:MimoV2", ("mimo_v2_flash",), "mimo2"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
     "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
     "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
@@ -133,6 +134,7 @@ FAMILIES = {
     "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
     "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "mistral_large_3": ("Mistral Large 3", "latent:MistralLarge3", (), "deepseek2"),
     "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
     "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
     "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
@@ -185,6 +187,7 @@ GGUF lacks of a RoBERTa."""
 GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
+    "mistral_large_3": ("attention.temperature_scale",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
     "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "t5_gated_encoder": (GATE,),
     "umt5_encoder": (GATE, "enc.blk.1.attn_rel_b.weight"), "roberta": (f"{MERGES}|{CUT}",),

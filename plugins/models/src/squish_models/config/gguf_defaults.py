@@ -331,6 +331,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": REQUIRED,
         "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
     },
+    "mimo2": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
+        "attention.sliding_window_pattern": REQUIRED, "rope.freq_base_swa": 10000.0, "attention.value_scale": None,
+    },
     "mellum": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
         "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,

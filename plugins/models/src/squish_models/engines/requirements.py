@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from ..config.mlx_models import REQUIRED
 from . import differences
 from .differences import Difference
 
@@ -368,6 +369,16 @@ MLX = Engine(
             "sliding_window",
             "layer_types",
             "is_moe_layer",
+        ),
+        "mimo_v2_flash": (
+            "model_type",
+            *(name for name in SIZES if name != "rms_norm_eps"),
+            *HEADS,
+            *(name for name in ROUTED if name != "first_k_dense_replace"),
+            "max_position_embeddings",
+            "head_dim",
+            "rope_theta",
+            *REQUIRED["mimo_v2_flash"],
         ),
         "mellum": (*MLX_ALL, *MLX_SIZES, *MLX_MIXTURE, "sliding_window", "layer_types", "rope_parameters"),
         "solar_open": (*MLX_ALL, *MLX_SIZES, *ROUTED, "rope_theta", "partial_rotary_factor"),

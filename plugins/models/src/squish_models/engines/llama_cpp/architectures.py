@@ -61,6 +61,7 @@ from .rows import (
     is_no_step,
     is_step,
     optional,
+    predicts,
 )
 
 LAYERS: Mapping[str, tuple[Row, ...]] = {
@@ -183,6 +184,11 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         *(Row(row.name, row.sizes, when=has_shared) for row in SHARED),
     ),
     "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
+    "mimo2": (
+        *PRE_NORM[:1], Row("attn_qkv", "embd q layer_k layer_v"), Row("attn_output.weight", "heads*mla_value embd"),
+        *PRE_NORM[3:], optional("attn_sinks.weight", "heads"), *PLAIN_GATED, *NEXT,
+        optional("layer_output_norm.weight", "embd", predicts),
+    ),
     "falcon": (
         *BIASED[:2], optional("attn_norm_2.weight", "embd"), optional("attn_norm_2.bias", "embd"),
         Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_output.weight", "embd embd"),
@@ -285,7 +291,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
         *EMBEDDINGS, Row("output.weight", "embd vocab"), Row("output_hc_fn.weight", "streams*embd streams"),
         Row("output_hc_base.weight", "streams"), Row("output_hc_scale.weight", "1"),
     ),
-    **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe", "mimo2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
     "falcon": (*TOP, BIAS),
     **dict.fromkeys(("gptneox", "stablelm", "nemotron", "orion"), (*OWN_HEAD, BIAS)),

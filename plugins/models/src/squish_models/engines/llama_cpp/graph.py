@@ -21,6 +21,8 @@ HAS_NO_ROPE = (
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
+OWN_VALUES = ("mimo2",)
+"""Architectures whose heads of values have another size than those of keys."""
 SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
@@ -46,7 +48,7 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     heads, groups = numbers.number("attention.head_count"), numbers.number("attention.head_count_kv")
     keys, values, rotated = (numbers.head_size(name) for name in ("key", "value", "rope"))
     if architecture not in SPLIT_HEADS:
-        if values != keys:
+        if values != keys and architecture not in OWN_VALUES:
             yield of("attention.value_length", f"is {values}, and heads of keys have {keys}")
         if groups and heads % groups:
             yield of("attention.head_count_kv", f"is {groups}, which does not divide {heads} heads")

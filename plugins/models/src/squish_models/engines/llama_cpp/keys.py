@@ -165,6 +165,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
     "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
     "mellum": {**RMS, **EXPERTS, **WINDOW},
+    "mimo2": {
+        **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.value_scale": "f32",
+    },
     **dict.fromkeys(
         ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
@@ -187,7 +190,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
     "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
-    "mellum": 4, "gemma3n": 5, "gemma4": 0,
+    "mellum": 4, "gemma3n": 5, "gemma4": 0, "mimo2": 0,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
@@ -199,7 +202,7 @@ TYPES, TYPED = "tokenizer.ggml.token_type_count", (
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
-    "kimi-linear",
+    "kimi-linear", "mimo2",
 )  # fmt: skip
 """Architectures whose layers may have different numbers of heads."""
 EQUAL_HEADS = ("gemma4",)

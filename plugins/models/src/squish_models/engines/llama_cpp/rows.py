@@ -81,7 +81,7 @@ def _is_whole(numbers: Hyperparameters, layer: int) -> bool:
     return not _is_split(numbers, layer)
 
 
-def _predicts(numbers: Hyperparameters, layer: int) -> bool:
+def predicts(numbers: Hyperparameters, layer: int) -> bool:
     return layer >= numbers.trunk
 
 
@@ -120,11 +120,11 @@ def _feeds_alone(numbers: Hyperparameters, layer: int) -> bool:
 
 
 def _mixes(numbers: Hyperparameters, layer: int) -> bool:
-    return (_feeds(numbers, layer) or _predicts(numbers, layer)) and _has_experts(numbers, layer)
+    return (_feeds(numbers, layer) or predicts(numbers, layer)) and _has_experts(numbers, layer)
 
 
 def _attends_alone(numbers: Hyperparameters, layer: int) -> bool:
-    return _predicts(numbers, layer) or not (_feeds(numbers, layer) or _convolves(numbers, layer))
+    return predicts(numbers, layer) or not (_feeds(numbers, layer) or _convolves(numbers, layer))
 
 
 def _scans(numbers: Hyperparameters, layer: int) -> bool:
@@ -251,10 +251,10 @@ T5_ENCODER = (
     Row("ffn_up.weight", "embd ff"),
 )  # fmt: skip
 NEXT = (
-    Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
-    Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
-    optional("nextn.shared_head_head.weight", "embd vocab", _predicts),
-    optional("nextn.shared_head_norm.weight", "embd", _predicts),
+    Row("nextn.eh_proj.weight", "2*embd embd", when=predicts), Row("nextn.enorm.weight", "embd", when=predicts),
+    Row("nextn.hnorm.weight", "embd", when=predicts), optional("nextn.embed_tokens.weight", "embd vocab", predicts),
+    optional("nextn.shared_head_head.weight", "embd vocab", predicts),
+    optional("nextn.shared_head_norm.weight", "embd", predicts),
 )  # fmt: skip
 DEEPSEEK2 = (
     Row("attn_norm.weight", "embd"),
@@ -536,7 +536,7 @@ NEMOTRON_H = (
     Row("ffn_up_exps.weight", "latent expert_ff experts", when=_mixes),
     Row("ffn_down_shexp.weight", "shared_ff embd", when=_mixes),
     Row("ffn_up_shexp.weight", "embd shared_ff", when=_mixes),
-    Row("post_attention_norm.weight", "embd", when=_predicts), *NEXT,
+    Row("post_attention_norm.weight", "embd", when=predicts), *NEXT,
 )  # fmt: skip
 FALCON_H1 = (
     Row("attn_norm.weight", "embd"), *(row for row in MAMBA2 if row.name != "ssm_norm.weight"),

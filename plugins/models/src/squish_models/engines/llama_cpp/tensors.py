@@ -9,7 +9,7 @@ from attrs import frozen
 
 from .architectures import LAYERS, OTHERS
 from .keys import Hyperparameters
-from .rows import PLAIN_GATED, WIDE_EXPERTS, Row, query_rank
+from .rows import EXPERTS, PLAIN_GATED, WIDE_EXPERTS, Row, optional, query_rank
 
 Sizes = Mapping[str, int]
 
@@ -25,11 +25,11 @@ class Need:
 
 HALVES = ("jina-bert-v2",)
 """Architectures whose gate is a tensor of its own, or half of the one that projects up."""
-ROUTED = ("jamba",)
-"""Architectures whose layers have experts where they have a router."""
+ROUTED = {"jamba": WIDE_EXPERTS, "mimo2": (*EXPERTS, optional("exp_probs_b.bias", "experts"))}
+"""Architectures whose layers have experts instead of an MLP where they have a router -> their rows."""
 ALL_LAYERS = (
     "deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4",
-    "qwen35", "qwen35moe", "qwen3next",
+    "qwen35", "qwen35moe", "qwen3next", "mimo2",
 )  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
 PARTS = {"t5encoder": "enc."}
@@ -60,8 +60,8 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
         }  # fmt: skip
         prefix = f"{PARTS.get(numbers.architecture, '')}blk.{layer}."
         rows = LAYERS[numbers.architecture]
-        if numbers.architecture in ROUTED and f"{prefix}{WIDE_EXPERTS[0].name}" in present:
-            rows = (*(row for row in rows if row not in PLAIN_GATED), *WIDE_EXPERTS)
+        if numbers.architecture in ROUTED and f"{prefix}{EXPERTS[0].name}" in present:
+            rows = (*(row for row in rows if row not in PLAIN_GATED), *ROUTED[numbers.architecture])
         if numbers.architecture in HALVES and f"{prefix}ffn_gate.weight" in present:
             rows = tuple(Row(row.name, row.sizes.replace("2*ff", "ff"), row.required) for row in rows)
         for row in rows:
