@@ -15,8 +15,10 @@ from small_tokenizer import TOKENIZER
 from squish_convert.arrays import in_memory
 from squish_convert.mapping.mapped import map_file, naming_of
 from squish_models.api import check_model
+from squish_testing import model_arrays
 
 import squish_core as squish
+from squish_core.api import Typed
 from squish_core.errors import SquishError
 
 FAMILY, ARCHITECTURE, PART = "kimi_linear", "kimi-linear", "linear_attn_config"
@@ -83,7 +85,7 @@ def test_sizes_of_queries_and_outputs_differ_between_layers() -> None:
         ({PART: {"full_attn_layers": [3], "kda_layers": [0, 1, 2]}}, PART),
         ({PART: {"full_attn_layers": [4], "kda_layers": [1, 2, 3, 4]}}, PART),
         ({PART: {"full_attn_layers": [4], "kda_layers": "123"}}, PART),
-        ({PART: {"num_heads": 2}}, "num_heads"),
+        ({PART: {"num_heads": 2}}, ""),
         ({PART: {"head_dim": 32}}, ""),
         ({"layer_types": KINDS[::-1]}, "layer_types"),
         ({"layer_types": KINDS[:3]}, "layer_types"),
@@ -96,7 +98,9 @@ def test_sizes_of_queries_and_outputs_differ_between_layers() -> None:
         ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
     ],
 )
-def test_a_config_that_contradicts_itself_or_llama_cpp_is_refused(change: Mapping[str, Any], place: str) -> None:
+def test_a_message_names_the_setting_that_contradicts_others_or_llama_cpp(
+    change: Mapping[str, Any], place: str
+) -> None:
     config = config_of(FAMILY)
     for name, value in change.items():
         both = isinstance(value, dict) and isinstance(config.get(name), dict)
@@ -104,6 +108,16 @@ def test_a_config_that_contradicts_itself_or_llama_cpp_is_refused(change: Mappin
     with pytest.raises(SquishError) as caught:
         mapped(arrays_of(FAMILY), config)
     assert place in str(caught.value)
+
+
+def test_llama_cpp_has_as_many_heads_of_the_delta_rule_as_of_attention() -> None:
+    config = config_of(FAMILY)
+    config[PART] = {**config[PART], "num_heads": 2}
+    arrays = model_arrays(FAMILY, config)
+    assert "model.layers.0.self_attn.q_proj.weight" in mapped(arrays, config, "hf").index.tensors
+    with pytest.raises(SquishError) as caught:
+        mapped(arrays, config)
+    assert (caught.value.code, caught.value.part) == ("config", f"config.json {PART} num_heads")
 
 
 def test_mlx_lm_has_its_own_names_of_convolutions_and_experts() -> None:
@@ -169,14 +183,12 @@ def test_fused_projections_and_matrices_of_keys_and_values_are_read(tmp_path: Pa
     ("key", "value"),
     [("attention.head_count_kv", [0, 0, 0, 2]), ("attention.head_count_kv", [0, 1]), ("expert_gating_func", 1)],
 )
-def test_keys_of_no_kimi_linear_are_refused(key: str, value: Any, tmp_path: Path) -> None:
+def test_a_message_names_the_key_of_no_kimi_linear(key: str, value: Any, tmp_path: Path) -> None:
     path = gguf(tmp_path)
     with squish.open(path) as own:
         tensors, meta = {name: own[name].numpy() for name in own}, dict(own.index.meta)
     old = meta[f"{ARCHITECTURE}.{key}"]
-    meta[f"{ARCHITECTURE}.{key}"] = squish.Typed(
-        old.type, np.array(value, np.int32) if isinstance(value, list) else value
-    )
+    meta[f"{ARCHITECTURE}.{key}"] = Typed(old.type, np.array(value, np.int32) if isinstance(value, list) else value)
     squish.save(tmp_path / "wrong.gguf", tensors, metadata=meta)
     with pytest.raises(SquishError) as caught:
         squish.convert(tmp_path / "wrong.gguf", tmp_path / "back", "hf")
@@ -199,7 +211,7 @@ def test_tensors_and_keys_are_those_of_the_converter_and_come_back_equal(tmp_pat
     for path, engine in ((theirs, "llama.cpp"), (tmp_path / "hf", "transformers"), (tmp_path / "hf", "mlx")):
         assert [each for each in check_model(path, engine).problems if each.severity == "error"] == []
     squish.convert(tmp_path / "ours.gguf", tmp_path / "back", "hf")
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+    for name in (path.name for path in (tmp_path / "hf").iterdir()):
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "hf" / name).read_bytes(), name
     answer = engines.ask("transformers", source, tokens=4)
     assert engines.difference(answer, engines.ask("llama.cpp", theirs, tokens=4), 1e-4) == ""
@@ -208,7 +220,7 @@ def test_tensors_and_keys_are_those_of_the_converter_and_come_back_equal(tmp_pat
 @pytest.mark.oracle
 def test_mlx_lm_runs_stacked_codes(tmp_path: Path) -> None:
     source = families.make(FAMILY, tmp_path / "source")
-    squish.convert(source, tmp_path / "mlx", encode="*experts*=int4:group_size=32")
+    squish.convert(source, tmp_path / "mlx", "mlx", encode="*experts*=int4:group_size=32")
     squish.convert(tmp_path / "mlx", tmp_path / "values", "hf", encode="f32")
     values, codes = engines.ask("transformers", tmp_path / "values"), engines.ask("mlx", tmp_path / "mlx")
     assert engines.difference(values, codes, 1e-3) == ""

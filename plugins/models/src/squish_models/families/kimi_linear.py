@@ -291,16 +291,22 @@ def _part(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     if not isinstance(part, Mapping):
         raise FormatError(
-            "is not an object", part=f"{CONFIG} {PART}", code=ErrorCode.CONFIG, expected="an object",
+            "is not an object",
+            part=f"{CONFIG} {PART}",
+            code=ErrorCode.CONFIG,
+            expected="an object",
             found=repr(part)[:60],
-        )  # fmt: skip
+        )
     check_settings([Key(own, "", required=False) for own in OWN.values()], part, f"{CONFIG} {PART}")
     for name, own in OWN.items():
         if own in part and config.get(name, part[own]) != part[own]:
             raise FormatError(
-                f"contradicts {name}", part=f"{CONFIG} {PART} {own}", code=ErrorCode.CONTRADICTION,
-                expected=config[name], found=part[own],
-            )  # fmt: skip
+                f"contradicts {name}",
+                part=f"{CONFIG} {PART} {own}",
+                code=ErrorCode.CONTRADICTION,
+                expected=config[name],
+                found=part[own],
+            )
     return part
 
 
@@ -331,9 +337,12 @@ def _kinds(config: Mapping[str, Any], part: Mapping[str, Any], count: int) -> li
         found.append(stated)
     if found[0] != found[-1]:
         raise FormatError(
-            f"contradicts {PART}", part=f"{CONFIG} layer_types", code=ErrorCode.CONTRADICTION,
-            expected=str(found[0])[:60], found=str(found[-1])[:60],
-        )  # fmt: skip
+            f"contradicts {PART}",
+            part=f"{CONFIG} layer_types",
+            code=ErrorCode.CONTRADICTION,
+            expected=str(found[0])[:60],
+            found=str(found[-1])[:60],
+        )
     return found[0]
 
 
