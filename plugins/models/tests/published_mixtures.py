@@ -128,6 +128,27 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "swa_v_head_dim": 8, "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc",
         "v_head_dim": 8,
     }),
+    "Step-3.5-Flash": ("step35", {
+        **{name: size for name, size in SIZES.items() if name != "num_key_value_heads"},
+        "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "att_impl_type": "GQA",
+        "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 16,
+            "true_head_dim": 16,
+        },
+        "head_dim": 16, "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+        "moe_every_n_layer": 1, "moe_intermediate_size": 24, "moe_layer_offset": 0, "moe_layers_enum": "1,2,3",
+        "moe_num_experts": 4, "moe_router_activation": "sigmoid", "moe_router_scaling_factor": 3.0, "moe_top_k": 2,
+        "need_fp32_gate": True, "norm_expert_weight": True, "num_attention_groups": 2, "num_nextn_predict_layers": 1,
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 0.5], "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 512, "low_freq_factor": 1.0,
+            "high_freq_factor": 32.0,
+        },
+        "rope_theta": [5000000.0, 10000.0, 10000.0, 10000.0, 5000000.0], "share_expert_dim": 20, "sliding_window": 32,
+        "swiglu_limits": [0.0, 0.0, 0.0, 7.0, 0.0], "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0, 0.0],
+        "tie_word_embeddings": False, "use_head_wise_attn_gate": True, "use_moe": True, "use_moe_router_bias": True,
+        "yarn_only_types": ["full_attention"], "zero_centered": True,
+    }),
     "Ling-mini-2.0": ("bailing_moe", {
         **SIZES, "architectures": ["BailingMoeV2ForCausalLM"], "model_type": "bailing_moe", "head_dim": 8,
         "embedding_dropout": 0.0, "first_k_dense_replace": 1, "hidden_act": "silu", "moe_intermediate_size": 24,

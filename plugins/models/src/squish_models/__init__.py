@@ -93,6 +93,9 @@ FAMILIES = {
     "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "step35": (
+        "Step 3.5 Flash, and the text part of Step 3.7", "step:Step35", ("step3p5", "step3p7"), "step35",
+    ),
     "laguna": ("Laguna", "laguna:Laguna", ("laguna",), "laguna"),
     "mimo_v2_flash": ("MiMo V2 Flash", "mimo:MimoV2", ("mimo_v2_flash",), "mimo2"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),

@@ -390,6 +390,14 @@ class Declared(TextModel):
         settings |= self._of_kinds(settings)
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
+            if count >= max(settings["num_hidden_layers"], 1):
+                raise FormatError(
+                    "leaves no layer before those that predict more tokens",
+                    part=f"{self.architecture}.nextn_predict_layers",
+                    code=ErrorCode.CONTRADICTION,
+                    expected=f"less than the {settings['num_hidden_layers']} of block_count",
+                    found=count,
+                )
             settings["num_hidden_layers"] -= count
             if self._maps_prediction():
                 count = self._behind(model, {**settings, self.predicting: count}, count)

@@ -9,7 +9,7 @@ MLX_TYPES = (
     "longcat_flash", "longcat_flash_ngram", "mimo", "minicpm3", "minimax", "minimax_m3_vl",
     "muse_glimmer", "muse_spark", "nanbeige", "nanochat", "nemotron-nas", "olmo_hybrid", "openelm", "phi-msft",
     "phi3small", "phimoe", "phixtral", "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen",
-    "recurrent_gemma", "rwkv7", "spark2_5", "step3p5", "talkie", "telechat3", "youtu_llm",
+    "recurrent_gemma", "rwkv7", "spark2_5", "talkie", "telechat3", "youtu_llm",
 )  # fmt: skip
 
 STACKING_CODES = frozenset((
@@ -24,6 +24,6 @@ UNCOMPARED = frozenset((
     "kimi_k3", "kimi_vl", "Klear", "lfm2-vl", "lille-130m", "longcat_flash_ngram", "mimo", "minimax", "muse_glimmer",
     "muse_spark", "nanbeige", "nanochat", "nemotron-nas", "olmo_hybrid", "openelm", "phi-msft", "phi3small",
     "phixtral", "pixtral", "plamo", "plamo2", "plamo3", "prism_hadamard_qwen35", "qwen", "rwkv7", "spark2_5",
-    "step3p5", "talkie", "telechat3", "youtu_llm",
+    "talkie", "telechat3", "youtu_llm",
 ))  # fmt: skip
 """Those of which no small model was compared: Transformers does not have them, or saves what mlx-lm does not read."""

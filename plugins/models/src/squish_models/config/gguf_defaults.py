@@ -335,6 +335,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
         "attention.sliding_window_pattern": REQUIRED, "rope.freq_base_swa": 10000.0, "attention.value_scale": None,
     },
+    "step35": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
+        "attention.sliding_window_pattern": REQUIRED, "rope.freq_base_swa": 10000.0,
+        "rope.dimension_count_swa": _same("rope.dimension_count"), "expert_gating_func": SIGMOID,
+        "expert_shared_feed_forward_length": 0, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "leading_dense_block_count": 0, "moe_every_n_layers": 1, "swiglu_clamp_exp": None, "swiglu_clamp_shexp": None,
+    },
     "mellum": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,
         "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,

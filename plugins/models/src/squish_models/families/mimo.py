@@ -139,14 +139,12 @@ class MimoV2(Declared):
             if flags in stated:
                 switches = Switches(flags, 1, 0).of(stated[flags], count)
                 own[name] = [on if each else off for each in switches]
-                _check(
-                    stated.get(name, own[name]) == own[name], name, stated.get(name), f"{own[name]}, as {flags} says"
-                )
+                check(stated.get(name, own[name]) == own[name], name, stated.get(name), f"{own[name]}, as {flags} says")
         base = stated.get("swa_rope_theta", 1)
-        _check(_is_positive(base), "swa_rope_theta", base, "a positive number")
+        check(is_positive(base), "swa_rope_theta", base, "a positive number")
         for usual, published in (("rms_norm_eps", "layernorm_epsilon"), ("sliding_window", PREVIOUS)):
             value = stated.get(published, 1)
-            _check(_is_positive(value), published, value, "a positive number")
+            check(is_positive(value), published, value, "a positive number")
             if published in stated:
                 own.setdefault(usual, value + 1 if published == PREVIOUS else value)  # with the token itself
         if type(own.get(GROUPS)) is int:
@@ -161,7 +159,7 @@ class MimoV2(Declared):
         heads, groups = settings["num_attention_heads"], settings[LOCAL_GROUPS]
         legal = type(groups) is int and groups > 0 and heads % groups == 0
         place = LOCAL_GROUPS if model.layout != "gguf" else f"{self.architecture}.attention.head_count_kv"
-        _check(legal, place, groups, f"a number that divides the {heads} heads", model.layout)
+        check(legal, place, groups, f"a number that divides the {heads} heads", model.layout)
         return settings
 
     def _rope_of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,25 +247,26 @@ def _rotation(stated: Mapping[str, Any]) -> dict[str, Any]:
     rope = stated.get(ROPE)
     if not isinstance(rope, Mapping) or FULL not in rope:
         kind = rope_kind(stated.get("rope_scaling") if isinstance(stated.get("rope_scaling"), dict) else None)
-        _check(not kind, "rope_scaling", kind, "no scaling")
+        check(not kind, "rope_scaling", kind, "no scaling")
         return {"rope_local_base_freq": stated.get("swa_rope_theta", 10000.0), FACTOR: stated.get(FACTOR, SHARE)}
     shares = []
     for kind in (FULL, SLIDING):
         each = rope.get(kind)
-        _check(isinstance(each, Mapping), f"{ROPE} {kind}", each, "an object with rope_theta")
-        _check(not rope_kind(each), f"{ROPE} {kind}", rope_kind(each), "no scaling")
+        check(isinstance(each, Mapping), f"{ROPE} {kind}", each, "an object with rope_theta")
+        check(not rope_kind(each), f"{ROPE} {kind}", rope_kind(each), "no scaling")
         shares.append(each.get(FACTOR, SHARE))
         legal = type(shares[-1]) in (int, float) and 0 < shares[-1] <= 1
-        _check(legal, f"{ROPE} {kind} {FACTOR}", shares[-1], "more than 0 and at most 1")
-    _check(shares[0] == shares[1], f"{ROPE} {SLIDING} {FACTOR}", shares[1], f"{shares[0]}, as in other layers")
+        check(legal, f"{ROPE} {kind} {FACTOR}", shares[-1], "more than 0 and at most 1")
+    check(shares[0] == shares[1], f"{ROPE} {SLIDING} {FACTOR}", shares[1], f"{shares[0]}, as in other layers")
     return {FACTOR: shares[0]}
 
 
-def _is_positive(value: Any) -> bool:
+def is_positive(value: Any) -> bool:
+    """Return whether a value is a positive number that f32 has."""
     return type(value) in (int, float) and 0 < value <= MAX_F32
 
 
-def _check(legal: bool, place: str, value: Any, expected: str, layout: str = "hf") -> None:
+def check(legal: bool, place: str, value: Any, expected: str, layout: str = "hf") -> None:
     """Raise FormatError for a setting that the engines compute differently."""
     if not legal:
         raise FormatError(

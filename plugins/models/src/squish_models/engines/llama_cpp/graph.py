@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from squish_core.api import Problem
 
-from .keys import MIXED_LAYERS, Hyperparameters, problem
+from .keys import MIXED_LAYERS, PATTERNS, Hyperparameters, problem
 
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
@@ -65,6 +65,9 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
         yield of("ssm.inner_size", f"is {inner}, which is not twice the embeddings")
     if numbers.number("ssm.group_count") and inner and (not scanned or inner % scanned):
         yield of("ssm.time_step_rank", f"is {scanned}, which does not divide the inner size of {inner}")
+    windows = "attention.sliding_window_pattern"
+    if PATTERNS.get(architecture) == 0 and not any(numbers.of_layer(windows, n) for n in range(numbers.layers)):
+        yield of(windows, "gives no layer a window")
     used = [numbers.of_layer("expert_used_count", layer) for layer in range(numbers.layers)]
     if max(used) > used[0]:
         yield of("expert_used_count", f"is {used[0]} in the first layer and {max(used)} in another")
@@ -95,5 +98,5 @@ def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     elif groups != heads:
         yield of("attention.head_count_kv", f"is {groups}, and each of {heads} heads has keys")
     gating = numbers.number("expert_gating_func")
-    if gating not in GATING_FUNCTIONS:
+    if gating not in GATING_FUNCTIONS[numbers.architecture == "kimi-linear" :]:
         yield of("expert_gating_func", f"is {gating}, which is no function that llama.cpp knows")

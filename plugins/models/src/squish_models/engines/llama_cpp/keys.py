@@ -168,6 +168,11 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "mimo2": {
         **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.value_scale": "f32",
     },
+    "step35": {
+        **RMS, **EXPERTS, **GATING, **SHARED, **WINDOW, "attention.sliding_window_pattern": ARRAY,
+        "expert_weights_scale": "f32", "expert_weights_norm": "bool", "swiglu_clamp_exp": NUMBERS,
+        "swiglu_clamp_shexp": NUMBERS,
+    },
     **dict.fromkeys(
         ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
@@ -190,7 +195,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
     "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
-    "mellum": 4, "gemma3n": 5, "gemma4": 0, "mimo2": 0,
+    "mellum": 4, "gemma3n": 5, "gemma4": 0, "mimo2": 0, "step35": 0,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
@@ -202,7 +207,7 @@ TYPES, TYPED = "tokenizer.ggml.token_type_count", (
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
-    "kimi-linear", "mimo2",
+    "kimi-linear", "mimo2", "step35",
 )  # fmt: skip
 """Architectures whose layers may have different numbers of heads."""
 EQUAL_HEADS = ("gemma4",)

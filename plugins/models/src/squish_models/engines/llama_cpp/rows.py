@@ -314,9 +314,9 @@ KIMI_LINEAR = (
     Row("ffn_down_exps.weight", "expert_ff embd experts", when=is_mixed),
     Row("ffn_gate_exps.weight", "embd expert_ff experts", when=is_mixed),
     Row("ffn_up_exps.weight", "embd expert_ff experts", when=is_mixed),
-    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=is_mixed),
-    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=is_mixed),
-    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
+    optional("ffn_gate_shexp.weight", "embd expert_ff*shared_or_one", is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared_or_one embd", when=is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared_or_one", when=is_mixed),
 )  # fmt: skip
 """Layers of a delta rule, whose number of key-value heads is 0, and layers of latent attention."""
 INDEXER = (
@@ -475,10 +475,11 @@ GEMMA3N = (
     Row("altup_router_norm.weight", "embd"), Row("laurel_l.weight", "embd 64"), Row("laurel_r.weight", "64 embd"),
     Row("laurel_post_norm.weight", "embd"),
 )  # fmt: skip
-SHARED_EXPERT = (
-    Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
-    Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
+WIDE_SHARED = (
+    Row("ffn_gate_shexp.weight", "embd shared_ff"), Row("ffn_down_shexp.weight", "shared_ff embd"),
+    Row("ffn_up_shexp.weight", "embd shared_ff"),
 )  # fmt: skip
+SHARED_EXPERT = (Row("ffn_gate_inp_shexp.weight", "embd"), *WIDE_SHARED)
 
 
 def delta(*gates: Row) -> tuple[Row, ...]:
