@@ -53,7 +53,8 @@ class StepText(Respelling):
         squish.save(folder / "model.safetensors", arrays, metadata={"format": "pt"})
         config = json.loads((folder / "config.json").read_text())
         text = {self.config.get(name, name): value for name, value in config.pop("text_config").items()}
-        left_out = ("vision_config", "rope_parameters", "per_layer_config", "mlp_layer_types")
+        own_of_transformers = ("num_sliding_attention_heads", "mtp_layer_types", "mtp_mlp_layer_types")
+        left_out = ("vision_config", "rope_parameters", "per_layer_config", "mlp_layer_types", *own_of_transformers)
         own = {name: value for name, value in {**config, **text, **self.more}.items() if name not in left_out}
         (folder / "config.json").write_text(json.dumps(own, indent=2))
 

@@ -141,7 +141,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "need_fp32_gate": True, "norm_expert_weight": True, "num_attention_groups": 2, "num_nextn_predict_layers": 1,
         "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 0.5], "rms_norm_eps": 1e-05,
         "rope_scaling": {
-            "rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 512, "low_freq_factor": 1.0,
+            "rope_type": "llama3", "factor": 2.0, "original_max_position_embeddings": 131072, "low_freq_factor": 1.0,
             "high_freq_factor": 32.0,
         },
         "rope_theta": [5000000.0, 10000.0, 10000.0, 10000.0, 5000000.0], "share_expert_dim": 20, "sliding_window": 32,

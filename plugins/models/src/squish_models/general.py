@@ -28,7 +28,16 @@ RANK = 4
 """llama.cpp's number for it."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
-OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.", ".block_sparse_moe.input_", ".block_sparse_moe.output_")
+OF_EXPERTS = (
+    ".moe.gate_proj.",
+    ".moe.up_proj.",
+    ".moe.down_proj.",
+    "_exps.",
+    ".experts.",
+    ".switch_mlp.",
+    ".block_sparse_moe.input_",
+    ".block_sparse_moe.output_",
+)
 PHI3 = ("phi-3", "phi3")
 PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
 """Tokens that llama.cpp requires of a model with the name Phi 3."""

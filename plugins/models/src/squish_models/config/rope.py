@@ -19,8 +19,11 @@ UNROTATED = np.float32(1e30)
 """The factor of a pair that is not rotated."""
 CLOSE = 1e-5
 """Allowed relative difference: the factors may have been computed in a different order."""
-USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},)
-"""Numbers of Llama 3.1 to 3.3."""
+USUAL = (
+    {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    {"low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 131072},
+)
+"""Numbers of Llama 3.1 to 3.3, and of Step 3.5."""
 _YARN = {
     "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
 }  # fmt: skip

@@ -70,6 +70,7 @@ def _mlx() -> tuple[Rule, ...]:
         *(Rule(f"{MLX_NORMS}{name}", Add(name, 1.0), reading=True) for name in names),
         *(Rule(f"{LAYER}{name}", f"{LAYER}{own}") for name, own in moved.items()),
         *_stacks("mlp.switch_mlp."),
+        *(evolve(rule, reading=True) for rule in _stacks("moe.")),  # it also reads the published names
     )
 
 
@@ -171,8 +172,7 @@ class Step35(Declared):
         kinds = layer_types(own)
         settings = super().spelled({**own, **_rotation(own, kinds), **_heads(own)})
         count = settings["num_hidden_layers"]
-        for name in self.by_kind:  # llama.cpp's converter lists them even if they are equal
-            settings[name] = settings[name] if isinstance(settings[name], list) else [settings[name]] * count
+        settings |= {name: _listed(settings[name], count) for name in self.by_kind}
         sparse = _expert_layers(settings, count)
         for name in LIMITS:
             if name in settings:
@@ -180,8 +180,7 @@ class Step35(Declared):
                 check_settings([Key(name, "", NUMBERS_LIST)], settings, CONFIG)
                 check(min(settings[name], default=0) >= 0, name, settings[name], "limits from 0 on")
         settings[KINDS] = ["sparse" if layer in sparse else "dense" for layer in range(count)]
-        settings["dense_layers"] = min(sparse, default=0)
-        return settings
+        return {**settings, "dense_layers": min(sparse, default=0), "gating_function": SIGMOID}
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = super().settings(model)
@@ -238,6 +237,7 @@ class Step35(Declared):
         for name in ("layer_types", "heads", "kv_heads", WINDOW_LAYERS, *LIMITS):
             if isinstance(settings.get(name), list):
                 settings[name] = settings[name][:count]
+        settings |= {name: _listed(settings[name], count) for name in self.by_kind}
         for name in [name for name in LIMITS if name in settings and not any(settings[name])]:
             del settings[name]
         settings.setdefault(LOCAL_HEADS, settings["num_attention_heads"])
@@ -247,6 +247,7 @@ class Step35(Declared):
         settings |= {
             KINDS: ["sparse" if layer in sparse else "dense" for layer in range(count)],
             EXPERT_LAYERS: ",".join(map(str, sparse)),
+            "dense_layers": min(sparse, default=0),
             SHARES: [ROTATED_SHARES[kind] for kind in kinds],
             OTHER: _other(settings[LOCAL_HEADS], settings[LOCAL_GROUPS], size),
             "moe_router_scaling_factor": settings.get("moe_router_scaling_factor") or 1.0,
@@ -256,7 +257,7 @@ class Step35(Declared):
             settings[SCALED_KINDS] = [FULL]
         if settings["rotary_dim"] != size:
             settings[INEXPRESSIBLE] = self._inexpressible("rope.dimension_count", size)
-        if settings.get("gating_function", SIGMOID) != SIGMOID:
+        if settings.setdefault("gating_function", SIGMOID) != SIGMOID:
             settings[INEXPRESSIBLE] = self._inexpressible("expert_gating_func", SIGMOID)
         return settings
 
@@ -281,6 +282,11 @@ def _trunk(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _length(value: object) -> int | None:
     return len(value) if isinstance(value, list) else None
+
+
+def _listed(sizes: Any, count: int) -> list[Any]:
+    """The size of each layer: llama.cpp's converter lists them even if they are equal."""
+    return sizes if isinstance(sizes, list) else [sizes] * count
 
 
 def _of_layers(values: Any, count: int, name: str) -> list[Any]:

@@ -309,7 +309,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "mpt": (*TOP, optional("output_norm.bias", "embd"), optional("position_embd.weight", "embd ctx")),
     "starcoder": (*TOP, BIAS, Row("position_embd.weight", "embd ctx")),
     "codeshell": (optional("token_embd.weight", "embd vocab"), *OWN_HEAD[1:], BIAS),
-    "step35": (*OWN_HEAD, optional("rope_freqs.weight", "half_rot")),
+    "step35": (*OWN_HEAD, *ROPE_FACTORS),
     "exaone": (*TOP, Row("rope_freqs.weight", "half_rot", required=False)),
     "olmo": (EMBEDDINGS[0], HEAD),
     "minicpm": (*TOP, *ROPE_FACTORS),
