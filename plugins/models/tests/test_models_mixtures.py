@@ -372,3 +372,24 @@ def test_layers_of_mimo_that_predict_more_tokens_are_left_out(tmp_path: Path) ->
     squish.convert(tmp_path / "n.gguf", tmp_path / "back", "hf")
     assert tensors(tmp_path / "back").keys() == arrays.keys()
     assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4
+
+
+@pytest.mark.parametrize("windows", [4, 5])
+def test_layers_of_k_exaone_that_predict_more_tokens_are_left_out(windows: int, tmp_path: Path) -> None:
+    family, config = PUBLISHED[EXAONE]
+    arrays = model_arrays(family, config)
+    squish.convert(save(tmp_path / "m", arrays, config), tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta, found = dict(file.index.meta), {name: file[name].numpy() for name in file}
+    found |= {name.replace("blk.0.", "blk.4."): each for name, each in found.items() if name.startswith("blk.0.")}
+    found["blk.4.nextn.eh_proj.weight"] = np.ones((32, 64), np.float32)
+    meta |= {
+        f"exaone-moe.{key}": Typed("u32", each) for key, each in {"block_count": 5, "nextn_predict_layers": 1}.items()
+    }
+    pattern = np.array([1, 1, 1, 0, 1][:windows], bool)
+    meta["exaone-moe.attention.sliding_window_pattern"] = Typed("array:bool", pattern)
+    squish.save(tmp_path / "n.gguf", found, metadata=meta)
+    report = squish.convert(tmp_path / "n.gguf", tmp_path / "back", "hf")
+    assert [each.part for each in report.left_out] == ["mtp"]
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4

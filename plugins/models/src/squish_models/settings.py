@@ -26,6 +26,8 @@ CONFIG = "config.json"
 HEAD = "lm_head.weight"
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
+LEFT_OUT = "layers_left_out"
+"""Key in the settings of a GGUF: how many layers behind the last one it has that the family does not map."""
 WINDOWS = "attention.sliding_window_pattern"
 """GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18

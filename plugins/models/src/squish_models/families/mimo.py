@@ -6,7 +6,7 @@ window, and Transformers has others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
@@ -33,8 +33,8 @@ LISTS = {
 """Transformers' list of the kinds of layers -> the published one of 0 and 1, and the kinds."""
 DEFAULTS = {"head_dim": 192, "v_head_dim": 128, SCALE: 0.707}
 """Transformers' defaults beside those of every family."""
-PREVIOUS, LEFT_OUT = "sliding_window_size", "layers_left_out"
-"""The window in the published config.json; and the number of layers that predict more tokens, among the settings."""
+PREVIOUS = "sliding_window_size"
+"""The window in the published config.json."""
 SINKS = "self_attn.attention_sink_bias"
 
 
@@ -122,7 +122,6 @@ class MimoV2(Declared):
         "rope_local_base_freq",
         "num_nextn_predict_layers",
         BEHIND,
-        LEFT_OUT,
     )
     own_lists = tuple(LISTS)
     predicting = "num_nextn_predict_layers"
@@ -200,17 +199,9 @@ class MimoV2(Declared):
             return notes
         return (*notes, f"llama.cpp has windows of {window} tokens, and Transformers of {window + 1}")
 
-    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
-        first, count = settings["num_hidden_layers"], settings.get(LEFT_OUT, 0)
-        return [*super().left_out(settings), *(f"blk.{layer}.*" for layer in range(first, first + count))]
-
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         count = settings["num_hidden_layers"]
-        settings |= {LEFT_OUT: settings[BEHIND], BEHIND: 0}
-        for name in ("layer_types", "kv_heads", WINDOW_LAYERS):
-            if isinstance(settings[name], list):
-                settings[name] = settings[name][:count]
         mixed = [f"blk.{layer}.ffn_gate_inp.weight" in model.tensors for layer in range(count)]
         settings["mlp_layer_types"] = ["sparse" if each else "dense" for each in mixed]
         settings[SCALE] = settings.get(SCALE) or 1.0

@@ -10,7 +10,7 @@ Source: llama.cpp, `Step35Model` in conversion/step3.py and src/models/step35.cp
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
@@ -44,9 +44,8 @@ SPELLED = {
 OF_LAYERS = "per_layer_config"
 OWN_OF_TRANSFORMERS = ("num_sliding_attention_heads", OF_LAYERS, "mtp_layer_types", "mtp_mlp_layer_types")
 """Settings that Transformers saves besides the published ones."""
-LEFT_OUT, WITH_ONE = "layers_left_out", "norms_with_one"
-"""Among the settings: the number of layers that predict more tokens; and whether a folder is mlx-lm's, whose norms
-have 1 added."""
+WITH_ONE = "norms_with_one"
+"""Among the settings: whether a folder is mlx-lm's, whose norms have 1 added."""
 SIGMOID = 2
 MLX_NORMS = "of_mlx."
 """What precedes the names of norms with 1 added."""
@@ -147,7 +146,7 @@ class Step35(Declared):
     }
     products: ClassVar = {"q_rows": ("heads", "head_dim"), "kv_rows": ("kv_heads", "head_dim")}
     derived = (
-        *Declared.derived, *own_names, WINDOW_LAYERS, "heads", "num_nextn_predict_layers", BEHIND, LEFT_OUT, WITH_ONE,
+        *Declared.derived, *own_names, WINDOW_LAYERS, "heads", "num_nextn_predict_layers", BEHIND, WITH_ONE,
         KINDS, LOCAL_HEADS, LOCAL_GROUPS, "gating_function", "dense_layers", SHARE, ROTATED, *OWN_OF_TRANSFORMERS,
     )  # fmt: skip
     constants: ClassVar[Sequence[str]] = ("rope_freqs.weight",)
@@ -206,10 +205,6 @@ class Step35(Declared):
         names = ["model.norm.", *(f"model.layers.{layer}.{each}." for layer in layers for each in NORMS)]
         return {name: f"{MLX_NORMS}{name}" for name in names}
 
-    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
-        first, count = settings["num_hidden_layers"], settings.get(LEFT_OUT, 0)
-        return [*super().left_out(settings), *(f"blk.{layer}.*" for layer in range(first, first + count))]
-
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carried = super().carry(model, settings, layout, options)
         if layout == "gguf":
@@ -233,8 +228,8 @@ class Step35(Declared):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         count, size = settings["num_hidden_layers"], settings["head_dim"]
-        settings |= {LEFT_OUT: settings[BEHIND], BEHIND: 0, "moe_every_n_layer": settings.get("moe_every_n_layer", 1)}
-        for name in ("layer_types", "heads", "kv_heads", WINDOW_LAYERS, *LIMITS):
+        settings.setdefault("moe_every_n_layer", 1)
+        for name in LIMITS:
             if isinstance(settings.get(name), list):
                 settings[name] = settings[name][:count]
         settings |= {name: _listed(settings[name], count) for name in self.by_kind}
