@@ -393,3 +393,57 @@ def test_layers_of_k_exaone_that_predict_more_tokens_are_left_out(windows: int, 
     assert [each.part for each in report.left_out] == ["mtp"]
     assert tensors(tmp_path / "back").keys() == arrays.keys()
     assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4
+
+
+def omni(folder: Path, **settings: Any) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder of a small Qwen 3 Omni, and the arrays of its text part, which are those of a Qwen 3 VL."""
+    family, config = PUBLISHED[QWEN]
+    text = {**config["text_config"], "model_type": "qwen3_omni_moe_text", **settings}
+    thinker = {
+        "model_type": "qwen3_omni_moe_thinker", "text_config": text, "vision_config": {"depth": 1},
+        "audio_config": {"d_model": 8}, "audio_token_id": 60,
+    }  # fmt: skip
+    whole = {
+        "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+        "enable_audio_output": True, "thinker_config": thinker, "talker_config": {"text_config": {"hidden_size": 8}},
+        "code2wav_config": {"hidden_size": 8},
+    }  # fmt: skip
+    arrays = model_arrays(family, config, "f32")
+    places = (
+        "thinker.visual.merger",
+        "thinker.audio_tower.proj1",
+        "talker.model.norm",
+        "code2wav.pre_transformer.norm",
+    )
+    others = {f"{name}.weight": np.ones(8, np.float32) for name in places}
+    return save(folder, {**{f"thinker.{name}": each for name, each in arrays.items()}, **others}, whole), arrays
+
+
+def test_the_text_part_of_qwen_3_omni_is_that_of_a_qwen_3_vl(tmp_path: Path) -> None:
+    source, arrays = omni(tmp_path / "m")
+    _, config = PUBLISHED[QWEN]
+    report = squish.convert(source, tmp_path / "omni.gguf")
+    squish.convert(save(tmp_path / "vl", arrays, config), tmp_path / "vl.gguf")
+    one, two = tensors(tmp_path / "omni.gguf"), tensors(tmp_path / "vl.gguf")
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    with squish.open(tmp_path / "omni.gguf") as file, squish.open(tmp_path / "vl.gguf") as other:
+        own = {key: file.index.meta[key].value for key in file.index.meta if key.startswith("qwen3vlmoe.")}
+        differing = {key for key in own if not np.array_equal(own[key], other.index.meta[key].value)}
+        assert (own["qwen3vlmoe.n_deepstack_layers"], differing) == (0, {"qwen3vlmoe.n_deepstack_layers"})
+    found = {each.part: sorted(name.split(".")[0] for name in each.tensors) for each in report.left_out}
+    assert found == {"vision": ["thinker"], "audio": ["code2wav", "talker", "thinker"]}
+    assert [each.option for each in report.left_out] == [None, None]
+    squish.convert(tmp_path / "omni.gguf", tmp_path / "back", "hf")
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    squish.convert(source, tmp_path / "mlx", "mlx")
+    for folder in ("back", "mlx"):
+        assert json.loads((tmp_path / folder / "config.json").read_text())["model_type"] == "qwen3_moe"
+
+
+@pytest.mark.parametrize("part", ["audio", "vision"])
+def test_towers_of_qwen_3_omni_are_refused_by_name(part: str, tmp_path: Path) -> None:
+    source, _ = omni(tmp_path / "m")
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "m.gguf", part=part)
+    assert caught.value.code == "unmapped"

@@ -18,7 +18,7 @@ from .mapping.coverage import Coverage, matches
 from .mapping.inventory import Outline, outline_of
 from .mapping.mapped import MappedFile, Naming, family_of, naming_of
 
-_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*)\.")
+_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*|talker|code2wav)\.")
 _PREDICTING = re.compile(r"(?:^|\.)(?:mtp|nextn)\.")
 _ADAPTER = re.compile(r"\.lora_[AB](?:\.|$)")
 ADAPTERS = "adapters"

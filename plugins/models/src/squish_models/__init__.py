@@ -81,7 +81,8 @@ FAMILIES = {
     "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
     "llama4": ("Llama 4, its text part", "llama4:Llama4", ("llama4", "llama4_text"), "llama4"),
     "qwen3vlmoe": (
-        "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "Qwen 3 VL with experts and Qwen 3 Omni, their text part", "qwen:Qwen3VLMoe",
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe"),
         "qwen3vlmoe",
     ),
     "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
