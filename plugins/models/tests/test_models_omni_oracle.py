@@ -1,4 +1,4 @@
-"""The text part of Qwen 3 Omni, as Transformers saves the part that thinks, run by Transformers and two other engines."""
+"""Qwen 3 Omni as Transformers saves the part that thinks, run by Transformers, llama.cpp and mlx-lm."""
 
 from __future__ import annotations
 

@@ -149,6 +149,8 @@ def test_a_gguf_with_layers_that_predict_more_tokens_is_read_without_them(tmp_pa
         ({"partial_rotary_factors": [1.0] * 4}, "partial_rotary_factors"),
         ({"yarn_only_types": []}, "yarn_only_types"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling"),
+        ({"rope_scaling": ["llama3"]}, "rope_scaling"),
+        ({"rope_parameters": {"full_attention": {}, "sliding_attention": 7}}, "rope_parameters"),
         ({"attention_other_setting": [6]}, "attention_other_setting"),
         ({"attention_other_setting": {"num_attention_heads": 5}}, ""),
         ({"attention_other_setting": {"num_attention_heads": 6, "head_dim": 8}}, "attention_other_setting"),
@@ -175,10 +177,12 @@ def test_a_model_without_a_window_is_refused_for_llama_cpp_which_ends_at_it() ->
         **config_of(FAMILY), "layer_types": ["full_attention"] * 4, "partial_rotary_factors": [0.5] * 4,
         "rope_theta": 5000000.0, "attention_other_setting": {"num_attention_heads": 4},
     }  # fmt: skip
-    arrays = {
-        name: each[:64] if ".q_proj." in name else each[:, :64] if ".o_proj." in name else each[:4]
-        if ".g_proj." in name else each for name, each in arrays_of(FAMILY).items()
-    }  # fmt: skip
+    arrays = dict(arrays_of(FAMILY))
+    for layer in range(4):
+        place = f"model.layers.{layer}.self_attn"
+        arrays[f"{place}.q_proj.weight"] = arrays[f"{place}.q_proj.weight"][:64]
+        arrays[f"{place}.o_proj.weight"] = arrays[f"{place}.o_proj.weight"][:, :64]
+        arrays[f"{place}.g_proj.weight"] = arrays[f"{place}.g_proj.weight"][:4]
     with pytest.raises(SquishError) as caught:
         mapped(arrays, config)
     assert (caught.value.code, caught.value.part) == ("config", "config.json layer_types")

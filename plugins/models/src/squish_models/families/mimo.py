@@ -242,7 +242,7 @@ def _rotation(stated: Mapping[str, Any]) -> dict[str, Any]:
         return {"rope_local_base_freq": stated.get("swa_rope_theta", 10000.0), FACTOR: stated.get(FACTOR, SHARE)}
     shares = []
     for kind in (FULL, SLIDING):
-        each = rope.get(kind)
+        each: Any = rope.get(kind)
         check(isinstance(each, Mapping), f"{ROPE} {kind}", each, "an object with rope_theta")
         check(not rope_kind(each), f"{ROPE} {kind}", rope_kind(each), "no scaling")
         shares.append(each.get(FACTOR, SHARE))

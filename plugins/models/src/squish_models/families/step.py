@@ -301,8 +301,11 @@ def _by_kind(values: Any, kinds: Sequence[str], name: str) -> dict[str, Any]:
 def _rotation(config: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
     """The bases of both kinds of layers, and the scaling of those without a window, from either spelling."""
     rope, scaling = config.get(ROPE), config.get(SCALING)
+    check(scaling is None or isinstance(scaling, Mapping), SCALING, scaling, "an object")
     if isinstance(rope, Mapping) and any(kind in rope for kind in (FULL, SLIDING)):
         each = {kind: rope.get(kind, {}) for kind in (FULL, SLIDING)}
+        for kind, values in each.items():
+            check(isinstance(values, Mapping), f"{ROPE} {kind}", values, "an object")
         bases = {kind: values.get(BASE, 10000.0) for kind, values in each.items()}
         shares = {kind: values.get(SHARE, 1.0) for kind, values in each.items()}
         check(not rope_kind(each[SLIDING]), f"{ROPE} {SLIDING}", rope_kind(each[SLIDING]), "no scaling")
