@@ -48,16 +48,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm": {"rope_parameters": {**PLAIN, "partial_rotary_factor": 1.0}},
     "gptj": {"rotary_dim": 8},
     "helium": OWN_HEAD, "iquestcoder": {},
-    "kimi_linear": {
-        **MLA, "q_lora_rank": None, "layer_types": ["linear_attention", "full_attention"] * 2,
-        "mlp_layer_types": ["sparse"] * 4,
-    },
     "llava": {},
     "longcat_flash": {
         **MLA, "head_dim": 16, "num_layers": 2, "num_hidden_layers": DROP, "ffn_hidden_size": 128,
         "expert_ffn_hidden_size": 32, "moe_topk": 2, "zero_expert_num": 0,
     },
-    "mimo_v2_flash": {},
     "minicpm3": {**MLA, "v_head_dim": 16, "tie_word_embeddings": False}, "minimax": {},
     "minimax_m3_vl": {
         "text_config": {

@@ -16,15 +16,24 @@ INSIDE = ("conversion", "gguf-py")
 """Folders of llama.cpp that the converter needs."""
 
 
-def convert(folders: dict[str, Path], target: Path, pre: dict[str, str], *, tensors: bool = True) -> dict[str, Path]:
+def convert(
+    folders: dict[str, Path],
+    target: Path,
+    pre: dict[str, str],
+    *,
+    tensors: bool = True,
+    as_it_stands: bool = False,
+) -> dict[str, Path]:
     """Convert folders to GGUFs of f32, by name.
 
     `pre`: by name, what the converter would take from its table of hashes of known vocabularies. `tensors`: whether the
-    folders have any; otherwise the GGUFs hold a vocabulary alone.
+    folders have any; otherwise the GGUFs hold a vocabulary alone. `as_it_stands`: the converter gets the settings in
+    config.json itself, not those of Transformers' class, which may have dropped some.
     """
     paths = {name: str(target / f"{name}.gguf") for name in folders}
     sources = {name: str(folder) for name, folder in folders.items()}
-    peer("torch").run(run, root=str(fetch()), sources=sources, targets=paths, pre=pre, tensors=tensors, timeout=900)
+    arguments = {"pre": pre, "tensors": tensors, "as_it_stands": as_it_stands}
+    peer("torch").run(run, root=str(fetch()), sources=sources, targets=paths, **arguments, timeout=900)
     return {name: Path(path) for name, path in paths.items()}
 
 
@@ -58,10 +67,13 @@ def extract(package: Path, folder: Path) -> None:
                     shutil.copyfileobj(content, out)
 
 
-def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[str, str], tensors: bool) -> None:
+def run(
+    root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[str, str], tensors: bool, as_it_stands: bool
+) -> None:
     """Runs in the peer."""
     import contextlib
     import io
+    import json
     import logging
     import sys
     from pathlib import Path
@@ -83,7 +95,10 @@ def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[s
         TextModel.get_vocab_base_pre = lambda self, tokenizer, name=name: pre[name]
         with torch.inference_mode(), contextlib.redirect_stderr(io.StringIO()):
             settings = ModelBase.load_hparams(Path(source), False)
+            if as_it_stands:
+                settings = json.loads(Path(source, "config.json").read_text())
             made = get_model_class(get_model_architecture(settings, ModelType.TEXT))
             modules = {"sentence_transformers_dense_modules": Path(source, "modules.json").exists()}
-            model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]), **modules)
+            own = {"hparams": settings} if as_it_stands else {}
+            model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]), **modules, **own)
             model.write() if tensors else model.write_vocab()

@@ -138,3 +138,52 @@ def nomic_moe(folder: str, texts: list[str]) -> dict[str, Any]:
     ids = [tokenizer(text)["input_ids"] for text in texts]
     with torch.inference_mode():
         return {"ids": ids, "vectors": np.stack([encode(each) for each in ids])}
+
+
+def jina3(folder: str, texts: list[str]) -> dict[str, Any]:
+    """Jina Embeddings 3 without adapters, as Transformers' own model of this kind; runs in the peer.
+
+    GELU is from a table in f16 as in llama.cpp.
+    """
+    import json
+    import re
+    from pathlib import Path
+
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer, JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
+
+    stated = json.loads(Path(folder, "config.json").read_text())
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+             "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id")  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": stated["rotary_emb_base"]}
+    config = JinaEmbeddingsV3Config(**{name: stated[name] for name in names}, rope_parameters=rope)
+    model = JinaEmbeddingsV3Model(config, add_pooling_layer=False).eval()
+    renamed = {"roberta.": "", ".parametrizations.weight.original": ".weight", "emb_ln": "embeddings.LayerNorm",
+               "encoder.layers": "layers", "mixer.out_proj": "self_attn.o_proj", "norm1": "post_attention_layernorm",
+               "norm2": "post_mlp_layernorm"}  # fmt: skip
+    weights = {}
+    for file in Path(folder).glob("*.safetensors"):
+        for name, each in load_file(file).items():
+            for old, new in renamed.items():
+                name = name.replace(old, new)
+            if "mixer.Wqkv" in name:
+                for kind, part in zip("qkv", each.float().chunk(3)):
+                    weights[name.replace("mixer.Wqkv", f"self_attn.{kind}_proj")] = part
+            elif not re.search("lora_|pooler", name):
+                weights[name] = each.float()
+    model.load_state_dict(weights)
+
+    class Table(torch.nn.Module):
+        def forward(self, values: Any) -> Any:
+            return torch.nn.functional.gelu(values.half().float(), approximate="tanh").half().float()
+
+    for layer in model.layers:
+        layer.mlp.activation_fn = Table()
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    with torch.inference_mode():
+        return {
+            "ids": ids,
+            "vectors": np.stack([model(torch.tensor([each])).last_hidden_state[0].mean(0) for each in ids]),
+        }

@@ -13,6 +13,8 @@ LATENT = {
     "norm_topk_prob": True, "tie_word_embeddings": False,
 }  # fmt: skip
 INDEXER = {"num_hidden_layers": 4, "index_n_heads": 16, "index_head_dim": 64, "index_topk": 12}
+KIMI_NAMES = {"n_routed_experts": "num_local_experts", "first_k_dense_replace": ""}
+"""Settings that a Kimi Linear has under other names, or does not have."""
 SIZE = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 512, "vocab_size": 640,
@@ -32,6 +34,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "size": {"tie_word_embeddings": False},
         "tokenizer": "llama-bpe",
         "special": END,
+    },
+    "kimi_linear": {
+        "size": {**SIZE, "num_hidden_layers": 4},
+        "config": {
+            **{name: value for name, value in LATENT.items() if name not in KIMI_NAMES}, "q_lora_rank": None,
+            **{own: LATENT[name] for name, own in KIMI_NAMES.items() if own}, "rms_norm_eps": 1e-6,
+            "linear_num_heads": 4, "linear_head_dim": 32, "linear_conv_kernel_dim": 4,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+        "tokenizer": "llama-bpe", "special": {**END, "bos_token": "<|begin|>"},
     },
     "deepseek_v32": {
         "config": {**LATENT, **INDEXER, "rope_parameters": YARN}, "tokenizer": "deepseek", "special": END,

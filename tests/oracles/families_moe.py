@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
+
+import squish_core as squish
+
+from .families_old import Respelling, reference
 
 SIZE = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -34,6 +40,61 @@ LLAMA4 = {
     **SIZE, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 96,
     "num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "rope_parameters": LLAMA3,
 }  # fmt: skip
+
+
+class StepText(Respelling):
+    """The text part of a Step 3.7, whose names Transformers saves as they are published, as a Step 3.5."""
+
+    def apply(self, folder: Path) -> None:
+        """Rewrite a folder; the model that Transformers runs stays beside it."""
+        super().apply(folder)
+        with squish.open(reference(folder) / "model.safetensors") as file:
+            arrays = {name: file[name].numpy() for name in file if not name.startswith("vi")}
+        squish.save(folder / "model.safetensors", arrays, metadata={"format": "pt"})
+        config = json.loads((folder / "config.json").read_text())
+        text = {self.config.get(name, name): value for name, value in config.pop("text_config").items()}
+        own_of_transformers = ("num_sliding_attention_heads", "mtp_layer_types", "mtp_mlp_layer_types")
+        left_out = ("vision_config", "rope_parameters", "per_layer_config", "mlp_layer_types", *own_of_transformers)
+        own = {name: value for name, value in {**config, **text, **self.more}.items() if name not in left_out}
+        (folder / "config.json").write_text(json.dumps(own, indent=2))
+
+
+STEP = StepText(
+    config={
+        "num_key_value_heads": "num_attention_groups",
+        "n_routed_experts": "moe_num_experts",
+        "num_experts_per_tok": "moe_top_k",
+    },
+    more={
+        "model_type": "step3p5",
+        "architectures": ["Step3p5ForCausalLM"],
+        "torch_dtype": "float32",
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "num_attention_heads": 6,
+            "num_attention_groups": 2,
+            "head_dim": 32,
+            "true_head_dim": 32,
+        },
+        "rope_theta": [5000000.0, *[10000.0] * 3, 5000000.0, 10000.0],
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 0.5, 1.0],
+        "yarn_only_types": ["full_attention"],
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 2.0,
+            "original_max_position_embeddings": 512,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 32.0,
+        },
+        "moe_layers_enum": "2,3,4,5",
+        "moe_every_n_layer": 1,
+        "moe_router_activation": "sigmoid",
+        "use_moe": True,
+        "use_moe_router_bias": True,
+        "norm_expert_weight": True,
+        "use_head_wise_attn_gate": True,
+    },
+)
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama4": {
@@ -127,6 +188,41 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "tokenizer": "starcoder",
         "special": END,
+    },
+    "mimo_v2_flash": {
+        "config": {
+            **{key: value for key, value in ROUTED.items() if key not in ("n_shared_experts", "first_k_dense_replace")},
+            "num_hidden_layers": 7, "head_dim": 32, "v_head_dim": 16, "sliding_window": 32, "num_key_value_heads": 1,
+            "routed_scaling_factor": 1.0,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
+    "step3p5": {
+        "model_type": "step3p7", "lacking": ("transformers",), "respelling": STEP,
+        "config": {
+            "vision_config": {
+                "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+                "max_position_embeddings": 4,
+            },
+        },
+        "text": {
+            **SIZE, "num_hidden_layers": 6, "head_dim": 32, "num_sliding_attention_heads": 6, "sliding_window": 32,
+            "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention", "sliding_attention"],
+            "mlp_layer_types": [*["dense"] * 2, *["sparse"] * 4], "n_routed_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48, "share_expert_dim": 40, "moe_router_scaling_factor": 1.5,
+            "swiglu_limits": [0.0] * 5 + [0.25], "swiglu_limits_shared": [0.0] * 4 + [0.5] * 2,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "llama3", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5, "factor": 2.0,
+                    "original_max_position_embeddings": 512, "low_freq_factor": 1.0, "high_freq_factor": 32.0,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            },
+        },
+        "size": {"tie_word_embeddings": False},
+        "tokenizer": "qwen2",
+        "special": QWEN,
     },
     "laguna": {
         "config": {

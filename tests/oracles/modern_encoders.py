@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ EUROBERT = {
     "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000,
     "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": False, "vocab_size": 640,
 }  # fmt: skip
+JINA5 = {
+    **{name: value for name, value in EUROBERT.items() if name not in ("clf_pooling", "use_cache", "head_dim")},
+    "architectures": ["JinaEmbeddingsV5Model"], "is_decoder": False, "model_type": "jina_embeddings_v5",
+    "rope_theta": 1000000, "task_names": ["retrieval", "text-matching"], "transformers_version": "4.40.0.dev0",
+}  # fmt: skip
+JINA5_MODULES = [
+    {"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer", "kwargs": ["task", "truncate_dim"]}
+]
 LLAMA3 = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "mask_token": "<|mask|>"}
 T5 = {
     "architectures": ["T5EncoderModel"], "classifier_dropout": 0.0, "d_ff": 96, "d_kv": 16, "d_model": 64,
@@ -74,6 +83,12 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "around": ("<|begin_of_text|>", "<|end_of_text|>"), "pooling": "mean_tokens", "pre": "llama-bpe",
         "converter": {"classifier_pooling": "mean"},
     },
+    "jina-embeddings-v5": {
+        "config": JINA5, "tokenizer": "llama-bpe", "special": {**LLAMA3, "pad_token": "<|end_of_text|>"},
+        "around": ("<|begin_of_text|>", "<|end_of_text|>"), "pooling": "lasttoken", "pre": "llama-bpe",
+        "known": {"architectures": ["EuroBertModel"], "model_type": "eurobert"}, "modules": JINA5_MODULES,
+        "others": ("eurobert.pooling_type", "attention.key_length", "attention.value_length"),
+    },
     "t5-v1_1": T5_ENCODER,
     "t5": {
         **T5_ENCODER, "config": {
@@ -88,7 +103,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Name -> config.json, the kind of the tokenizer and its special tokens, those around a text, the pooling, and the
 dense modules with their outputs. `pre`: llama.cpp's pre-tokenizer; `converter`: settings for its converter alone, which
-does not run with those that Transformers 5 fills in, or does not know the model. `others`: ends of the keys in which
+does not run with those that Transformers 5 fills in, or does not know the model. `known`: settings of the model that
+Transformers has in its place; `modules`: its modules.json, which states no pooling. `others`: ends of the keys in which
 its file differs, since it knows no pooling of T5, and scores of its own for added tokens."""
 
 
@@ -106,13 +122,30 @@ def make(name: str, folder: Path, **config: Any) -> Path:
         put_around(folder, before, after, model.get("normalizer"))
     if model["tokenizer"] == "gemma":
         (folder / "tokenizer.model").write_bytes(families.sentencepiece_model(folder, False))
-    (folder / "config.json").write_text(json.dumps({**model["config"], **config}, indent=2))
+    stated = {**model["config"], **config}
+    (folder / "config.json").write_text(json.dumps({**stated, **model.get("known", {})}))
     dense = [list(each) for each in model.get("dense", ())]
     peer("torch").run(save, folder=str(folder), dense=dense, prefix=model.get("prefix", ""))
-    size = {**model["config"], **config}.get(model.get("width", "hidden_size"))
+    (folder / "config.json").write_text(json.dumps(stated, indent=2))
+    size = stated.get(model.get("width", "hidden_size"))
     assert isinstance(size, int)
     write_modules(folder, model["pooling"], size, [path for path, _ in dense])
+    if "modules" in model:
+        (folder / "modules.json").write_text(json.dumps(model["modules"], indent=2))
+        shutil.rmtree(folder / "1_Pooling")
     return folder
+
+
+def known(name: str, folder: Path) -> Path:
+    """The folder, or a copy as a model that Transformers has, with the pooling of the model's own code."""
+    model = ENCODERS[name]
+    if "known" not in model:
+        return folder
+    copy = shutil.copytree(folder, folder.with_name(f"{folder.name} known"), dirs_exist_ok=True)
+    stated = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**stated, **model["known"]}))
+    write_modules(copy, model["pooling"], stated["hidden_size"], [])
+    return copy
 
 
 def put_around(folder: Path, before: str, after: str, normalizer: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from published_encoders import PUBLISHED
+from squish_convert.arrays import in_memory
 from squish_models.tokenizer import Normalizer, Tokenizer, Vocabulary, huggingface_files
 from squish_testing import write_model
 
@@ -74,3 +75,26 @@ def of_others(path: Path, **keys: Typed | None) -> Path:
         own = {key: value for key, value in {**own, **keys}.items() if value is not None}
         squish.save(path.with_name("others.gguf"), {name: file[name].numpy() for name in file}, metadata=own)
     return path.with_name("others.gguf")
+
+
+def add_adapters(source: Path, target: Path) -> Path:
+    """Write the folder of Jina Embeddings 3 again with the adapters of its tasks, and its pooler."""
+    random = np.random.default_rng(0)
+    with squish.open(source) as file:
+        arrays = {name: file[name].numpy() for name in file}
+        files = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
+    config = json.loads(files["config.json"])
+    tasks, rank, width = len(config["lora_adaptations"]), config["lora_rank"], config["hidden_size"]
+    end = ".parametrizations.weight."
+    arrays[f"roberta.pooler.dense{end}original"] = np.ones((width, width), np.float32)
+    for name, values in [each for each in arrays.items() if each[0].endswith(f"{end}original")]:
+        outputs, inputs = values.shape if "embeddings" not in name else values.shape[::-1]
+        for part, shape in (("A", (tasks, rank, inputs)), ("B", (tasks, outputs, rank))):
+            adapter = random.standard_normal(shape).astype(np.float32)
+            arrays[f"{name.removesuffix('original')}0.lora_{part}"] = (
+                adapter.swapaxes(1, 2) if "emb" in name else adapter
+            )
+    arrays["roberta.pooler.dense.bias"] = np.ones(width, np.float32)
+    with in_memory(arrays, {"format": "pt"}, files) as file:
+        squish.convert(file, target, "safetensors:max_shard_size=1GB", rename="keep")
+    return target

@@ -22,6 +22,7 @@ import squish_core as squish
 Config = Mapping[str, Any]
 BY_HAND = {
     "apertus": "test_models_mixtures.py", "laguna": "test_models_mixtures.py", "deepseek4": "test_models_deepseek4.py",
+    "mistral_large_3": "test_models_latent.py",
 }  # fmt: skip
 """Families whose tensors the kit cannot make -> the tests that make them, which have their own bad input."""
 FAMILIES = [

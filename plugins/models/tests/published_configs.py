@@ -338,6 +338,21 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": KIMI,
         "tie_word_embeddings": False, "vision_config": {"patch_size": 14, "vt_hidden_size": 32},
     }),
+    "Kimi-Linear-48B-A3B-Instruct": ("kimi_linear", {
+        **{name: size for name, size in SIZES.items() if name != "max_position_embeddings"}, "num_key_value_heads": 4,
+        "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "first_k_dense_replace": 1,
+        "head_dim": 8, "hidden_act": "silu", "initializer_range": 0.02, "kv_lora_rank": 32,
+        "linear_attn_config": {
+            "full_attn_layers": [4], "head_dim": 16, "kda_layers": [1, 2, 3], "num_heads": 4,
+            "short_conv_kernel_size": 4,
+        },
+        "mla_use_nope": True, "model_max_length": 1024, "moe_intermediate_size": 24, "moe_layer_freq": 1,
+        "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "num_expert_group": 1, "num_experts": 4,
+        "num_experts_per_token": 2, "num_nextn_predict_layers": 0, "num_shared_experts": 1, "q_lora_rank": None,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 10000.0, "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1,
+        "use_cache": True, "use_grouped_topk": True, "v_head_dim": 16,
+    }),
     "DeepSeek-V3.2": ("deepseek32", {
         **SIZES, **LATENT, **ROUTED, **INDEXER, "architectures": ["DeepseekV32ForCausalLM"],
         "model_type": "deepseek_v32", "n_group": 2, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-06,

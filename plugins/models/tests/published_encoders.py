@@ -20,6 +20,12 @@ ROBERTA = {
 }  # fmt: skip
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 ENTAILMENT = {"0": "contradiction", "1": "entailment", "2": "neutral"}
+FLASH = "jinaai/xlm-roberta-flash-implementation"
+TASKS = {
+    "retrieval.query": "Represent the query for retrieving evidence documents: ",
+    "retrieval.passage": "Represent the document for retrieval: ",
+    "separation": "", "classification": "", "text-matching": "",
+}  # fmt: skip
 NOMIC = {
     "architectures": ["NomicBertModel"], "attn_pdrop": 0.0, "bos_token_id": None, "causal": False,
     "dense_seq_output": True, "embd_pdrop": 0.0, "eos_token_id": None, "fused_bias_fc": True,
@@ -59,6 +65,19 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         },
         "emb_pooler": "mean", "feed_forward_type": "geglu", "max_position_embeddings": 8192, "model_max_length": 8192,
         "position_embedding_type": "alibi",
+    }),
+    "jina-embeddings-v3": ("jina_bert_v3", {
+        **ROBERTA, "architectures": ["XLMRobertaModel"],
+        "auto_map": {
+            "AutoConfig": f"{FLASH}--configuration_xlm_roberta.XLMRobertaFlashConfig",
+            "AutoModel": f"{FLASH}--modeling_lora.XLMRobertaLoRA",
+            "AutoModelForMaskedLM": f"{FLASH}--modeling_xlm_roberta.XLMRobertaForMaskedLM",
+            "AutoModelForPreTraining": f"{FLASH}--modeling_xlm_roberta.XLMRobertaForPreTraining",
+        },
+        "emb_pooler": None, "load_trained_adapters": True, "lora_adaptations": [*TASKS], "task_instructions": TASKS,
+        "lora_alpha": 1, "lora_dropout_p": 0.0, "lora_main_params_trainable": False, "lora_rank": 4,
+        "matryoshka_dimensions": [8, 16, 32], "model_type": "xlm-roberta", "position_embedding_type": "rotary",
+        "rotary_emb_base": 20000.0, "truncate_dim": None, "use_flash_attn": True, "use_reg_tokens": False,
     }),
     "nomic-embed-text-v1.5": ("nomic_bert", {
         **NOMIC, "activation_function": "swiglu", "layer_norm_epsilon": 1e-12, "mlp_fc1_bias": False,

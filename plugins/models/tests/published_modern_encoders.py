@@ -58,6 +58,20 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 250000, "tie_word_embeddings": False,
         "use_cache": False,
     }),
+    "jina-embeddings-v5-text-nano": ("eurobert", {
+        **SIZES, "architectures": ["JinaEmbeddingsV5Model"],
+        "task_names": ["retrieval", "text-matching", "clustering", "classification"],
+        "auto_map": {
+            "AutoConfig": "configuration_jina_embeddings_v5.JinaEmbeddingsV5Config",
+            "AutoModel": "modeling_jina_embeddings_v5.JinaEmbeddingsV5Model",
+        },
+        "attention_bias": False, "attention_dropout": 0.0, "bos_token": "<|begin_of_text|>", "bos_token_id": 60,
+        "eos_token": "<|end_of_text|>", "eos_token_id": 61, "pad_token": "<|end_of_text|>", "pad_token_id": 61,
+        "mask_token": "<|mask|>", "mask_token_id": 62, "hidden_act": "silu", "hidden_dropout": 0.0,
+        "initializer_range": 0.02, "model_type": "jina_embeddings_v5", "num_key_value_heads": 4, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 1000000, "tie_word_embeddings": False,
+        "torch_dtype": "float32", "transformers_version": "4.40.0.dev0", "is_decoder": False,
+    }),
     "sentence-t5-base": ("t5_encoder", {
         **{name: value for name, value in T5.items() if name not in ("dense_act_fn", "is_gated_act", "output_past")},
         "feed_forward_proj": "relu", "n_positions": 512, "is_encoder_decoder": False,

@@ -99,6 +99,9 @@ _FUSED = {"input_linear", "output_linear"}
 UNADAPTED = {
     **dict.fromkeys(("deepseek2", "glm4_moe_lite", "kimi", "mistral4"), _LATENT), "deepseek32": _INDEXED,
     "glm-dsa": _INDEXED, **dict.fromkeys(("granitehybrid", "granitehybrid_moe", "granite4"), _FUSED),
+    "kimi_linear": {
+        *_LATENT, *(f"{each}_proj" for each in ("k", "v", "o", "f_a", "f_b", "b", "g_a", "g_b")),
+    },
     "internlm2": {"wqkv"}, "qwen3next": {"in_proj_qkvz"},
 }  # fmt: skip
 """Modules whose adapters are refused: llama.cpp ignores them, or has several tensors for them."""

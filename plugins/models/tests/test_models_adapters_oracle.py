@@ -43,6 +43,7 @@ MORE_MODULES = {
     "qwen3_5_text": (*_DELTA, "linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b"),
     "qwen3_next": (*_DELTA, "linear_attn.in_proj_ba"),
     "lfm2_moe": ("self_attn.q_proj", "self_attn.out_proj", "conv.in_proj", "conv.out_proj", "feed_forward.w1"),
+    "kimi_linear": ("mlp.up_proj", "block_sparse_moe.shared_experts.up_proj", "block_sparse_moe.gate"),
     "glm4_moe": (*MODULES, "mlp.shared_experts.down_proj"),
     "qwen2_moe": (*MODULES, "mlp.shared_expert.up_proj"),
     **dict.fromkeys(("minimax_m2", "granitemoe", "olmoe", "cohere2", "exaone4", "seed_oss", "ernie4_5"), MODULES),

@@ -39,7 +39,7 @@ FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.ite
 """A family -> its first config."""
 LIKE_PUBLISHED = (
     "llama4", "qwen3vlmoe", "arcee", "dots1", "solar_open", "ernie4_5_moe", "hunyuan-moe", "exaone_moe", "afmoe",
-    "mellum", "bailing_moe",
+    "mellum", "bailing_moe", "mimo_v2_flash", "step35",
 )  # fmt: skip
 """Families with the config of a published model."""
 ALL = CONFIGS | {f"{name}: {model}": config for model, (name, config) in PUBLISHED.items() if name in LIKE_PUBLISHED}

@@ -28,7 +28,6 @@ REFUSED = {
 OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "glm": ({"rope_parameters": {**carried.PLAIN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor of 1.0"),
     "jamba": ({"num_experts": 4, "num_experts_per_tok": 2}, "num_experts of 1"),
-    "kimi_linear": ({"q_lora_rank": 48}, "q_lora_rank of None"),
     "longcat_flash": ({"zero_expert_num": 2}, "mlp.experts.4."),
     "minicpm3": ({"tie_word_embeddings": True}, "tie_word_embeddings of False"),
     "phimoe": ({"attention_bias": False}, "attention_bias of True"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoder_models import encoder, of_others, sentence_files
+from encoder_models import add_adapters, encoder, of_others, sentence_files
 from squish_convert.arrays import in_memory
 from squish_models.api import check_model
 
@@ -278,6 +278,61 @@ def test_what_engines_do_not_compute_is_left_out(model: str, tmp_path: Path) -> 
     squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
     assert contents(tmp_path / "back") == contents(source)
     assert check_model(tmp_path / "m.gguf", "llama.cpp").problems == ()
+
+
+JINA3 = "jina-embeddings-v3"
+
+
+def test_adapters_of_jina_embeddings_3_are_left_out_and_the_base_comes_back_byte_for_byte(tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", JINA3, "pieces", sentence_files())
+    report = squish.convert(add_adapters(source, tmp_path / "more"), tmp_path / "m.gguf")
+    left = {each.part: each.tensors for each in report.left_out}
+    assert {name.rpartition(".")[2] for name in left["adapters"]} == {"lora_A", "lora_B"}
+    assert len(left["adapters"]) == 22
+    assert [name for part, names in left.items() if part != "adapters" for name in names] == [
+        "roberta.pooler.dense.bias",
+        "roberta.pooler.dense.parametrizations.weight.original",
+    ]
+    assert any("retrieval.query, retrieval.passage, separation" in note for note in report.notes)
+    assert check_model(tmp_path / "m.gguf", "llama.cpp").problems == ()
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert contents(tmp_path / "back") == contents(source)
+
+
+def test_a_gguf_of_jina_embeddings_3_of_others_becomes_the_published_model(tmp_path: Path) -> None:
+    source = encoder(tmp_path / "hf", JINA3, "pieces", sentence_files())
+    squish.convert(source, tmp_path / "m.gguf")
+    squish.convert(of_others(tmp_path / "m.gguf"), tmp_path / "back", "hf")
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "back"))
+    names = (
+        "architectures", "lora_adaptations", "max_position_embeddings", "model_type", "pad_token_id",
+        "position_embedding_type", "rotary_emb_base", "type_vocab_size", "vocab_size",
+    )  # fmt: skip
+    assert {name: after.get(name) for name in names} == {name: before[name] for name in names}
+    assert contents(tmp_path / "back")[1] == contents(source)[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"use_reg_tokens": True}, "config"),
+        ({"hidden_act": "relu"}, "config"),
+        ({"is_decoder": True}, "config"),
+        ({"pad_token_id": 41}, "config"),
+        ({"rotary_emb_base": "x"}, "config"),
+        ({"position_embedding_type": "absolute"}, "engine"),
+    ],
+)
+def test_jina_embeddings_3_that_llama_cpp_does_not_compute_is_refused(
+    changes: dict[str, Any], code: str, tmp_path: Path
+) -> None:
+    source = encoder(tmp_path / "hf", JINA3, "pieces")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert caught.value.code == code
+    assert not (tmp_path / "m.gguf").exists()
 
 
 @pytest.mark.parametrize("encoding", ["q8_0", "q4_0"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import oracles
 import pytest
-from encoder_models import of_others, sentence_files
+from encoder_models import add_adapters, of_others, sentence_files
 from oracles import converter, embeddings, encoders, encoders_by_hand
 from oracles.engines import PROMPTS
 from published_encoders import PUBLISHED
@@ -93,6 +93,7 @@ RESPELLED = {
             RESPELLED,
         ),
         ("jina-embeddings-v2-small-en", "words", encoders_by_hand.jina, {"hidden_size": 64}, {}),
+        ("jina-embeddings-v3", "pieces", encoders_by_hand.jina3, {"hidden_size": 64}, {}),
     ],
 )
 def test_vectors_of_published_code_are_the_same_in_llama_cpp(
@@ -111,6 +112,9 @@ def test_vectors_of_published_code_are_the_same_in_llama_cpp(
     for ids, vectors in (again, result):
         assert ids == expected[0]
         assert np.abs(vectors - expected[1]).max() < BOUND
+    if model == "jina-embeddings-v3":
+        source = add_adapters(source, tmp_path / "adapted")
+        squish.convert(source, tmp_path / "m.gguf", overwrite=True)
     config = {name: value for name, value in config.items() if name != "auto_map"}  # which would be downloaded
     (source / "config.json").write_text(json.dumps({**config, **respelled}))
     check_beside_the_converter(source, tmp_path / "m.gguf", set(), SPACES | HEADS)

@@ -171,6 +171,44 @@ def test_a_gguf_that_scales_queries_otherwise_is_refused(key: str, value: Typed)
     assert caught.value.code in ("contradiction", "rope")
 
 
+def mistral_large(**keys: Typed) -> tuple[File, File]:
+    """A GGUF of Mistral 4, and the same as one of Mistral Large 3, with DeepSeek's keys and others."""
+    file = opened(model_arrays("mistral4", MISTRAL4, "f32"), MISTRAL4)
+    mapped = map_file(file, "gguf", {"keep": "no"}, naming_of(file))
+    arrays, meta = {name: mapped[name].numpy() for name in mapped}, dict(mapped.index.meta)
+    large = {key.replace("mistral4.", "deepseek2.", 1): value for key, value in meta.items()}
+    large |= {"general.architecture": Typed("str", "deepseek2"), **keys}
+    return in_memory(arrays, meta), in_memory(arrays, large)
+
+
+def test_the_gguf_of_mistral_large_3_comes_back_as_mistral_4() -> None:
+    small, large = mistral_large()
+    assert naming_of(large).family == "mistral_large_3"
+    one, other = (map_file(each, "hf", {}, naming_of(each)) for each in (small, large))
+    assert [*one] == [*other]
+    assert all(np.array_equal(one[name].numpy(), other[name].numpy()) for name in one)
+    assert bytes(one.assets["config.json"].raw) == bytes(other.assets["config.json"].raw)
+
+
+def test_the_gguf_of_deepseek_without_scaled_queries_is_none_of_mistral_large_3() -> None:
+    _, large = mistral_large(**{"deepseek2.attention.temperature_scale": Typed("f32", 0.0)})
+    assert naming_of(large).family == "deepseek2"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("expert_gating_func", Typed("u32", 2)), ("attention.temperature_length", Typed("u32", 64)),
+        ("rope.scaling.type", Typed("str", "linear")),
+    ],
+)  # fmt: skip
+def test_a_gguf_of_mistral_large_3_with_what_it_has_not_is_refused(key: str, value: Typed) -> None:
+    _, large = mistral_large(**{f"deepseek2.{key}": value})
+    with pytest.raises(SquishError) as caught:
+        map_file(large, "hf", {}, naming_of(large))
+    assert caught.value.code in ("contradiction", "rope", "unmapped")
+
+
 @pytest.mark.parametrize("model", ["DeepSeek-V3.2", "GLM-5", "GLM-5.2"])
 @pytest.mark.parametrize(("engine", "to"), [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf")])
 def test_the_check_lets_what_is_written_pass(model: str, engine: str, to: str, tmp_path: Path) -> None:

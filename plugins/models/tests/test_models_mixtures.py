@@ -311,3 +311,139 @@ def test_a_message_names_settings_of_layers_that_contradict_the_tensors(
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(save(tmp_path / "m", arrays, {**config, **settings}), tmp_path / "m.gguf")
     assert (caught.value.code, named in f"{caught.value.part} {caught.value}") == (code, True)
+
+
+MIMO = "MiMo-V2-Flash"
+
+
+def mimo(folder: Path, **settings: Any) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder of a small MiMo V2, and its arrays."""
+    family, config = PUBLISHED[MIMO]
+    arrays = model_arrays(family, config)
+    return save(folder, arrays, {**config, **settings}), arrays
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"layer_types": ["full_attention"] * 4}, "layer_types"),
+        ({"hybrid_layer_pattern": [0, 1, 2, 0]}, "hybrid_layer_pattern"),
+        ({"moe_layer_freq": [0, 1, 1]}, "moe_layer_freq"),
+        ({"swa_num_key_value_heads": 3}, "swa_num_key_value_heads"),
+        ({"swa_head_dim": 16}, "swa_head_dim"),
+        ({"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias"),
+        ({"n_shared_experts": 1}, "n_shared_experts"),
+        ({"routed_scaling_factor": 2.5}, "routed_scaling_factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
+    ],
+)
+def test_mimo_is_refused_with_settings_that_contradict_or_that_llama_cpp_lacks(
+    settings: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    source, _ = mimo(tmp_path / "m", **settings)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, named in f"{caught.value.part} {caught.value}") == ("config", True), str(caught.value)
+
+
+def test_mimo_for_mlx_states_the_window_that_a_folder_for_transformers_does_not_count_twice(tmp_path: Path) -> None:
+    source, _ = mimo(tmp_path / "m", sliding_window_size=None)
+    squish.convert(source, tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "hf", "hf")
+    mlx, hf = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("mlx", "hf"))
+    assert (mlx["sliding_window_size"], hf["sliding_window"], hf.get("sliding_window_size")) == (128, 128, None)
+
+
+def test_layers_of_mimo_that_predict_more_tokens_are_left_out(tmp_path: Path) -> None:
+    source, arrays = mimo(tmp_path / "m")
+    squish.convert(source, tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta, found = dict(file.index.meta), {name: file[name].numpy() for name in file}
+    like = {
+        name: name.replace("blk.1.", "blk.4.") for name in found if name.startswith(("blk.1.attn", "blk.1.ffn_norm"))
+    }
+    found |= {copy: found[name] for name, copy in like.items()}
+    found["blk.4.nextn.eh_proj.weight"] = np.ones((32, 64), np.float32)
+    keys = {"block_count": 5, "nextn_predict_layers": 1}
+    meta |= {f"mimo2.{name}": Typed("u32", value) for name, value in keys.items()}
+    meta["mimo2.attention.head_count_kv"] = Typed("array:i32", np.array([2, 4, 4, 2, 4], np.int32))
+    meta["mimo2.attention.sliding_window_pattern"] = Typed("array:bool", np.array([0, 1, 1, 0, 1], bool))
+    squish.save(tmp_path / "n.gguf", found, metadata=meta)
+    squish.convert(tmp_path / "n.gguf", tmp_path / "back", "hf")
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4
+
+
+@pytest.mark.parametrize("windows", [4, 5])
+def test_layers_of_k_exaone_that_predict_more_tokens_are_left_out(windows: int, tmp_path: Path) -> None:
+    family, config = PUBLISHED[EXAONE]
+    arrays = model_arrays(family, config)
+    squish.convert(save(tmp_path / "m", arrays, config), tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta, found = dict(file.index.meta), {name: file[name].numpy() for name in file}
+    found |= {name.replace("blk.0.", "blk.4."): each for name, each in found.items() if name.startswith("blk.0.")}
+    found["blk.4.nextn.eh_proj.weight"] = np.ones((32, 64), np.float32)
+    meta |= {
+        f"exaone-moe.{key}": Typed("u32", each) for key, each in {"block_count": 5, "nextn_predict_layers": 1}.items()
+    }
+    pattern = np.array([1, 1, 1, 0, 1][:windows], bool)
+    meta["exaone-moe.attention.sliding_window_pattern"] = Typed("array:bool", pattern)
+    squish.save(tmp_path / "n.gguf", found, metadata=meta)
+    report = squish.convert(tmp_path / "n.gguf", tmp_path / "back", "hf")
+    assert [each.part for each in report.left_out] == ["mtp"]
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["num_hidden_layers"] == 4
+
+
+def omni(folder: Path, **settings: Any) -> tuple[Path, dict[str, np.ndarray]]:
+    """A folder of a small Qwen 3 Omni, and the arrays of its text part, which are those of a Qwen 3 VL."""
+    family, config = PUBLISHED[QWEN]
+    text = {**config["text_config"], "model_type": "qwen3_omni_moe_text", **settings}
+    thinker = {
+        "model_type": "qwen3_omni_moe_thinker", "text_config": text, "vision_config": {"depth": 1},
+        "audio_config": {"d_model": 8}, "audio_token_id": 60,
+    }  # fmt: skip
+    whole = {
+        "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe",
+        "enable_audio_output": True, "thinker_config": thinker, "talker_config": {"text_config": {"hidden_size": 8}},
+        "code2wav_config": {"hidden_size": 8},
+    }  # fmt: skip
+    arrays = model_arrays(family, config, "f32")
+    places = (
+        "thinker.visual.merger",
+        "thinker.audio_tower.proj1",
+        "talker.model.norm",
+        "code2wav.pre_transformer.norm",
+    )
+    others = {f"{name}.weight": np.ones(8, np.float32) for name in places}
+    return save(folder, {**{f"thinker.{name}": each for name, each in arrays.items()}, **others}, whole), arrays
+
+
+def test_the_text_part_of_qwen_3_omni_is_that_of_a_qwen_3_vl(tmp_path: Path) -> None:
+    source, arrays = omni(tmp_path / "m")
+    _, config = PUBLISHED[QWEN]
+    report = squish.convert(source, tmp_path / "omni.gguf")
+    squish.convert(save(tmp_path / "vl", arrays, config), tmp_path / "vl.gguf")
+    one, two = tensors(tmp_path / "omni.gguf"), tensors(tmp_path / "vl.gguf")
+    assert one.keys() == two.keys()
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    with squish.open(tmp_path / "omni.gguf") as file, squish.open(tmp_path / "vl.gguf") as other:
+        own = {key: file.index.meta[key].value for key in file.index.meta if key.startswith("qwen3vlmoe.")}
+        differing = {key for key in own if not np.array_equal(own[key], other.index.meta[key].value)}
+        assert (own["qwen3vlmoe.n_deepstack_layers"], differing) == (0, {"qwen3vlmoe.n_deepstack_layers"})
+    found = {each.part: sorted(name.split(".")[0] for name in each.tensors) for each in report.left_out}
+    assert found == {"vision": ["thinker"], "audio": ["code2wav", "talker", "thinker"]}
+    assert [each.option for each in report.left_out] == [None, None]
+    squish.convert(tmp_path / "omni.gguf", tmp_path / "back", "hf")
+    assert tensors(tmp_path / "back").keys() == arrays.keys()
+    squish.convert(source, tmp_path / "mlx", "mlx")
+    for folder in ("back", "mlx"):
+        assert json.loads((tmp_path / folder / "config.json").read_text())["model_type"] == "qwen3_moe"
+
+
+@pytest.mark.parametrize("part", ["audio", "vision"])
+def test_towers_of_qwen_3_omni_are_refused_by_name(part: str, tmp_path: Path) -> None:
+    source, _ = omni(tmp_path / "m")
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "m.gguf", part=part)
+    assert caught.value.code == "unmapped"

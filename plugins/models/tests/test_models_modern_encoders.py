@@ -1,4 +1,4 @@
-"""ModernBERT and EuroBERT: what differs from their neighbours, and what no engine computes."""
+"""ModernBERT, EuroBERT and Jina Embeddings 5: what differs from their neighbours, and what no engine computes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from squish_core.model import Typed
 
 MODERN = PUBLISHED["ModernBERT-base"][1]
 EURO = PUBLISHED["EuroBERT-210m"][1]
+JINA = PUBLISHED["jina-embeddings-v5-text-nano"][1]
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def folder_of(path: Path, family: str, config: dict[str, Any], **others: Any) -> Path:
     return write_model(path, family, {**config, **others}, files=TOKENIZER)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files, by their path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def keys_of(path: Path, family: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +86,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "modernbert", {"rope_parameters": {FULL: {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}}, "rope",
     ),
     "another activation": ("eurobert", {"hidden_act": "gelu"}, "hidden_act"),
+    "a Jina Embeddings 5 that is a Qwen 3": (
+        "eurobert", {"model_type": "jina_embeddings_v5", "architectures": ["JinaEmbeddingsV5Model"]}, "is_decoder",
+    ),
+    "a Jina Embeddings 5 that decodes": (
+        "eurobert", {"model_type": "jina_embeddings_v5", "is_decoder": True}, "is_decoder",
+    ),
     "a scaling of EuroBERT": ("eurobert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
 }  # fmt: skip
 
@@ -135,6 +147,59 @@ def test_the_head_that_predicts_tokens_is_listed_as_left_out(tmp_path: Path) -> 
     report = squish.convert(tmp_path / "m", tmp_path / "m.gguf")
     assert {"head.dense.weight", "decoder.bias"} <= {item.name for item in report.dropped}
     assert check_model(tmp_path / "m.gguf", "llama.cpp").loads
+
+
+MODULES = [{"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}]
+
+
+def jina(path: Path, *more: dict[str, str]) -> Path:
+    """A folder of Jina Embeddings 5 nano; `more`: modules of sentence-transformers behind its own."""
+    folder = folder_of(path / "m", "eurobert", {**JINA, "torch_dtype": "bfloat16"})
+    (folder / "modules.json").write_text(json.dumps([*MODULES, *more]))
+    return folder
+
+
+def test_jina_embeddings_5_takes_the_last_token_and_comes_back_byte_for_byte(tmp_path: Path) -> None:
+    source = jina(tmp_path)
+    report = squish.convert(source, tmp_path / "m.gguf")
+    assert any("retrieval, text-matching, clustering, classification" in note for note in report.notes)
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert file.meta["eurobert.pooling_type"] == 3
+    assert check_model(tmp_path / "m.gguf", "llama.cpp").loads
+    assert not check_model(source, "transformers").loads
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert files_of(tmp_path / "back") == files_of(source)
+
+
+def test_jina_embeddings_5_without_its_files_is_a_eurobert_that_transformers_has(tmp_path: Path) -> None:
+    squish.convert(jina(tmp_path), tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "eurobert"
+    assert json.loads((tmp_path / "back" / "1_Pooling" / "config.json").read_text())["pooling_mode_lasttoken"]
+    assert check_model(tmp_path / "back", "transformers").loads
+
+
+def test_a_pooling_of_jina_embeddings_5_that_is_not_its_own_is_refused(tmp_path: Path) -> None:
+    source = jina(tmp_path, {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"})
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("config", "1_Pooling/config.json")
+
+
+def test_adapters_of_jina_embeddings_5_are_those_of_its_base(tmp_path: Path) -> None:
+    source, adapter = jina(tmp_path), tmp_path / "m" / "adapters" / "retrieval"
+    adapter.mkdir(parents=True)
+    prefix = "base_model.model.layers.0.self_attn.q_proj"
+    pair = {"lora_A": np.ones((2, 32), np.float32), "lora_B": np.ones((32, 2), np.float32)}
+    squish.save(adapter / "adapter_model.safetensors", {f"{prefix}.{name}.weight": each for name, each in pair.items()})
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    squish.convert(adapter, tmp_path / "lora.gguf", assets=source)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        assert {*file} == {"blk.0.attn_q.weight.lora_a", "blk.0.attn_q.weight.lora_b"}
+        assert file.meta["general.architecture"] == "eurobert"
 
 
 def test_labels_of_a_classifier_come_back(tmp_path: Path) -> None:

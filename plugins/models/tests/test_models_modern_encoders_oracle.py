@@ -56,6 +56,7 @@ def test_tensors_and_keys_are_those_of_the_converter(model: Path) -> None:
 
 
 def test_vectors_are_the_same_in_both_engines(model: Path) -> None:
+    name = json.loads((model / "name.json").read_text())
     squish.convert(model / "m.gguf", model / "kept", "hf")
     with squish.open(model / "m.gguf") as file:
         own = {key: value for key, value in file.index.meta.items() if not key.startswith("squish.")}
@@ -64,9 +65,10 @@ def test_vectors_are_the_same_in_both_engines(model: Path) -> None:
     with squish.open(model / "source") as one, squish.open(model / "back") as other:
         assert {*one} == {*other}
     texts = [*PROMPTS]
-    ids, expected = embeddings.vectors("torch", model / "source", texts)
-    for engine, name in (("llama.cpp", "m.gguf"), ("torch", "kept"), ("torch", "back")):
-        other, result = embeddings.vectors(engine, model / name, texts)
+    ids, expected = embeddings.vectors("torch", modern_encoders.known(name, model / "source"), texts)
+    kept = modern_encoders.known(name, model / "kept")
+    for engine, path in (("llama.cpp", model / "m.gguf"), ("torch", kept), ("torch", model / "back")):
+        other, result = embeddings.vectors(engine, path, texts)
         assert other == ids
         assert np.abs(result - expected).max() < BOUND
 

@@ -18,8 +18,12 @@ from .mapping.coverage import Coverage, matches
 from .mapping.inventory import Outline, outline_of
 from .mapping.mapped import MappedFile, Naming, family_of, naming_of
 
-_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*)\.")
+_AUDIO = re.compile(r"(?:^|\.)(?:a|audio\w*|\w+_audio|speech\w*|talker|code2wav)\.")
 _PREDICTING = re.compile(r"(?:^|\.)(?:mtp|nextn)\.")
+_ADAPTER = re.compile(r"\.lora_[AB](?:\.|$)")
+ADAPTERS = "adapters"
+"""What a checkpoint with adapters inside has besides its components; no option names it."""
+LISTED = (*COMPONENTS, ADAPTERS)
 
 
 @frozen
@@ -29,7 +33,7 @@ class LeftOut:
     Attributes
     ----------
     part
-        Its name, one of `COMPONENTS`.
+        Its name: one of `COMPONENTS`, or "adapters".
     tensors
         Names of its tensors in the source.
     option
@@ -89,7 +93,7 @@ def left_out(file: File) -> tuple[LeftOut, ...]:
             groups.setdefault(part, []).extend(name for name in names if name in absent)
     mapped = {*parts_of(file.original, file.naming, file.behind)} - {TEXT, file.naming.part}
     options = {part: words(f"{{option:part={part}}}") for part in mapped}
-    return tuple(LeftOut(part, tuple(groups[part]), options.get(part)) for part in COMPONENTS if groups.get(part))
+    return tuple(LeftOut(part, tuple(groups[part]), options.get(part)) for part in LISTED if groups.get(part))
 
 
 def components(file: File) -> Mapping[str, tuple[str, ...]]:
@@ -103,7 +107,8 @@ def components(file: File) -> Mapping[str, tuple[str, ...]]:
     Returns
     -------
     Mapping
-        Component -> names of its tensors, in the order of `COMPONENTS`; empty for a file without a known family.
+        Component -> names of its tensors, in the order of `COMPONENTS`, adapters last; empty for a file without a
+        known family.
 
     Examples
     --------
@@ -116,7 +121,7 @@ def components(file: File) -> Mapping[str, tuple[str, ...]]:
         return {}
     coverage, family = outline.matching.coverage(), family_of(file, naming)
     groups = _grouped(coverage, naming.part, family.behind(outline.settings), family.left_out(outline.settings))
-    return {part: tuple(groups[part]) for part in COMPONENTS if groups.get(part)}
+    return {part: tuple(groups[part]) for part in LISTED if groups.get(part)}
 
 
 def layers_behind(file: File, naming: Naming) -> Collection[str]:
@@ -163,6 +168,8 @@ def parts_of(file: File, naming: Naming, behind: Collection[str]) -> Iterator[st
 
 
 def _part_of(name: str, own: str, predicting: Collection[str]) -> str:
+    if _ADAPTER.search(name):
+        return ADAPTERS
     if _PREDICTING.search(name) or any(fnmatchcase(name, pattern) for pattern in predicting):
         return MTP
     if _AUDIO.search(name):

@@ -81,7 +81,8 @@ FAMILIES = {
     "jamba": ("Jamba", "jamba:Jamba", ("jamba",), "jamba"),
     "llama4": ("Llama 4, its text part", "llama4:Llama4", ("llama4", "llama4_text"), "llama4"),
     "qwen3vlmoe": (
-        "Qwen 3 VL with experts, their text part", "qwen:Qwen3VLMoe", ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "Qwen 3 VL with experts and Qwen 3 Omni, their text part", "qwen:Qwen3VLMoe",
+        ("qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe"),
         "qwen3vlmoe",
     ),
     "arcee": ("Arcee AFM", "declared:arcee", ("arcee",), "arcee"),
@@ -93,7 +94,11 @@ FAMILIES = {
     "exaone_moe": ("K-EXAONE", "declared:exaone_moe", ("exaone_moe",), "exaone-moe"),
     "bailing_moe": ("Ling 2 and Ring 2", "declared:bailing_moe", ("bailing_moe", "bailing_moe_v2"), "bailingmoe2"),
     "afmoe": ("Arcee Trinity", "declared:afmoe", ("afmoe",), "afmoe"),
+    "step35": (
+        "Step 3.5 Flash, and the text part of Step 3.7", "step:Step35", ("step3p5", "step3p7"), "step35",
+    ),
     "laguna": ("Laguna", "laguna:Laguna", ("laguna",), "laguna"),
+    "mimo_v2_flash": ("MiMo V2 Flash", "mimo:MimoV2", ("mimo_v2_flash",), "mimo2"),
     "mellum": ("Mellum 2", "declared:mellum", ("mellum",), "mellum"),
     "falcon": ("Falcon", "old:Falcon", ("falcon",), "falcon"),
     "minicpm": ("MiniCPM 1 and 2", "old:MiniCpm", ("minicpm",), "minicpm"),
@@ -117,6 +122,7 @@ FAMILIES = {
     "kimi": (
         "Kimi K2 to K2.6 and Kimi-VL, their text part", "declared:kimi", ("kimi_k2", "kimi_k25", "kimi_vl"), "",
     ),
+    "kimi_linear": ("Kimi Linear", "kimi_linear:KimiLinear", ("kimi_linear",), "kimi-linear"),
     "deepseek32": ("DeepSeek 3.2", "latent:DeepseekV32", ("deepseek_v32",), "deepseek32"),
     "glm-dsa": ("GLM 5 to 5.2", "latent:GlmMoeDsa", ("glm_moe_dsa",), "glm-dsa"),
     "deepseek4": ("DeepSeek 4", "deepseek4:Deepseek4", ("deepseek_v4",), "deepseek4"),
@@ -125,11 +131,14 @@ FAMILIES = {
         "Classifiers and rerankers of ModernBERT", "modern_encoders:ModernBertClassifier", ("modernbert",),
         "modern-bert",
     ),
-    "eurobert": ("EuroBERT", "modern_encoders:EuroBert", ("eurobert",), "eurobert"),
+    "eurobert": (
+        "EuroBERT, Jina Embeddings 5 nano", "modern_encoders:EuroBert", ("eurobert", "jina_embeddings_v5"), "eurobert",
+    ),
     "t5_encoder": ("Encoders of T5", "t5:T5Encoder", ("t5",), "t5encoder"),
     "t5_gated_encoder": ("Encoders of T5 1.1 and Flan-T5", "t5:GatedT5Encoder", ("t5",), "t5encoder"),
     "umt5_encoder": ("Encoders of UMT5", "t5:Umt5Encoder", ("umt5",), "t5encoder"),
     "mistral4": ("Mistral 4, its text part", "latent:Mistral4", ("mistral4", "mistral3"), "mistral4"),
+    "mistral_large_3": ("Mistral Large 3", "latent:MistralLarge3", (), "deepseek2"),
     "smolvlm": ("SmolVLM and Idefics 3, their text part", "declared:smolvlm", ("smolvlm", "idefics3"), ""),
     "bert": ("BERT, bge, E5, MiniLM", "bert:Bert", ("bert",), "bert"),
     "bert_classifier": ("BERT that classifies or reranks", "bert:BertClassifier", ("bert",), "bert"),
@@ -140,6 +149,7 @@ FAMILIES = {
         "XLM-RoBERTa that classifies or reranks", "bert:XlmRobertaClassifier", ("xlm-roberta",), "bert",
     ),
     "jina_bert_v2": ("Jina Embeddings 2", "bert:JinaBert", ("bert",), "jina-bert-v2"),
+    "jina_bert_v3": ("Jina Embeddings 3", "jina3:JinaBert3", ("xlm-roberta",), "jina-bert-v3"),
     "nomic_bert": ("Nomic Embed 1 and 1.5", "nomic:NomicBert", ("nomic_bert",), "nomic-bert"),
     "nomic_bert_moe": ("Nomic Embed 2, with experts", "nomic:NomicBertMoe", ("nomic_bert",), "nomic-bert-moe"),
 }  # fmt: skip
@@ -181,6 +191,7 @@ GGUF lacks of a RoBERTa."""
 GATE = "enc.blk.0.ffn_gate.weight"
 PRESENT = {
     "mixtral": ("expert_count",), "olmo3": ("attention.sliding_window",), "granitehybrid_moe": ("expert_count",),
+    "mistral_large_3": ("attention.temperature_scale",),
     "granite4": ("ssm.conv_kernel",), "falcon_mamba": ("ssm.dt_b_c_rms",),
     "bert_classifier": (SCORER,), "modernbert_classifier": (SCORER,), "t5_gated_encoder": (GATE,),
     "umt5_encoder": (GATE, "enc.blk.1.attn_rel_b.weight"), "roberta": (f"{MERGES}|{CUT}",),
@@ -197,7 +208,7 @@ BY_CONFIG = (
     "granitehybrid", "granitehybrid_moe", "granite4", "nemotron_h", "nemotron_h_moe", "mistral3", "mistral4",
     "bert", "bert_classifier", "roberta", "roberta_classifier", "xlm_roberta", "xlm_roberta_classifier",
     "gemma3", "embeddinggemma", "modernbert", "modernbert_classifier", "t5_encoder", "t5_gated_encoder",
-    "nomic_bert", "nomic_bert_moe", "jina_bert_v2",
+    "nomic_bert", "nomic_bert_moe", "jina_bert_v2", "jina_bert_v3",
 )  # fmt: skip
 """Families that share a model type with others."""
 VARIABLE = "SQUISH_FAMILIES"

@@ -15,11 +15,13 @@ from .config.keys import gguf_keys
 from .config.rope import gguf_rope
 from .config.spelling import BEHIND, QUANTIZATION, all_layers, has_other_parts
 from .keep import same_value
-from .settings import CONFIG, INEXPRESSIBLE, TextSettings
+from .settings import CONFIG, INEXPRESSIBLE, LEFT_OUT, TextSettings
 from .tokenizer import SpecialTokens
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 OUTPUT = "output.weight"
+OF_FILES = (INEXPRESSIBLE, LEFT_OUT)
+"""Settings that say something about a file, not about its model."""
 STORAGE = {"general.file_type": 0, "general.quantization_version": 2}
 """Keys that describe the stored types of tensors; the writer corrects them."""
 
@@ -50,7 +52,7 @@ def written_config(
     family: TextSettings, settings: Mapping[str, Any], special_tokens: SpecialTokens | None
 ) -> dict[str, Any]:
     """Return config.json for the settings of a GGUF."""
-    config = {key: value for key, value in settings.items() if key not in (*family.derived, INEXPRESSIBLE)}
+    config = {key: value for key, value in settings.items() if key not in (*family.derived, *OF_FILES)}
     if special_tokens is not None:
         roles = ("bos", "eos", "pad") if family.generates else ("pad",)
         special = {f"{role}_token_id": special_tokens.special.get(role) for role in roles}

@@ -19,7 +19,7 @@ from .config.values import check_spellings
 from .family import TextModel
 from .layer_kinds import LayerKinds
 from .predicting import joined_layers
-from .settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
+from .settings import CONFIG, INEXPRESSIBLE, LEFT_OUT, MOST_BLOCKS
 from .tables import PREDICTING
 
 KINDS = "kinds_of_layers"
@@ -377,7 +377,7 @@ class Declared(TextModel):
         patterns = [*super().left_out(settings), *self.more_left_out]
         if self._maps_prediction():
             return patterns
-        first, count = settings["num_hidden_layers"], settings.get(BEHIND, self._predicted(settings))
+        first, count = settings["num_hidden_layers"], settings.get(LEFT_OUT, self._predicted(settings))
         numbers = range(first, first + count)
         return [*patterns, *(name for n in numbers for name in (f"model.layers.{n}.*", f"blk.{n}.*"))]
 
@@ -390,10 +390,26 @@ class Declared(TextModel):
         settings |= self._of_kinds(settings)
         if self.predicting:
             count = LoadedKeys(self.architecture, model.meta)["nextn_predict_layers"] or 0
+            if count >= max(settings["num_hidden_layers"], 1):
+                raise FormatError(
+                    "leaves no layer before those that predict more tokens",
+                    part=f"{self.architecture}.nextn_predict_layers",
+                    code=ErrorCode.CONTRADICTION,
+                    expected=f"less than the {settings['num_hidden_layers']} of block_count",
+                    found=count,
+                )
             settings["num_hidden_layers"] -= count
             if self._maps_prediction():
                 count = self._behind(model, {**settings, self.predicting: count}, count)
-            settings |= {self.predicting: count if self._maps_prediction() else 0, BEHIND: count}
+                settings |= {self.predicting: count, BEHIND: count}
+            else:
+                settings |= {self.predicting: 0, BEHIND: 0, LEFT_OUT: count}
+                listed = {name: settings.get(name) for name in ("layer_types", *self._by_layer())}
+                settings |= {
+                    name: values[: settings["num_hidden_layers"]]
+                    for name, values in listed.items()
+                    if isinstance(values, list)
+                }
         if self.by_layer is not None:
             kinds, sizes = self.by_layer.of_keys(settings, self.architecture)
             settings |= {KINDS: kinds, **sizes}
@@ -421,6 +437,10 @@ class Declared(TextModel):
             settings[place] = {name: settings[name] for name in names if settings.get(name) is not None}
         settings = self.usual(settings)
         return settings | self._rope_of_kinds(settings) | self._computed_keys(settings)
+
+    def _by_layer(self) -> Collection[str]:
+        """The settings in GGUF's keys with a value for each layer."""
+        return {*self.switches, *self.by_kind, WINDOW_LAYERS}
 
     def _computed_keys(self, settings: Mapping[str, Any]) -> dict[str, FormatError]:
         """An error about a key whose setting config.json does not have, with another value than models have."""

@@ -18,9 +18,9 @@ from .settings import CONFIG, TextSettings
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
 MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
-MEAN, CLS = 1, 2
+MEAN, CLS, LAST = 1, 2, 3
 MODES = {MEAN: ("pooling_mode_mean_tokens", "mean"), CLS: ("pooling_mode_cls_token", "cls"),
-         3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
+         LAST: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
 """llama.cpp's numbers for poolings -> sentence-transformers' old and new names."""
 SCORE, SCORE_FOLDER = "LogitScore", "1_LogitScore"
 """The module of a causal model whose score of two texts is the logit of a token, against that of another one."""
@@ -28,7 +28,16 @@ RANK = 4
 """llama.cpp's number for it."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
-OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.", ".block_sparse_moe.input_", ".block_sparse_moe.output_")
+OF_EXPERTS = (
+    ".moe.gate_proj.",
+    ".moe.up_proj.",
+    ".moe.down_proj.",
+    "_exps.",
+    ".experts.",
+    ".switch_mlp.",
+    ".block_sparse_moe.input_",
+    ".block_sparse_moe.output_",
+)
 PHI3 = ("phi-3", "phi3")
 PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
 """Tokens that llama.cpp requires of a model with the name Phi 3."""
@@ -131,6 +140,20 @@ def check_modules(files: Mapping[str, bytes]) -> None:
         )
 
 
+def check_pooling(files: Mapping[str, bytes], number: int) -> None:
+    """Raise FormatError if the files of sentence-transformers have another pooling than the model's own code."""
+    other = pooling_type(files)
+    if other is not None and other != number:
+        raise FormatError(
+            "is not the pooling of the model's own code",
+            part=f"{POOLING_FOLDER}/config.json",
+            code=ErrorCode.CONFIG,
+            expected=MODES[number][1],
+            found=MODES[other][1] if other in MODES else SCORE,
+            hint=OTHERWISE,
+        )
+
+
 def listed_modules(files: Mapping[str, bytes], kind: str) -> list[str]:
     """Return the folders of the modules of a kind, such as "Dense", that a model of sentence-transformers has."""
     return [str(each.get("path")) for each in _listed(files) if str(each.get("type")).endswith(kind)]
@@ -191,8 +214,9 @@ def general_keys(
     tokens: Callable[[], Collection[str]],
 ) -> dict[str, Typed]:
     """Return the keys of a model as a whole; `constants` are GGUF's tensors for its settings."""
-    name = model_name(parse_object(files[CONFIG], CONFIG), tokens)
-    pooling = pooling_type(files) if family.pooling is None else family.pooling
+    config = parse_object(files[CONFIG], CONFIG)
+    name, pooling = model_name(config, tokens), family.pooling_of(config)
+    pooling = pooling_type(files) if pooling is None else pooling
     keys = {NAME: Typed("str", name)} if name is not None else {}
     keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
     return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})

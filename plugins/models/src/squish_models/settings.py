@@ -26,6 +26,8 @@ CONFIG = "config.json"
 HEAD = "lm_head.weight"
 INEXPRESSIBLE = "inexpressible"
 """Key in the settings of a GGUF: the error for what no config.json can express."""
+LEFT_OUT = "layers_left_out"
+"""Key in the settings of a GGUF: how many layers behind the last one it has that the family does not map."""
 WINDOWS = "attention.sliding_window_pattern"
 """GGUF's key for the layers with a window."""
 MOST_BLOCKS = 1 << 18
@@ -257,6 +259,10 @@ class TextSettings(Family):
     def agrees(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a config.json with these settings, kept in a GGUF, can be that of the tensors beside it."""
         return True
+
+    def pooling_of(self, config: Mapping[str, Any]) -> int | None:
+        """Return llama.cpp's number for the pooling of a model's own code, if it has one."""
+        return self.pooling
 
     def is_for_mlx(self, config: Mapping[str, Any]) -> bool:
         return bool(self.mlx_type) and config.get("model_type") == self.mlx_type and "text_config" not in config

@@ -329,12 +329,12 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
 def _wrong_number(origin: SourceTensor, model_sizes: ModelSizes) -> TensorError | None:
     sizes = sizes_at(model_sizes, {})
     for hole, size in (("n", "layers"), ("e", "experts")):
-        if origin.numbers.get(hole, -1) >= sizes[size]:
+        if hole in origin.numbers and origin.numbers[hole] >= sizes[size]:
             return TensorError(
                 "has a number outside the range in the settings",
                 tensor=origin.name,
                 code=ErrorCode.CONTRADICTION,
-                expected=f"{size} 0 to {sizes[size] - 1}",
+                expected=f"{size} 0 to {sizes[size] - 1}" if sizes[size] > 0 else f"no {size}",
                 found=origin.numbers[hole],
                 hint=CONTRADICTION,
             )

@@ -189,6 +189,18 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "deepseek2": LATENT,
     "mistral4": LATENT,
     "deepseek32": INDEXED,
+    "kimi-linear": {
+        **{name: default for name, default in LATENT.items() if not name.startswith("attention.temp")},
+        **dict.fromkeys(
+            (
+                "attention.key_length_mla", "attention.value_length_mla", "ssm.conv_kernel", "kda.head_dim",
+                "expert_gating_func",
+            ),
+            REQUIRED,
+        ),
+        "attention.q_lora_rank": 0, "expert_weights_scale": 0.0, "expert_weights_norm": None,
+        "rope.scaling.yarn_log_multiplier": None,
+    },
     "deepseek4": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "swiglu_clamp_shexp": _same("swiglu_clamp_exp"),
         "embedding_length_out": None,
@@ -305,7 +317,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "eurobert": RMS,
     "t5encoder": {**RMS, "attention.relative_buckets_count": REQUIRED, "attention.layer_norm_epsilon": None},
-    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2", "jina-bert-v3"), NORM),
     "nomic-bert-moe": {**NORM, **EXPERTS, "moe_every_n_layers": 0},
     "laguna": {
         **RMS, **EXPERTS, "leading_dense_block_count": REQUIRED, "expert_feed_forward_length": REQUIRED,
@@ -318,6 +330,17 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         **RMS, **EXPERTS, "leading_dense_block_count": 0, "expert_feed_forward_length": REQUIRED,
         "expert_shared_feed_forward_length": _same("expert_feed_forward_length"), "expert_shared_count": REQUIRED,
         "expert_weights_scale": 0.0, "expert_weights_norm": False, "expert_gating_func": REQUIRED,
+    },
+    "mimo2": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
+        "attention.sliding_window_pattern": REQUIRED, "rope.freq_base_swa": 10000.0, "attention.value_scale": None,
+    },
+    "step35": {
+        **RMS, **EXPERTS, "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
+        "attention.sliding_window_pattern": REQUIRED, "rope.freq_base_swa": 10000.0,
+        "rope.dimension_count_swa": _same("rope.dimension_count"), "expert_gating_func": SIGMOID,
+        "expert_shared_feed_forward_length": 0, "expert_weights_scale": 0.0, "expert_weights_norm": False,
+        "leading_dense_block_count": 0, "moe_every_n_layers": 1, "swiglu_clamp_exp": None, "swiglu_clamp_shexp": None,
     },
     "mellum": {
         **RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size,

@@ -58,18 +58,6 @@ def _rotary_size(part: Config, config: Config) -> int:
     return int(part["head_dim"] * part["rope_parameters"]["partial_rotary_factor"])
 
 
-def _linear_attention(part: Config, config: Config) -> dict[str, Any]:
-    """Return Kimi Linear's layers, counted from 1."""
-    kinds = dict(enumerate(part["layer_types"], 1))
-    return {
-        "kda_layers": [number for number, kind in kinds.items() if kind == "linear_attention"],
-        "full_attn_layers": [number for number, kind in kinds.items() if kind != "linear_attention"],
-        "num_heads": part["linear_num_heads"],
-        "head_dim": part["linear_head_dim"],
-        "short_conv_kernel_size": part["linear_conv_kernel_dim"],
-    }
-
-
 def _unit_longrope(part: Config, config: Config) -> dict[str, Any]:
     """Return a longrope scaling without an effect."""
     return {"type": "longrope", "original_max_position_embeddings": part["max_position_embeddings"]}
@@ -83,8 +71,6 @@ SPELLED: Mapping[str, Mapping[str, Any]] = {
     "glm4_moe": {"head_dim": _head_size},
     "gpt_neox": {"rotary_emb_base": _rope("rope_theta"), "rotary_pct": _rope("partial_rotary_factor")},
     "granitemoehybrid": {"time_step_limit": [0.0, float("inf")]},
-    "kimi_linear": {"linear_attn_config": _linear_attention, "first_k_dense_replace": _dense_layers,
-                    "rope_theta": 10000.0, "mla_use_nope": True},
     "longcat_flash": {"attention_method": "MLA", "zero_expert_type": "identity", "mla_scale_q_lora": True,
                       "mla_scale_kv_lora": True},
     "mamba2": {"time_step_limit": [0.0, float("inf")]},
@@ -147,7 +133,6 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
         "attn_layer_offset", "attn_layer_period", "expert_layer_offset", "expert_layer_period", "mamba_d_conv",
         "mamba_d_state", "mamba_expand"
     ),
-    "kimi_linear": ("linear_attn_config", "model_max_length", "kv_lora_rank"),
     "Klear": ("mlp_only_layers", "decoder_sparse_step"),
     "lfm2_moe": ("use_expert_bias", "num_dense_layers", "norm_eps", "conv_bias", "conv_L_cache"),
     "lille-130m": ("block_size", "n_embd", "n_head", "n_kv_heads", "n_layer"),
@@ -213,7 +198,6 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
     "internlm3": {"head_dim": _head_size},
     "falcon_h1": {"mamba_n_groups": lambda part, config: 1 if part["mamba_rms_norm"] else part["mamba_n_groups"]},
     "jamba": {"num_experts": 1},
-    "kimi_linear": {"q_lora_rank": None},
     "llama4": {f"{PART}.num_experts_per_tok": 1},
     "mamba2": {"n_groups": 1},
     "minicpm3": {"v_head_dim": _head_size, "tie_word_embeddings": False},
@@ -225,7 +209,6 @@ COMPUTED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Model type -> settings that mlx-lm fixes to one value, regardless of config.json."""
 UNREAD: Mapping[str, str] = {
-    "kimi_linear": "*.block_sparse_moe.down_proj.weight",
     "longcat_flash": "*.mlp.experts.{n_routed_experts}.*",
     "muse_glimmer": "model.vision_*",
     "nanochat": "model.embed_tokens.weight",

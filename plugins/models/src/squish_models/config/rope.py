@@ -19,8 +19,11 @@ UNROTATED = np.float32(1e30)
 """The factor of a pair that is not rotated."""
 CLOSE = 1e-5
 """Allowed relative difference: the factors may have been computed in a different order."""
-USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},)
-"""Numbers of Llama 3.1 to 3.3."""
+USUAL = (
+    {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    {"low_freq_factor": 1.0, "high_freq_factor": 32.0, "original_max_position_embeddings": 131072},
+)
+"""Numbers of Llama 3.1 to 3.3, and of Step 3.5."""
 _YARN = {
     "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
 }  # fmt: skip
@@ -29,6 +32,8 @@ _ASSUMED = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 SCALING = "rope.scaling."
 GLOBAL_HEAD, SHARE = "global_head_dim", "partial_rotary_factor"
 """The size of heads in layers without a window, if it differs; and the rotated share of a head."""
+ROTATED = "rotated_size"
+"""Setting with the number of values that a scaling applies to, if not all of a head are rotated in each layer."""
 DYNAMIC = "dynamic"
 """A scaling that starts at `max_position_embeddings` tokens, which llama.cpp lacks."""
 Scaling = Mapping[str, Any]
@@ -74,7 +79,9 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
                 expected=f"a high_freq_factor above {low}",
                 found=high,
             )
-        return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
+        whole = settings["head_dim"]
+        factors = llama3_factors(scaling, settings["rope_theta"], settings.get(ROTATED, whole))
+        return {}, {FACTORS: np.pad(factors, (0, whole // 2 - len(factors)), constant_values=1)}
     if kind == PROPORTIONAL:
         return {}, {FACTORS: proportional_factors(scaling, _head_size(settings))}
     key = f"{prefix}.rope.scaling."
@@ -151,7 +158,10 @@ def _scaling_settings(
         factors, head = vectors[FACTORS], _head_size(settings)
         if GLOBAL_HEAD in settings or (factors >= UNROTATED).any():
             return {"rope_scaling": proportional_scaling(factors, head)}
-        return {"rope_scaling": llama3_scaling(factors, settings["rope_theta"], head)}
+        rotated = settings.get(ROTATED, head)
+        if rotated != head and factors.shape == (head // 2,) and (factors[rotated // 2 :] == 1).all():
+            factors = factors[: rotated // 2]
+        return {"rope_scaling": llama3_scaling(factors, settings["rope_theta"], rotated)}
     if kind not in ("none", LINEAR, "yarn"):
         raise FormatError(
             "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code=ErrorCode.ROPE

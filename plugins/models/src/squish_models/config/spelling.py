@@ -14,6 +14,8 @@ QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 EXPERT_COUNTS = ("num_local_experts", "num_experts")
 OTHERS = ("vision_config", "audio_config", "img_processor", "audio_processor", "vision_lora", "speech_lora")
 """Settings of parts for other modalities."""
+THINKER = "thinker_config"
+"""Settings of the part of a model that thinks, with its text part and towers, where another part speaks."""
 TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
@@ -27,7 +29,7 @@ MULTIMODAL = "mrope"
 
 def has_other_parts(config: Mapping[str, Any]) -> bool:
     """Return whether a config describes a multimodal model."""
-    return "text_config" in config or any(key in config for key in OTHERS)
+    return any(key in config for key in ("text_config", THINKER, *OTHERS))
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Only the outer setting decides whether embeddings are tied: Transformers ties the head of the whole model.
     """
+    thinker = config.get(THINKER)
+    config = {**config, **thinker} if isinstance(thinker, dict) else config
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return {key: value for key, value in config.items() if key not in OTHERS}

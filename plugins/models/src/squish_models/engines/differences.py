@@ -106,6 +106,10 @@ MLX = (
         lambda settings: not all(settings["full_indexers"]),
     ),
     Difference(
+        ("kimi_linear",), (FOLDER,), "error", "config.json q_lora_rank", "is a size, and mlx-lm has no such matrices",
+        lambda settings: bool(settings.get("q_lora_rank")),
+    ),
+    Difference(
         ("jamba",), (FOLDER,), "warning", "config.json num_experts", "are experts that mlx-lm computes otherwise",
         lambda settings: settings["num_experts"] > 1,
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from ..config.mlx_models import REQUIRED
 from . import differences
 from .differences import Difference
 
@@ -312,17 +313,18 @@ MLX = Engine(
         ),
         **STATES,
         "llama4": ("model_type",),
+        "kimi_linear": (
+            *MLX_ALL,
+            *HEADS,
+            *("head_dim", "rope_theta", "linear_attn_config", "model_max_length", "kv_lora_rank"),
+            *("num_experts", "moe_intermediate_size"),
+        ),
         "afmoe": ("model_type", "layer_types"),
         "apertus": (
             *MLX_ALL,
             *HEADS,
-            "mlp_bias",
-            "attention_bias",
-            "max_position_embeddings",
-            "rope_theta",
-            "post_norm",
-            "qk_norm",
-            "tie_word_embeddings",
+            *("max_position_embeddings", "rope_theta", "tie_word_embeddings"),
+            *("mlp_bias", "attention_bias", "post_norm", "qk_norm"),
         ),
         "bailing_moe": (
             *MLX_ALL,
@@ -339,11 +341,8 @@ MLX = Engine(
         "ernie4_5_moe": (
             *MLX_ALL,
             *HEADS,
-            "max_position_embeddings",
-            "rope_theta",
-            "use_bias",
-            "tie_word_embeddings",
-            "moe_num_experts",
+            *("max_position_embeddings", "rope_theta", "tie_word_embeddings"),
+            *("use_bias", "moe_num_experts"),
         ),
         "exaone_moe": (
             *MLX_ALL,
@@ -357,6 +356,20 @@ MLX = Engine(
             "sliding_window",
             "layer_types",
             "is_moe_layer",
+        ),
+        "mimo_v2_flash": (
+            "model_type",
+            *(name for name in SIZES if name != "rms_norm_eps"),
+            *HEADS,
+            *(name for name in ROUTED if name != "first_k_dense_replace"),
+            *("max_position_embeddings", "head_dim", "rope_theta"),
+            *REQUIRED["mimo_v2_flash"],
+        ),
+        "step3p5": (
+            "model_type",
+            *(each for each in SIZES if each != "rms_norm_eps"),
+            "num_attention_groups",
+            "head_dim",
         ),
         "mellum": (*MLX_ALL, *MLX_SIZES, *MLX_MIXTURE, "sliding_window", "layer_types", "rope_parameters"),
         "solar_open": (*MLX_ALL, *MLX_SIZES, *ROUTED, "rope_theta", "partial_rotary_factor"),
@@ -469,7 +482,7 @@ TRANSFORMERS = Engine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     scaling_keys=SCALING_KEYS,
-    unsupported=("phi4mm", "kimi_k2"),
+    unsupported=("phi4mm", "kimi_k2", "jina_embeddings_v5", "step3p5"),
 )
 GEMMA4 = ("gemma4_text", "gemma4_unified_text", "gemma4", "gemma4_unified")
 """Types of Gemma 4, which mistral.rs loads as multimodal models."""

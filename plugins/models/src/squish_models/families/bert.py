@@ -27,8 +27,8 @@ from ..tables import Row
 
 CLASSIFIES = "ForSequenceClassification"
 """In the name of a class, says that it classifies whole texts by the state of their first token."""
-ABSOLUTE, ALIBI = "absolute", "alibi"
-"""Kinds of positions: learned ones, and a bias of attention that grows with the distance."""
+ABSOLUTE, ALIBI, ROTARY = "absolute", "alibi", "rotary"
+"""Kinds of positions: learned ones, a bias of attention that grows with the distance, and rotations."""
 TYPES = "tokenizer.ggml.token_type_count"
 PADDING = "tokenizer.ggml.padding_token_id"
 OFFSET = "position_offset"
@@ -107,6 +107,8 @@ class Bert(Declared):
         "rotary_dim", "num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "attention_bias", "mlp_bias",
         "tie_word_embeddings", "is_causal", "output_labels",
     )  # fmt: skip
+    other_positions: ClassVar[str] = ALIBI
+    """The kind of positions of another family with this model type."""
     generates = False
     leftovers = ("*embeddings.position_ids",)
     heads: ClassVar[Sequence[str]] = ("cls.predictions.*", "cls.seq_relationship.*")
@@ -115,8 +117,9 @@ class Bert(Declared):
     engines: ClassVar = {name: EngineNeeds(supported=False) for name in ("mlx", "mistralrs")}
 
     def fits(self, config: Mapping[str, Any]) -> bool:
-        if self.fixed["position_embedding_type"] != ABSOLUTE or config.get("position_embedding_type") == ALIBI:
-            return self.fixed["position_embedding_type"] == config.get("position_embedding_type")
+        own, kind = self.fixed["position_embedding_type"], config.get("position_embedding_type")
+        if own != ABSOLUTE or kind == self.other_positions:
+            return bool(own == kind)
         return bool(self.pooling) == any(name.endswith(CLASSIFIES) for name in classes_of(config))
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
@@ -286,12 +289,14 @@ class XlmRoberta(Roberta):
     """XLM-RoBERTa: RoBERTa with unigram tokens, such as bge-m3 and multilingual E5."""
 
     model_type, class_name = "xlm-roberta", "XLMRobertaModel"
+    other_positions = ROTARY
 
 
 class XlmRobertaClassifier(RobertaClassifier):
     """XLM-RoBERTa that classifies a text, or scores two, such as bge-reranker-v2-m3."""
 
     model_type, class_name = "xlm-roberta", f"XLMRoberta{CLASSIFIES}"
+    other_positions = ROTARY
 
 
 class JinaBert(Bert):
@@ -325,6 +330,12 @@ class JinaBert(Bert):
         names = {"AutoConfig": "configuration_bert.JinaBertConfig", "AutoModel": "modeling_bert.JinaBertModel"}
         settings = super()._from_keys(model)
         return {**settings, "auto_map": {kind: f"{JINA}--{name}" for kind, name in names.items()}}
+
+
+def tasks_note(tasks: Any, remedy: str) -> str:
+    """Say of a model with an adapter for each task that its GGUF is the base model."""
+    names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "unknown"
+    return f"lacks the adapters of the model's tasks ({names}): {remedy}"
 
 
 def labels_of(config: Mapping[str, Any]) -> list[str] | None:

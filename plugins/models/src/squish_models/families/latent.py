@@ -21,7 +21,7 @@ from ..config.spelling import all_layers, text_config
 from ..rules import fused_experts
 from ..settings import CONFIG, ELSEWHERE
 from ..tables import SWITCH, Row
-from .deepseek import FUSED_RULE, Deepseek
+from .deepseek import FUSED_RULE, SOFTMAX, Deepseek
 from .llama import Mistral3
 
 INDEXED = "indexed"
@@ -191,6 +191,24 @@ class Mistral4(Deepseek):
                 found=length,
             )
         return _with_temperature({**settings, "rope_scaling": {**scaling, "llama_4_scaling_beta": beta or 0.0}})
+
+
+class MistralLarge3(Mistral4):
+    """Mistral Large 3, whose GGUF files are those of DeepSeek; its folders are Mistral 4's, which computes the same."""
+
+    architecture = "deepseek2"
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        if settings["gating_function"] != SOFTMAX:
+            raise FormatError(
+                "is not the gating function of any Mistral Large 3",
+                part=f"{self.architecture}.expert_gating_func",
+                code=ErrorCode.CONTRADICTION,
+                expected=SOFTMAX,
+                found=settings["gating_function"],
+            )
+        return {**settings, "model_type": self.model_type, "architectures": [self.class_name]}
 
 
 def _with_temperature(settings: Mapping[str, Any]) -> dict[str, Any]:

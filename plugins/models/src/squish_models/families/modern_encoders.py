@@ -18,11 +18,11 @@ from ..config.keys import TEXT, TEXTS_LIST, VOCABULARY, Key
 from ..config.spelling import FULL, SLIDING
 from ..engines.needs import EngineNeeds
 from ..family import TextModel
-from ..general import CLS, MEAN, RANK, check_modules
+from ..general import CLS, LAST, MEAN, RANK, check_modules, check_pooling
 from ..reranking import LABELS
 from ..settings import CONFIG, INEXPRESSIBLE, MOST_BLOCKS
 from ..tables import BASE_PREFIXES, Row, attention, base_rows, gated_mlp, norm, pre_norm_model
-from .bert import CLASSIFIES, classes_of, labels_of
+from .bert import CLASSIFIES, classes_of, labels_of, tasks_note
 
 UNSCALED = "none"
 """llama.cpp's kind of scaling for positions that are not scaled."""
@@ -242,6 +242,10 @@ class ModernBertClassifier(ModernBert):
         return {**settings, "classes": len(settings.get("output_labels") or [""])}
 
 
+JINA = "jina_embeddings_v5"
+"""The type of Jina Embeddings 5 nano, a EuroBERT whose own code takes the state of the last token."""
+
+
 class EuroBert(Encoder):
     """EuroBERT: a Llama whose tokens attend to those behind them, too."""
 
@@ -257,3 +261,27 @@ class EuroBert(Encoder):
     )
     fixed: ClassVar = {**Encoder.fixed, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
     unstated: ClassVar = {"rms_norm_eps": 1e-05, "rope_theta": 250000.0}
+
+    def pooling_of(self, config: Mapping[str, Any]) -> int | None:
+        return LAST if config.get("model_type") == JINA else None
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_config(model)
+        if settings.get("model_type") == JINA and settings.get("is_decoder") is not False:
+            raise FormatError(
+                "is not stated as false: Jina Embeddings 5 small, a Qwen 3 of the same type, does not state it either",
+                part=f"{CONFIG} is_decoder",
+                code=ErrorCode.CONFIG,
+                expected=False,
+                found=repr(settings.get("is_decoder"))[:60],
+                hint="Only the nano model, which is a EuroBERT, is mapped. To keep the names: {option:rename=keep}.",
+            )
+        return settings
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carried = super().carry(model, settings, layout, options)
+        if layout != "gguf" or settings.get("model_type") != JINA:
+            return carried
+        check_pooling(model.assets, LAST)
+        note = tasks_note(settings.get("task_names"), "convert them, too, each out of its own folder")
+        return evolve(carried, notes=(*carried.notes, note))

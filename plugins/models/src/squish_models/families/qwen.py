@@ -12,7 +12,7 @@ from squish_core.api import ErrorCode, FormatError, Options
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key, shortest
 from ..config.rope import DYNAMIC, rope_kind
-from ..config.spelling import text_config
+from ..config.spelling import THINKER, text_config
 from ..family import TextModel
 from ..reranking import SCORES, check_scores, with_scores
 from ..rules import expert_matrices, fused_attention, fused_experts, fused_gguf_experts, stacked_experts
@@ -181,7 +181,7 @@ class Qwen3Moe(Qwen3):
 
 class Qwen3VLMoe(Qwen3VL, Qwen3Moe):
     """The text part of Qwen 3 VL with experts: as [in, out] in the published models, as [out, in] where Transformers
-    has saved them."""
+    has saved them; and of Qwen 3 Omni, whose experts are apart and whose other parts lie beside the one that thinks."""
 
     model_type, architecture, class_name = "qwen3_moe", "qwen3vlmoe", "Qwen3MoeForCausalLM"
     rows = Qwen3Moe.rows
@@ -192,9 +192,14 @@ class Qwen3VLMoe(Qwen3VL, Qwen3Moe):
     keys = (*Qwen3VL.keys, *Qwen3Moe.keys[len(COMMON) :])
     fixed: ClassVar = Qwen3Moe.fixed
     unstated: ClassVar = {"norm_topk_prob": True}
+    other_modalities: ClassVar[Sequence[str]] = (
+        *Qwen3VL.other_modalities, "thinker.visual.*", "thinker.audio_tower.*", "talker.*", "code2wav.*",
+    )  # fmt: skip
+    prefixes: ClassVar = {**Qwen3VL.prefixes, "thinker.model.": "model.", "thinker.lm_head.": "lm_head."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.unstated, **super().spelled(config)}
+        settings = {**self.unstated, **super().spelled(config)}
+        return {**settings, "deepstack_layers": 0} if THINKER in config else settings
 
 
 class Qwen3VLMoeBesideTower(Qwen3VLMoe):

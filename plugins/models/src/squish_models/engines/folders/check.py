@@ -82,7 +82,7 @@ def is_spare(error: SquishError) -> bool:
 
 SHARED_EXPERTS = {
     "afmoe": "", "ernie4_5_moe": "moe_num_shared_experts", "exaone_moe": "num_shared_experts",
-    "bailing_moe": "num_shared_experts",
+    **dict.fromkeys(("bailing_moe", "kimi_linear"), "num_shared_experts"),
 }  # fmt: skip
 """Model type -> the setting without which mlx-lm has no experts that all tokens pass; none where it has a default."""
 

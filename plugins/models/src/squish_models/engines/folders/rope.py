@@ -29,6 +29,8 @@ SCALED = (
 KINDLESS = ("deepseek_v2",)
 SECTIONED, SECTIONS = ("qwen2_vl", "qwen2_5_vl"), [16, 24, 24]
 """Model types that divide a head into sections, and the sections if config.json states none."""
+BY_LAYER = ("step3p5",)
+"""Model types whose base may be a list with one for each layer."""
 Found = Iterator[tuple[str, str]]
 
 
@@ -42,7 +44,9 @@ def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title
     if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
         yield "rope_theta", f"is null, which {title} cannot compute with"
     for name in ("rope_theta", "rope_local_base_freq"):
-        if model_type not in UNROTATED and config.get(name) is not None and not _is_number(config[name]):
+        value = config.get(name)
+        is_list = model_type in BY_LAYER and isinstance(value, list) and all(map(_is_number, value))
+        if model_type not in UNROTATED and value is not None and not (is_list or _is_number(value)):
             yield name, f"is {json.dumps(config[name])[:40]}, not a number"
     head: Any = config.get("head_dim")
     if model_type not in UNROTATED and head is not None:

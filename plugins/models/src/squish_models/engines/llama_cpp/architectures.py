@@ -28,6 +28,7 @@ from .rows import (
     HEAD_NORMS,
     INDEXER,
     JAMBA,
+    KIMI_LINEAR,
     LEADING,
     LFM2,
     LLAMA,
@@ -48,6 +49,7 @@ from .rows import (
     T5_ENCODER,
     TOP,
     WIDE_EXPERTS,
+    WIDE_SHARED,
     Row,
     delta,
     has_shared,
@@ -60,6 +62,7 @@ from .rows import (
     is_no_step,
     is_step,
     optional,
+    predicts,
 )
 
 LAYERS: Mapping[str, tuple[Row, ...]] = {
@@ -92,6 +95,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "mistral4": DEEPSEEK2,
     "deepseek4": DEEPSEEK4,
     "deepseek32": (*DEEPSEEK2, *INDEXER),
+    "kimi-linear": KIMI_LINEAR,
     "glm-dsa": (*DEEPSEEK2, *(optional(row.name, row.sizes) for row in INDEXER)),
     "gpt2": (
         *BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv"),
@@ -181,6 +185,18 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         *(Row(row.name, row.sizes, when=has_shared) for row in SHARED),
     ),
     "mellum": (*PRE_NORM, *HEAD_NORMS, *EXPERTS),
+    "mimo2": (
+        *PRE_NORM[:1], Row("attn_qkv", "embd layer_q layer_k layer_v"),
+        Row("attn_output.weight", "layer_heads*mla_value embd"), *PRE_NORM[3:],
+        optional("attn_sinks.weight", "layer_heads"), *PLAIN_GATED, *EXPERTS, optional("exp_probs_b.bias", "experts"),
+        *NEXT, optional("layer_output_norm.weight", "embd", predicts),
+    ),
+    "step35": (
+        *PRE_NORM[:1], Row("attn_qkv", "embd layer_q layer_k layer_v"),
+        Row("attn_output.weight", "layer_heads*mla_value embd"), *PRE_NORM[3:], *PLAIN_GATED, *EXPERTS, *WIDE_SHARED,
+        *(optional(row.name, row.sizes) for row in HEAD_NORMS), optional("attn_gate.weight", "embd layer_heads"),
+        optional("exp_probs_b.bias", "experts"), *NEXT,
+    ),
     "falcon": (
         *BIASED[:2], optional("attn_norm_2.weight", "embd"), optional("attn_norm_2.bias", "embd"),
         Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_output.weight", "embd embd"),
@@ -230,7 +246,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
         optional("attn_k_norm.bias", "head"), *PLAIN_GATED[1:],
     ),
     "gemma3n": GEMMA3N,
-    "bert": BERT,
+    **dict.fromkeys(("bert", "jina-bert-v3"), BERT),
     "modern-bert": MODERN_BERT,
     "eurobert": QWEN2,
     "t5encoder": T5_ENCODER,
@@ -283,7 +299,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
         *EMBEDDINGS, Row("output.weight", "embd vocab"), Row("output_hc_fn.weight", "streams*embd streams"),
         Row("output_hc_base.weight", "streams"), Row("output_hc_scale.weight", "1"),
     ),
-    **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    **dict.fromkeys(("qwen2moe", "minimax-m2", "olmoe", "mimo2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
     **dict.fromkeys(("cohere2", "command-r", "gemma"), EMBEDDINGS),
     "falcon": (*TOP, BIAS),
     **dict.fromkeys(("gptneox", "stablelm", "nemotron", "orion"), (*OWN_HEAD, BIAS)),
@@ -293,12 +309,14 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     "mpt": (*TOP, optional("output_norm.bias", "embd"), optional("position_embd.weight", "embd ctx")),
     "starcoder": (*TOP, BIAS, Row("position_embd.weight", "embd ctx")),
     "codeshell": (optional("token_embd.weight", "embd vocab"), *OWN_HEAD[1:], BIAS),
+    "step35": (*OWN_HEAD, *ROPE_FACTORS),
     "exaone": (*TOP, Row("rope_freqs.weight", "half_rot", required=False)),
     "olmo": (EMBEDDINGS[0], HEAD),
     "minicpm": (*TOP, *ROPE_FACTORS),
     "gemma4": (*TOP, *GEMMA4_TOP),
     **dict.fromkeys(("llama4", "arcee"), (*TOP, ROPE_FACTORS[2])),
     **dict.fromkeys(("dots1", "mellum", "bailingmoe2"), (*EMBEDDINGS, Row("output.weight", "embd vocab"))),
+    "kimi-linear": OWN_HEAD,
     "exaone-moe": (*EMBEDDINGS, Row("output.weight", "embd vocab"), ROPE_FACTORS[2]),
     "modern-bert": (
         *EMBEDDINGS, Row("token_embd_norm.weight", "embd"), optional("cls.output.weight", "embd classes"),
@@ -307,7 +325,7 @@ OTHERS: Mapping[str, tuple[Row, ...]] = {
     ),
     "eurobert": EMBEDDINGS,
     "t5encoder": (EMBEDDINGS[0], Row("enc.output_norm.weight", "embd"), HEAD),
-    **dict.fromkeys(("nomic-bert", "nomic-bert-moe"), BERT_TOP),
+    **dict.fromkeys(("nomic-bert", "nomic-bert-moe", "jina-bert-v3"), BERT_TOP),
     "jina-bert-v2": (
         *(Row(row.name, row.sizes) for row in BERT_TOP), optional("cls.weight", "embd 1"), optional("cls.bias", "1"),
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from squish_core.api import Problem
 
-from .keys import Hyperparameters, problem
+from .keys import MIXED_LAYERS, PATTERNS, Hyperparameters, problem
 
 ROTATES_ALL = (
     "llama", "granite", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "olmo2", "starcoder2", "gpt-oss", "granitemoe",
@@ -17,17 +17,19 @@ ROTATES_ALL = (
 """Architectures that rotate whole heads."""
 HAS_NO_ROPE = (
     "gpt2", "mamba", "mamba2", "jamba", "nemotron_h", "nemotron_h_moe", "bloom", "mpt", "starcoder", "bert",
-    "jina-bert-v2", "t5encoder",
+    "jina-bert-v2", "t5encoder", "kimi-linear",
 )  # fmt: skip
 DOUBLES = ("granitehybrid", "jamba", "mamba")
 """Architectures whose states are twice as wide as the embeddings."""
-SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+OWN_VALUES = ("mimo2",)
+"""Architectures whose heads of values have another size than those of keys."""
+SPLIT_HEADS = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "kimi-linear")
 """Architectures whose value heads and key heads have their own sizes."""
 FILLS_EMBEDDING = (
     "qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "lfm2", "lfm2moe", "qwen2moe", "olmoe", "cohere2",
     "command-r", "exaone4", "falcon", "gptneox", "phi2", "stablelm", "internlm2", "bloom", "mpt", "nemotron", "olmo",
     "starcoder", "codeshell", "orion", "xverse", "bert",
-    "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "eurobert",
+    "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "eurobert",
 )  # fmt: skip
 """Architectures whose heads together are as wide as the embeddings."""
 
@@ -46,7 +48,7 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     heads, groups = numbers.number("attention.head_count"), numbers.number("attention.head_count_kv")
     keys, values, rotated = (numbers.head_size(name) for name in ("key", "value", "rope"))
     if architecture not in SPLIT_HEADS:
-        if values != keys:
+        if values != keys and architecture not in OWN_VALUES:
             yield of("attention.value_length", f"is {values}, and heads of keys have {keys}")
         if groups and heads % groups:
             yield of("attention.head_count_kv", f"is {groups}, which does not divide {heads} heads")
@@ -63,6 +65,9 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
         yield of("ssm.inner_size", f"is {inner}, which is not twice the embeddings")
     if numbers.number("ssm.group_count") and inner and (not scanned or inner % scanned):
         yield of("ssm.time_step_rank", f"is {scanned}, which does not divide the inner size of {inner}")
+    windows = "attention.sliding_window_pattern"
+    if PATTERNS.get(architecture) == 0 and not any(numbers.of_layer(windows, n) for n in range(numbers.layers)):
+        yield of(windows, "gives no layer a window")
     used = [numbers.of_layer("expert_used_count", layer) for layer in range(numbers.layers)]
     if max(used) > used[0]:
         yield of("expert_used_count", f"is {used[0]} in the first layer and {max(used)} in another")
@@ -81,7 +86,9 @@ def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     def of(name: str, message: str) -> Problem:
         return problem(f"{numbers.architecture}.{name}", f"{message}, and llama.cpp ends")
 
-    heads, groups = numbers.number("attention.head_count"), numbers.number("attention.head_count_kv")
+    heads = numbers.number("attention.head_count")
+    stated = [numbers.of_layer("attention.head_count_kv", layer) for layer in range(max(numbers.trunk, 1))]
+    groups = max(stated) if numbers.architecture in MIXED_LAYERS and max(stated) == 1 else stated[0]
     keys, latent = numbers.head_size("key"), numbers.number("attention.kv_lora_rank") + numbers.head_size("rope")
     if numbers.number("attention.key_length_mla") and numbers.number("attention.value_length_mla"):
         if groups != 1:
@@ -91,5 +98,5 @@ def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     elif groups != heads:
         yield of("attention.head_count_kv", f"is {groups}, and each of {heads} heads has keys")
     gating = numbers.number("expert_gating_func")
-    if gating not in GATING_FUNCTIONS:
+    if gating not in GATING_FUNCTIONS[numbers.architecture == "kimi-linear" :]:
         yield of("expert_gating_func", f"is {gating}, which is no function that llama.cpp knows")

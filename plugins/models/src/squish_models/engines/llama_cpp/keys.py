@@ -68,6 +68,8 @@ LATENT = {
     "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
     "attention.temperature_length": "u32",
 }  # fmt: skip
+UNREAD = ("vocab_size", "expert_weights_norm", "rope.scaling.yarn_log_multiplier")
+"""Keys of DeepSeek that Kimi Linear has no use for."""
 INDEXED = {
     **{name: kind for name, kind in LATENT.items() if not name.startswith("attention.temperature")},
     "rope.dimension_sections": FOUR, "attention.indexer.head_count": "u32", "attention.indexer.key_length": "u32",
@@ -105,6 +107,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
         "attention.compress_rope_freq_base": "f32", "hyper_connection.count": "u32",
         "hyper_connection.sinkhorn_iterations": "u32", "hyper_connection.epsilon": "f32", "hash_layer_count": "u32",
         "attention.compress_ratios": RATIOS,
+    },
+    "kimi-linear": {
+        **{name: kind for name, kind in LATENT.items() if "temperature" not in name and name not in UNREAD},
+        "ssm.conv_kernel": "u32", "kda.head_dim": "u32",
     },
     "glm-dsa": {**INDEXED, "attention.indexer.types": ONE_A_TRUNK},
     "gpt2": NORM,
@@ -159,6 +165,14 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "exaone-moe": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW, "vocab_size": "u32"},
     "afmoe": {**RMS, **EXPERTS, **GATING, **ROUTED, **WINDOW, "vocab_size": "u32"},
     "mellum": {**RMS, **EXPERTS, **WINDOW},
+    "mimo2": {
+        **RMS, **EXPERTS, **WINDOW, "attention.sliding_window_pattern": ARRAY, "attention.value_scale": "f32",
+    },
+    "step35": {
+        **RMS, **EXPERTS, **GATING, **SHARED, **WINDOW, "attention.sliding_window_pattern": ARRAY,
+        "expert_weights_scale": "f32", "expert_weights_norm": "bool", "swiglu_clamp_exp": NUMBERS,
+        "swiglu_clamp_shexp": NUMBERS,
+    },
     **dict.fromkeys(
         ("falcon", "phi2", "stablelm", "bloom", "nemotron", "starcoder", "codeshell", "orion"), NORM
     ),
@@ -175,22 +189,25 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
     "bailingmoe2": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, "vocab_size": "u32"},
     "laguna": {**RMS, **EXPERTS, **GATING, **ROUTED, **SHARED, **WINDOW},
     "apertus": {"vocab_size": "u32", **RMS},
-    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2"), NORM),
+    **dict.fromkeys(("bert", "nomic-bert", "jina-bert-v2", "jina-bert-v3"), NORM),
     "nomic-bert-moe": {**NORM, "moe_every_n_layers": "u32"},
 }  # fmt: skip
 """Keys of an architecture besides the common ones. llama.cpp knows more architectures than this table."""
 PATTERNS = {
     "gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2, "cohere2": 4, "llama4": 4, "exaone-moe": 4, "afmoe": 4,
-    "mellum": 4, "gemma3n": 5, "gemma4": 0,
+    "mellum": 4, "gemma3n": 5, "gemma4": 0, "mimo2": 0, "step35": 0,
 }  # fmt: skip
 """Architecture with windows -> n: every n-th layer has none; 0 if the file says which."""
 PLAIN = {"apertus": ("xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps")}
 """Architecture -> required keys without its name before them."""
-TYPES, TYPED = "tokenizer.ggml.token_type_count", ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
+TYPES, TYPED = "tokenizer.ggml.token_type_count", (
+    "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3",
+)  # fmt: skip
 """Key with the number of types of tokens, and the architectures that llama.cpp does not load without it."""
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = (
     "lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe", "jamba", "mamba", "mamba2", "gemma4",
+    "kimi-linear", "mimo2", "step35",
 )  # fmt: skip
 """Architectures whose layers may have different numbers of heads."""
 EQUAL_HEADS = ("gemma4",)

@@ -20,7 +20,7 @@ ARCHITECTURE, EMBEDDINGS = "general.architecture", "token_embd.weight"
 LONGEST_NAME, MOST_AXES = 63, 4
 OTHER_ARCHITECTURES = frozenset((
     "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact",
-    "neo-bert", "jina-bert-v3", "bloom",
+    "neo-bert", "bloom",
     "stablelm", "qwen", "qwen3next", "qwen3vlmoe", "qwen35", "qwen35moe", "clef", "qwen4exp", "phi2", "phimoe", "plamo",
     "plamo2", "plamo3", "codeshell", "orion", "internlm2", "minicpm", "minicpm3", "gemma3n", "gemma4",
     "gemma4-assistant", "gemma-embedding2", "maple",
@@ -31,7 +31,7 @@ OTHER_ARCHITECTURES = frozenset((
     "dots1", "dots3note", "arcee", "afmoe", "laguna", "ernie4_5-moe", "hunyuan-moe", "hunyuan_vl", "hy_v3", "hy_v4",
     "dream", "smallthinker", "llada", "llada-moe", "grovemoe", "apertus", "minimax-01", "hrm_text", "minimax-m3",
     "cogvlm", "rnd1", "pangu-embedded", "eagle3", "dflash", "paddleocr", "mimo2", "step35", "spark2_5",
-    "llama-embed", "maincoder", "kimi-linear", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts",
+    "llama-embed", "maincoder", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts",
     "pockettts", "k2-horizon",
 ))  # fmt: skip
 """Architectures of llama.cpp that these tables do not describe."""

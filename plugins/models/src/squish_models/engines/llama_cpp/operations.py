@@ -12,7 +12,7 @@ LISTED = 3
 VECTORS = (
     "*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale", "*output_scale.*", "*correct_scale.*",
     "*.ssm_a", "*.ssm_d",
-    "*.ssm_conv1d.weight", "token_types.weight",
+    "*.ssm_conv1d*.weight", "token_types.weight",
 )  # fmt: skip
 """Tensors that are multiplied or added element by element, which must be f32."""
 

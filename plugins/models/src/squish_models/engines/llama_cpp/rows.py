@@ -81,7 +81,7 @@ def _is_whole(numbers: Hyperparameters, layer: int) -> bool:
     return not _is_split(numbers, layer)
 
 
-def _predicts(numbers: Hyperparameters, layer: int) -> bool:
+def predicts(numbers: Hyperparameters, layer: int) -> bool:
     return layer >= numbers.trunk
 
 
@@ -120,11 +120,11 @@ def _feeds_alone(numbers: Hyperparameters, layer: int) -> bool:
 
 
 def _mixes(numbers: Hyperparameters, layer: int) -> bool:
-    return (_feeds(numbers, layer) or _predicts(numbers, layer)) and _has_experts(numbers, layer)
+    return (_feeds(numbers, layer) or predicts(numbers, layer)) and _has_experts(numbers, layer)
 
 
 def _attends_alone(numbers: Hyperparameters, layer: int) -> bool:
-    return _predicts(numbers, layer) or not (_feeds(numbers, layer) or _convolves(numbers, layer))
+    return predicts(numbers, layer) or not (_feeds(numbers, layer) or _convolves(numbers, layer))
 
 
 def _scans(numbers: Hyperparameters, layer: int) -> bool:
@@ -251,10 +251,10 @@ T5_ENCODER = (
     Row("ffn_up.weight", "embd ff"),
 )  # fmt: skip
 NEXT = (
-    Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
-    Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
-    optional("nextn.shared_head_head.weight", "embd vocab", _predicts),
-    optional("nextn.shared_head_norm.weight", "embd", _predicts),
+    Row("nextn.eh_proj.weight", "2*embd embd", when=predicts), Row("nextn.enorm.weight", "embd", when=predicts),
+    Row("nextn.hnorm.weight", "embd", when=predicts), optional("nextn.embed_tokens.weight", "embd vocab", predicts),
+    optional("nextn.shared_head_head.weight", "embd vocab", predicts),
+    optional("nextn.shared_head_norm.weight", "embd", predicts),
 )  # fmt: skip
 DEEPSEEK2 = (
     Row("attn_norm.weight", "embd"),
@@ -279,6 +279,46 @@ DEEPSEEK2 = (
     Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=is_mixed),
     *NEXT,
 )
+
+
+def _attends_ranked(numbers: Hyperparameters, layer: int) -> bool:
+    return _attends(numbers, layer) and bool(numbers.number("attention.q_lora_rank"))
+
+
+def _attends_unranked(numbers: Hyperparameters, layer: int) -> bool:
+    return _attends(numbers, layer) and not numbers.number("attention.q_lora_rank")
+
+
+KIMI_LINEAR = (
+    Row("attn_norm.weight", "embd"),
+    *(Row(f"ssm_conv1d_{each}.weight", "taps 1 heads*delta", when=_convolves) for each in "qkv"),
+    Row("attn_qkv", "embd heads*delta heads*delta heads*delta", when=_convolves),
+    Row("ssm_f_a.weight", "embd delta", when=_convolves), Row("ssm_f_b.weight", "delta heads*delta", when=_convolves),
+    Row("ssm_beta.weight", "embd heads", when=_convolves), Row("ssm_a", "1 heads", when=_convolves),
+    Row("ssm_dt.bias", "heads*delta", when=_convolves), Row("ssm_g_a.weight", "embd delta", when=_convolves),
+    Row("ssm_g_b.weight", "delta heads*delta", when=_convolves), Row("ssm_norm.weight", "delta", when=_convolves),
+    Row("attn_output.weight", "heads*delta embd", when=_convolves),
+    Row("attn_q_a_norm.weight", "own_rank", when=_attends_ranked),
+    Row("attn_kv_a_norm.weight", "kv_rank", when=_attends),
+    Row("attn_q_a.weight", "embd own_rank", when=_attends_ranked),
+    Row("attn_q_b.weight", "own_rank heads*mla_key", when=_attends_ranked),
+    Row("attn_q.weight", "embd heads*mla_key", when=_attends_unranked),
+    Row("attn_kv_a_mqa.weight", "embd kv_rank+rot", when=_attends),
+    Row("attn_k_b.weight", "nope kv_rank heads", when=_attends),
+    Row("attn_v_b.weight", "kv_rank mla_value heads", when=_attends),
+    Row("attn_output.weight", "heads*mla_value embd", when=_attends),
+    Row("ffn_norm.weight", "embd"),
+    *(Row(row.name, row.sizes, when=is_leading) for row in GATED),
+    Row("ffn_gate_inp.weight", "embd experts", when=is_mixed),
+    Row("exp_probs_b.bias", "experts", when=is_mixed),
+    Row("ffn_down_exps.weight", "expert_ff embd experts", when=is_mixed),
+    Row("ffn_gate_exps.weight", "embd expert_ff experts", when=is_mixed),
+    Row("ffn_up_exps.weight", "embd expert_ff experts", when=is_mixed),
+    optional("ffn_gate_shexp.weight", "embd expert_ff*shared_or_one", is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared_or_one embd", when=is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared_or_one", when=is_mixed),
+)  # fmt: skip
+"""Layers of a delta rule, whose number of key-value heads is 0, and layers of latent attention."""
 INDEXER = (
     Row("indexer.k_norm.weight", "index_head"), Row("indexer.k_norm.bias", "index_head"),
     Row("indexer.proj.weight", "embd index_heads"), Row("indexer.attn_k.weight", "embd index_head"),
@@ -435,10 +475,11 @@ GEMMA3N = (
     Row("altup_router_norm.weight", "embd"), Row("laurel_l.weight", "embd 64"), Row("laurel_r.weight", "64 embd"),
     Row("laurel_post_norm.weight", "embd"),
 )  # fmt: skip
-SHARED_EXPERT = (
-    Row("ffn_gate_inp_shexp.weight", "embd"), Row("ffn_gate_shexp.weight", "embd shared_ff"),
-    Row("ffn_down_shexp.weight", "shared_ff embd"), Row("ffn_up_shexp.weight", "embd shared_ff"),
+WIDE_SHARED = (
+    Row("ffn_gate_shexp.weight", "embd shared_ff"), Row("ffn_down_shexp.weight", "shared_ff embd"),
+    Row("ffn_up_shexp.weight", "embd shared_ff"),
 )  # fmt: skip
+SHARED_EXPERT = (Row("ffn_gate_inp_shexp.weight", "embd"), *WIDE_SHARED)
 
 
 def delta(*gates: Row) -> tuple[Row, ...]:
@@ -496,7 +537,7 @@ NEMOTRON_H = (
     Row("ffn_up_exps.weight", "latent expert_ff experts", when=_mixes),
     Row("ffn_down_shexp.weight", "shared_ff embd", when=_mixes),
     Row("ffn_up_shexp.weight", "embd shared_ff", when=_mixes),
-    Row("post_attention_norm.weight", "embd", when=_predicts), *NEXT,
+    Row("post_attention_norm.weight", "embd", when=predicts), *NEXT,
 )  # fmt: skip
 FALCON_H1 = (
     Row("attn_norm.weight", "embd"), *(row for row in MAMBA2 if row.name != "ssm_norm.weight"),

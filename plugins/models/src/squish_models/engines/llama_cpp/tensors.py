@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from .architectures import LAYERS, OTHERS
 from .keys import Hyperparameters
-from .rows import PLAIN_GATED, WIDE_EXPERTS, Row, query_rank
+from .rows import EXPERTS, NEXT, PLAIN_GATED, WIDE_EXPERTS, WIDE_SHARED, Row, query_rank
 
 Sizes = Mapping[str, int]
 
@@ -27,13 +27,19 @@ HALVES = ("jina-bert-v2",)
 """Architectures whose gate is a tensor of its own, or half of the one that projects up."""
 ROUTED = ("jamba",)
 """Architectures whose layers have experts where they have a router."""
+LAX = ("mimo2", "step35")
+"""Architectures that load whatever a layer has of an MLP, of experts and of a shared one."""
 ALL_LAYERS = (
     "deepseek2", "glm4", "glm4moe", "nemotron_h", "nemotron_h_moe", "mistral4", "deepseek32", "glm-dsa", "deepseek4",
-    "qwen35", "qwen35moe", "qwen3next",
+    "qwen35", "qwen35moe", "qwen3next", "mimo2", "step35",
 )  # fmt: skip
 """Architectures that load the layers that predict further tokens; others do not look for their tensors."""
+UNPROBED = ("glm4",)
+"""Of these, those that need the tensors of these layers, even if the file does not have the first one's."""
 PARTS = {"t5encoder": "enc."}
 """What precedes the names of layers in architectures that may have a decoder beside them."""
+PARTS_OF_LAYER = ((PLAIN_GATED, False), (EXPERTS, True), (WIDE_SHARED, True))
+"""The rows of an MLP, of experts and of a shared one, and whether a layer with a router computes with them."""
 SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
           "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
 SCALED_EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
@@ -47,6 +53,7 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
         if row.when is None or row.when(numbers, 0):
             yield Need(row.name, _evaluated(row.sizes, sizes), row.required)
     count = numbers.layers if numbers.architecture in ALL_LAYERS else numbers.trunk
+    first_predicted = f"blk.{numbers.trunk}.{NEXT[0].name}"
     for layer in range(count):
         head = numbers.head_size("key", layer)
         layer_sizes = {
@@ -62,12 +69,28 @@ def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> It
         rows = LAYERS[numbers.architecture]
         if numbers.architecture in ROUTED and f"{prefix}{WIDE_EXPERTS[0].name}" in present:
             rows = (*(row for row in rows if row not in PLAIN_GATED), *WIDE_EXPERTS)
+        if numbers.architecture in LAX:
+            rows = tuple(_relaxed(rows, prefix, present))
+        if layer >= numbers.trunk and numbers.architecture not in UNPROBED and first_predicted not in present:
+            rows = tuple(evolve(row, required=False) for row in rows)
         if numbers.architecture in HALVES and f"{prefix}ffn_gate.weight" in present:
             rows = tuple(Row(row.name, row.sizes.replace("2*ff", "ff"), row.required) for row in rows)
         for row in rows:
             if row.when is None or row.when(numbers, layer):
                 yield from _of_row(row, prefix, layer_sizes, present)
         yield from _scales(prefix, sizes["experts"], present)
+
+
+def _relaxed(rows: Iterable[Row], prefix: str, present: Collection[str]) -> Iterator[Row]:
+    """Yield the rows, required only where the graph of this layer computes with them; it does without any gate."""
+    routed = f"{prefix}{EXPERTS[0].name}" in present
+    of_part = {row.name: (part, is_needed == routed) for part, is_needed in PARTS_OF_LAYER for row in part}
+    for row in rows:
+        if row.name in of_part:
+            part, is_run = of_part[row.name]
+            is_there = any(f"{prefix}{each.name}" in present for each in part)
+            row = evolve(row, required=row.required and is_run and is_there and not row.name.startswith("ffn_gate"))
+        yield row
 
 
 def _of_row(row: Row, prefix: str, sizes: Sizes, present: Collection[str]) -> Iterator[Need]:
@@ -139,6 +162,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "expert_ff": expert_size(numbers),
         "shared_ff": number("expert_shared_feed_forward_length"),
         "shared": number("expert_shared_count"),
+        "shared_or_one": max(number("expert_shared_count"), 1),
         "state": number("ssm.state_size"),
         "state_keys": number("ssm.group_count"),
         "state_values": number("ssm.time_step_rank"),
@@ -161,6 +185,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "out_width": key * heads // max(number("attention.output_group_count"), 1),
         "index_heads": number("attention.indexer.head_count"),
         "index_head": number("attention.indexer.key_length"),
+        "delta": number("kda.head_dim"),
         "conv": number("shortconv.l_cache"),
         "quotient": embedding // heads if heads else 0,
         "classes": classes or 1,
