@@ -39,7 +39,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
     "needs": ("needs", ("squish needs model.gguf --backend cpu", "squish needs model.gguf --requirements")),
-    "verify": ("checks", ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
+    "verify": (
+        "checks",
+        (
+            "squish verify model.gguf",
+            "squish verify *.gguf --deep --strict",
+            "squish verify model.gguf --manifest model.json",
+            "squish verify model.gguf --signature model.gguf.sig --key key.pub",
+        ),
+    ),
     "diff": ("checks", ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (
         "checks",
@@ -58,6 +66,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "squish cp https://example.org/model.gguf layer0.gguf --only 'blk.0.*'",
             "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
+        ),
+    ),
+    "hash": (
+        "identity",
+        (
+            "squish hash model.gguf",
+            "squish hash model.gguf --gguf",
+            "squish hash model/ --manifest model.json",
+            "squish hash model.gguf --sign key.pem",
         ),
     ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
@@ -79,7 +96,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
     "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
-PROGRESS = ("verify", "diff", "convert", "cp")
+PROGRESS = ("verify", "diff", "convert", "cp", "hash")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {}
 """Command -> number of its schema, if it is not the first."""

@@ -7,6 +7,7 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
+    "squish_convert.content": ("Content", "GgufSum", "check_manifest", "gguf_sums", "hash_content", "save_manifest"),
     "squish_convert.expressions": (
         "Add", "Cut", "Expression", "Int32", "Interleave", "Join", "NegExp", "Pad", "Permute", "Reshape", "Scale",
         "Stack", "Tile", "Transpose", "source_names",

@@ -5,6 +5,12 @@ from squish_convert.append import locked_file as locked_file
 from squish_convert.compare.metrics import Distance as Distance
 from squish_convert.components import LeftOut as LeftOut
 from squish_convert.components import components as components
+from squish_convert.content import Content as Content
+from squish_convert.content import GgufSum as GgufSum
+from squish_convert.content import check_manifest as check_manifest
+from squish_convert.content import gguf_sums as gguf_sums
+from squish_convert.content import hash_content as hash_content
+from squish_convert.content import save_manifest as save_manifest
 from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert

@@ -10,6 +10,7 @@ from __future__ import annotations
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .events import Error, Progress, Task, Text
 from .files import Info, Ls, Needs, Plan
+from .identity import Hash
 from .installed import (
     Backends,
     CacheClear,
@@ -45,6 +46,7 @@ __all__ = [
     "Error",
     "Explain",
     "Formats",
+    "Hash",
     "Info",
     "Ls",
     "Matrix",

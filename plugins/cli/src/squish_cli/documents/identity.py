@@ -1,0 +1,36 @@
+"""Documents of the commands that identify the content of files: hash.
+
+Named like the module of the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+from squish_convert.content import GgufSum
+
+
+@frozen
+class Hash:
+    """Ids of the content of a file.
+
+    Attributes
+    ----------
+    content
+        The id of all tensors, in hex.
+    tensors
+        Name -> id.
+    gguf
+        The sums of gguf-hash, with `--gguf`.
+    manifest, signature
+        The files that were written.
+    """
+
+    file: str
+    format: str
+    content: str
+    tensors: Mapping[str, str]
+    gguf: tuple[GgufSum, ...] | None
+    manifest: str | None
+    signature: str | None
