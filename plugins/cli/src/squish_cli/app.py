@@ -77,6 +77,16 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish hash model.gguf --sign key.pem",
         ),
     ),
+    "edit": (
+        "editing",
+        (
+            "squish edit model.gguf --set general.name=Tiny --chat-template template.jinja",
+            "squish edit model.zt --add lora.safetensors",
+            "squish edit model.zt --remove 'blk.0.*' --set license=MIT --unset note",
+            "squish edit model/ --rename 'model.layers.*=layers.*' -o renamed/",
+            "squish edit model.zt --recover",
+        ),
+    ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
@@ -98,7 +108,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 PROGRESS = ("verify", "diff", "convert", "cp", "hash")
 """Commands that show progress."""
-NUMBERS: dict[str, int] = {}
+NUMBERS: dict[str, int] = {"edit": 2}
 """Command -> number of its schema, if it is not the first."""
 
 

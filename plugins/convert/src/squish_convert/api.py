@@ -8,6 +8,8 @@ _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.content": ("Content", "GgufSum", "check_manifest", "gguf_sums", "hash_content", "save_manifest"),
+    "squish_convert.editing.changes": ("Changes", "Resolved"),
+    "squish_convert.editing.edit": ("Edited", "edit"),
     "squish_convert.expressions": (
         "Add", "Cut", "Expression", "Int32", "Interleave", "Join", "NegExp", "Pad", "Permute", "Reshape", "Scale",
         "Stack", "Tile", "Transpose", "source_names",

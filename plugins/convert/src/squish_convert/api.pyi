@@ -16,6 +16,10 @@ from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
 from squish_convert.convert import outgoing as outgoing
 from squish_convert.convert import save as save
+from squish_convert.editing.changes import Changes as Changes
+from squish_convert.editing.changes import Resolved as Resolved
+from squish_convert.editing.edit import Edited as Edited
+from squish_convert.editing.edit import edit as edit
 from squish_convert.execute import execute as execute
 from squish_convert.expressions import Add as Add
 from squish_convert.expressions import Cut as Cut

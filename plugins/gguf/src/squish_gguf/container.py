@@ -15,6 +15,7 @@ from squish_core.api import (
     DenseFields,
     Encoding,
     ErrorCode,
+    File,
     FileRef,
     Index,
     LazyTensors,
@@ -111,6 +112,10 @@ class Gguf(WritableContainer):
 
     def naming(self, options: Options) -> str:
         return "gguf"
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a file again as it is; none."""
+        return {}
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Leave vectors and routers of a model unchanged instead of narrowing them: llama.cpp runs them in f32."""

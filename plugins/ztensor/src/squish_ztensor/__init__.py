@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 from .names import BLOCKS, DTYPES, FORMATS
@@ -82,11 +80,3 @@ def squish_codecs() -> list[CodecInfo]:
             id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:AxisMx"
         ),
     ]
-
-
-@hookimpl
-def squish_commands(app: Any) -> None:
-    """Add `squish edit`."""
-    from .command import EXAMPLES, edit
-
-    app.command("edit", examples=EXAMPLES, document="squish_ztensor.documents:Edit")(edit)

@@ -8,6 +8,7 @@ of a class needs a new number of the schema (`docs/json.md`).
 from __future__ import annotations
 
 from .checks import Bench, Convert, Cp, Diff, Verify
+from .editing import Edit
 from .events import Error, Progress, Task, Text
 from .files import Info, Ls, Needs, Plan
 from .identity import Hash
@@ -43,6 +44,7 @@ __all__ = [
     "Cp",
     "Diff",
     "Doctor",
+    "Edit",
     "Error",
     "Explain",
     "Formats",
