@@ -24,11 +24,11 @@ from squish_core.api import (
     Stream,
     TensorError,
     TensorSpec,
+    Typed,
     UnsupportedVersionError,
     atomic_file,
     dtypes,
     open_source,
-    untyped,
 )
 
 from . import accept, sidecar
@@ -194,7 +194,7 @@ def _change(
     limits: Limits,
 ) -> list[OutgoingTensor]:
     """Change the decoded manifest in place; return the new `squish.meta` if the file has its metadata there."""
-    plain = {key: untyped(value) for key, value in attributes.items()}
+    plain = {key: value.value if isinstance(value, Typed) else value for key, value in attributes.items()}
     if not v2_writer.storable(plain):
         raise FormatError("zTensor cannot store an attribute of this type", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)
