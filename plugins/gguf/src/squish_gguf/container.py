@@ -45,6 +45,7 @@ from .presets import ALIASES, PRESETS, described, other_type, preset_for, read_a
 from .reader import Head, unknown_type
 from .shapes import KEY as SHAPE
 from .shapes import original_shapes, reshaped
+from .shards import shards_of, splits, with_alignment
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
@@ -56,7 +57,7 @@ Entry = tuple[Any, ...]
 
 
 class Gguf(WritableContainer):
-    """GGUF v2 and v3 in both byte orders, single files and split sets; writes one little-endian v3 file."""
+    """GGUF v2 and v3 in both byte orders, single files and split sets; writes little-endian v3."""
 
     statistics_prefix = "quantize.imatrix"
 
@@ -148,6 +149,8 @@ class Gguf(WritableContainer):
             raise UsageError(
                 "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
             )
+        shards_of(options)
+        with_alignment(meta, options)
         if not keeps_files(meta, options):
             return WritePlan(dropped=(*writer.dropped_keys(specs, meta), *dropped_assets(assets)))
         files = small_files({name: bytes(part.data) for name, part in assets.items() if part.data is not None})
@@ -163,7 +166,11 @@ class Gguf(WritableContainer):
         options: Options,
     ) -> None:
         files = small_files(assets) if keeps_files(meta, options) else {}
-        writer.write(sink, tensors, {**meta, **pack_files(files)})
+        keys = with_alignment({**meta, **pack_files(files)}, options)
+        writer.write(sink, tensors, keys, shards_of(options) if splits(options) else None)
+
+    def writes_beside(self, options: Options) -> bool:
+        return splits(options)
 
 
 def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
