@@ -87,6 +87,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish edit model.zt --recover",
         ),
     ),
+    "prove": ("identity", ("squish prove q4.gguf model/", "squish prove q4.gguf model/ --imatrix imatrix.gguf")),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
@@ -106,7 +107,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
     "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
-PROGRESS = ("verify", "diff", "convert", "cp", "hash")
+PROGRESS = ("verify", "diff", "convert", "cp", "hash", "prove")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {"edit": 2}
 """Command -> number of its schema, if it is not the first."""

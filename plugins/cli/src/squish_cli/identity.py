@@ -1,4 +1,4 @@
-"""Commands that identify the content of files: hash.
+"""Commands that identify the content of files: hash, prove.
 
 Apart from `checks`, whose `verify` takes its options from here.
 """
@@ -85,6 +85,31 @@ def hash(  # noqa: A001
         sign_model(file, sign, data["signature"])
         lines.append(f"wrote {data['signature']}")
     return Answer(data, lines, verbatim=True)
+
+
+def prove(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The quantized file.")],
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The model that it was made from, in any format.")],
+    imatrix: Annotated[
+        list[str] | None,
+        typer.Option("--imatrix", metavar="FILE", help="Activation statistics that the encoder may have had."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every tensor that is not exact, not just the first 20.")
+    ] = False,
+    quiet: Quiet = False,
+) -> Answer:
+    """Tell which encoder made the tensors of a quantized file from those of its base.
+
+    Encodes the base again, under the names and rows of FILE, and compares every stored byte: exact, near (another
+    rounding or weighting), or different. Exit code 1 unless every tensor is exact.
+    """
+    from squish_convert.prove import SHOWN, proof_lines
+    from squish_convert.prove import prove as prove_file
+
+    with Progress("encoding", quiet, file=redact(file)) as progress:
+        proof = prove_file(file, base, activations=imatrix, progress=progress)
+    return Answer(proof.to_dict(), list(proof_lines(proof, None if everything else SHOWN)), 0 if proof.proven else 1)
 
 
 def attested(

@@ -22,6 +22,7 @@ _NAMES = {
     "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),
     "squish_convert.lock": ("differences", "library_versions", "source_pins"),
+    "squish_convert.prove": ("Proof", "ProvenTensor", "prove"),
     "squish_convert.rules": ("check_patterns",),
     "squish_convert.virtual": ("VirtualSource", "as_format"),
     "squish_convert.compare.metrics": ("Distance",),

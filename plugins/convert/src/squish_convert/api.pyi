@@ -65,6 +65,9 @@ from squish_convert.model_map import with_names as with_names
 from squish_convert.plan import ConversionPlan as ConversionPlan
 from squish_convert.plan import output_image as output_image
 from squish_convert.plan import plan_conversion as plan_conversion
+from squish_convert.prove import Proof as Proof
+from squish_convert.prove import ProvenTensor as ProvenTensor
+from squish_convert.prove import prove as prove
 from squish_convert.rules import check_patterns as check_patterns
 from squish_convert.step import ConversionObserver as ConversionObserver
 from squish_convert.virtual import VirtualSource as VirtualSource

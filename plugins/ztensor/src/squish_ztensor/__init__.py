@@ -35,6 +35,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
+                "alignment": "alignment of the tensors, a power of two (1.1: 64; 2: 65536, or 4096 if aligned)",
             },
             codecs=(
                 "dense",

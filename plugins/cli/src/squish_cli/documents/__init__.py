@@ -11,7 +11,7 @@ from .checks import Bench, Convert, Cp, Diff, Verify
 from .editing import Edit
 from .events import Error, Progress, Task, Text
 from .files import Info, Ls, Needs, Plan
-from .identity import Hash
+from .identity import Hash, Prove
 from .installed import (
     Backends,
     CacheClear,
@@ -57,6 +57,7 @@ __all__ = [
     "Plan",
     "Plugins",
     "Progress",
+    "Prove",
     "Schema",
     "Task",
     "Text",

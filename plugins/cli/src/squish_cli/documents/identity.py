@@ -1,4 +1,4 @@
-"""Documents of the commands that identify the content of files: hash.
+"""Documents of the commands that identify the content of files: hash, prove.
 
 Named like the module of the commands.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 from squish_convert.content import GgufSum
+from squish_convert.prove import ProvenTensor
 
 
 @frozen
@@ -34,3 +35,24 @@ class Hash:
     gguf: tuple[GgufSum, ...] | None
     manifest: str | None
     signature: str | None
+
+
+@frozen
+class Prove:
+    """The origin of each tensor of a quantized file.
+
+    Attributes
+    ----------
+    proven
+        Whether every tensor is exactly what an encoder gives.
+    file, base
+        The files.
+    mapped
+        How the base was mapped to the names of the file; empty if it was not.
+    """
+
+    proven: bool
+    file: str
+    base: str
+    tensors: tuple[ProvenTensor, ...]
+    mapped: str
