@@ -171,5 +171,4 @@ from squish_core.specs import parse_spec as parse_spec
 from squish_core.statistics import Statistics as Statistics
 from squish_core.tensor import Tensor as Tensor
 from squish_core.text import counted as counted
-from squish_core.text import parse_bytes as parse_bytes
 from squish_core.text import site_page as site_page

@@ -5,12 +5,13 @@ Apart from the writer, which writes one file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import ErrorCode, Options, OutgoingTensor, Typed, UsageError, align_up, parse_bytes
+from squish_core.api import ErrorCode, Options, OutgoingTensor, Typed, UsageError, align_up
 
 from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT
 
@@ -34,7 +35,7 @@ def splits(options: Options) -> bool:
 def shards_of(options: Options) -> Shards:
     """Return how the options cut a model; UsageError for an invalid value."""
     size, tensors = options.get(MAX_SIZE), options.get(MAX_TENSORS)
-    most = parse_bytes(size + "B" * (size[-1:] in "kKmMgGtT")) if size is not None else None
+    most = None if size is None else _bytes(size)
     if size is not None and not most:
         raise _invalid(MAX_SIZE, size, "a size such as 2GB or 500MiB")
     if tensors is not None and not (tensors.isascii() and tensors.isdigit() and int(tensors[:9]) > 0):
@@ -96,6 +97,19 @@ def shard_name(target: str, number: int, count: int) -> str:
     'm-00001-of-00004.gguf'
     """
     return f"{target.removesuffix('.gguf')}-{number + 1:05}-of-{count:05}.gguf"
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a size such as 2G, 2GB, 500MiB or 1000; 0 for anything else.
+
+    >>> _bytes("2G"), _bytes("1MiB"), _bytes("x")
+    (2000000000, 1048576, 0)
+    """
+    match = re.fullmatch(r"(\d{1,15})(?:([kmgt])(i?)b?|b)?", text.strip().lower(), re.ASCII)
+    if match is None:
+        return 0
+    power = " kmgt".index(match[2]) if match[2] else 0
+    return int(match[1]) * int((1024 if match[3] else 1000) ** power)
 
 
 def _invalid(key: str, value: str, expected: str) -> UsageError:

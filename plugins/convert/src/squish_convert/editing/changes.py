@@ -255,7 +255,7 @@ def edited(file: File, changes: Changes, resolved: Resolved) -> File:
         if old in {*resolved.removed}:
             continue
         name = resolved.renamed.get(old, old)
-        tensors[name] = new.pop(name, None) or evolve(spec, name=name)
+        tensors[name] = new.pop(name) if name in new else evolve(spec, name=name)
         places[name] = _file_of(index, spec)
     last = next(reversed(places.values()), index.files[0].name)
     places |= dict.fromkeys(new, last)
