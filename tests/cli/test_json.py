@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from documents import check, schemas
 from squish_cli import main
+from squish_cli.app import NUMBERS
 from squish_cli.schema import EVENTS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -34,6 +35,9 @@ RESULTS: list[tuple[str, str, int]] = [
     ("verify", "verify short.gguf", 1),
     ("verify", "verify m.gguf absent", 2),
     ("verify", "verify text.txt m.gguf --strict", 1),
+    ("hash", "hash m.gguf", 0),
+    ("hash", "hash m.gguf --gguf --manifest ids.json", 0),
+    ("prove", "prove m.gguf m.gguf", 0),
     ("diff", "diff m.gguf m.gguf", 0),
     ("diff", "diff m.gguf m.safetensors", 1),
     ("convert", "convert m.safetensors out.gguf --encode f16 --names keep", 0),
@@ -85,7 +89,7 @@ ERRORS = [
     "formats nothing",
     "families nothing",
     "cache clear nothing",
-    "edit m.gguf --set a=b",
+    "edit m.onnx --set a=b",
     "schema nothing",
     "plan m.gguf --op sing",
     "serve m.gguf --to nothing",
@@ -129,7 +133,7 @@ def test_a_document_names_its_schema_first_and_fits_it(
 ) -> None:
     found, printed = answer(capsys, line)
     document = json.loads(printed)
-    assert (found, document["schema"]) == (code, f"squish/{command}/1")
+    assert (found, document["schema"]) == (code, f"squish/{command}/{NUMBERS.get(command, 1)}")
     check(document)
     assert isinstance(document.get(LISTS.get(command, ""), []), list)
 

@@ -65,7 +65,7 @@ WRONG = [
     ("tree m.gguf", "squish ls m.gguf"),
     ("head m.gguf", "squish ls m.gguf"),
     ("list m.gguf", "squish ls m.gguf"),
-    ("hash m.gguf", "squish verify m.gguf --deep"),
+    ("checksum m.gguf", "squish hash m.gguf"),
     ("check m.gguf", "squish verify m.gguf"),
     ("compare m.gguf m.zt", "squish diff m.gguf m.zt"),
     ("merge m.gguf out.gguf", "squish convert m.gguf out.gguf"),
@@ -102,8 +102,7 @@ WRONG = [
     ("convert m.safetensors gguf", "squish convert m.safetensors m.gguf"),
     ("convert m.gguf", "squish convert m.gguf m.zt"),
     # a command used wrongly
-    ("edit m.gguf", "squish convert m.gguf m.zt"),
-    ("edit m.gguf --set a=b", "squish convert m.gguf m.zt"),
+    ("edit m.gguf", "squish edit --help"),
     ("info", "squish info model.gguf"),
     ("diff m.gguf", "squish diff model.gguf model.zt"),
     ("codecs q4_kk", "squish codecs"),

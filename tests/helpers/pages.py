@@ -59,6 +59,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "llama.cpp": runnable("llama-cli"),
     "onnxruntime": installed("onnxruntime"),
     "dask": installed("distributed"),
+    "model-signing": installed("model_signing"),
     "an NVIDIA GPU": has_cuda,
     "a Mac": lambda: sys.platform == "darwin",
     "a draft head": lambda: False,

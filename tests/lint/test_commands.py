@@ -34,6 +34,10 @@ def test_every_value_of_an_option_has_a_kind_or_is_free_text() -> None:
         "HOST",
         "TIER",
         "bpw=N",
+        "KEY=FILE",
+        "KEY=NEW",
+        "KEY[:TYPE]=TEXT",
+        "PATTERN=NAME",
         "COMMAND",
     }
     table = json.loads(PAGES[commands.command_table.FILE])

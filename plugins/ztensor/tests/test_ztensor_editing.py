@@ -190,7 +190,7 @@ def test_the_command_line_edits(zt: Any, tmp_path: Path, capsys: Any, options: d
     zt.written(Path(path), ARRAYS, options, {"note": "x"})
     zt.written(Path(more), {"d": ARRAYS["a"], "a": ARRAYS["c"]}, {"encoding": "zstd"})
     assert run("edit", path, "--add", more, "--remove", "[ab]", "--set", "license=MIT=1", "--unset", "note") == 0
-    assert "2 tensors added, 2 removed, 2 metadata keys" in capsys.readouterr().out
+    assert "tensors: 2 added, 2 removed; 2 metadata keys" in capsys.readouterr().out
     with squish.open(path) as file:
         assert (sorted(file), file.meta) == (["a", "c", "d"], {"license": "MIT=1"})
         np.testing.assert_array_equal(file["a"].numpy(), ARRAYS["c"])
@@ -214,7 +214,7 @@ def test_the_command_line_obeys_the_limits_of_the_environment(
 @pytest.mark.parametrize(
     ("words", "text"),
     [(["--remove", "x*"], "no tensor matches"), (["--unset", "x"], "metadata key"), (["--set", "x"], "KEY=TEXT"),
-     (["--add", "FILE"], "already"), ([], "nothing to change (expected --add, --remove, --set, --unset or --recover)")],
+     (["--add", "FILE"], "already"), ([], "nothing to change")],
 )  # fmt: skip
 def test_an_invalid_edit_on_the_command_line_is_refused(
     zt: Any, tmp_path: Path, capsys: Any, words: list[str], text: str

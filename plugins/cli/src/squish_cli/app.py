@@ -39,7 +39,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
     "needs": ("needs", ("squish needs model.gguf --backend cpu", "squish needs model.gguf --requirements")),
-    "verify": ("checks", ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
+    "verify": (
+        "checks",
+        (
+            "squish verify model.gguf",
+            "squish verify *.gguf --deep --strict",
+            "squish verify model.gguf --manifest model.json",
+            "squish verify model.gguf --signature model.gguf.sig --key key.pub",
+        ),
+    ),
     "diff": ("checks", ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (
         "checks",
@@ -60,6 +68,26 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
         ),
     ),
+    "hash": (
+        "identity",
+        (
+            "squish hash model.gguf",
+            "squish hash model.gguf --gguf",
+            "squish hash model/ --manifest model.json",
+            "squish hash model.gguf --sign key.pem",
+        ),
+    ),
+    "edit": (
+        "editing",
+        (
+            "squish edit model.gguf --set general.name=Tiny --chat-template template.jinja",
+            "squish edit model.zt --add lora.safetensors",
+            "squish edit model.zt --remove 'blk.0.*' --set license=MIT --unset note",
+            "squish edit model/ --rename 'model.layers.*=layers.*' -o renamed/",
+            "squish edit model.zt --recover",
+        ),
+    ),
+    "prove": ("identity", ("squish prove q4.gguf model/", "squish prove q4.gguf model/ --imatrix imatrix.gguf")),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
@@ -79,9 +107,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
     "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
-PROGRESS = ("verify", "diff", "convert", "cp")
+PROGRESS = ("verify", "diff", "convert", "cp", "hash", "prove")
 """Commands that show progress."""
-NUMBERS: dict[str, int] = {}
+NUMBERS: dict[str, int] = {"edit": 2}
 """Command -> number of its schema, if it is not the first."""
 
 

@@ -16,6 +16,7 @@ from squish_core.io.paths import missing
 from . import spellings
 from .annotations import Finding, check_output, finding_lines
 from .families import Family, declared
+from .identity import Manifest, PublicKey, Signature, attested
 from .options import (
     Assets,
     Encode,
@@ -94,6 +95,9 @@ def verify(
     scheduler: Scheduler = None,
     format: Format = None,  # noqa: A002
     output: Output = None,
+    manifest: Manifest = None,
+    signature: Signature = None,
+    key: PublicKey = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
@@ -102,10 +106,14 @@ def verify(
     an error.
     """
     check_output(output)
+    if (manifest or signature or key) and len(files) > 1:
+        raise UsageError("a manifest or signature is of one file", found=f"{len(files)} files", code=ErrorCode.USAGE)
     answers, findings = list[Answer](), list[Finding]()
     for file in files:
         try:
             report = verify_file(file, deep, strict, format, quiet, scheduler)
+            problems = attested(file, format, manifest, signature, key, quiet)
+            report = evolve(report, problems=(*report.problems, *problems))
         except SquishError as error:  # the other files can still be checked
             if isinstance(error, UsageError) if output else len(files) == 1:
                 raise

@@ -25,7 +25,8 @@ _OPTIONS = {
     "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
     "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
     "only": "--only", "part": "--part", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
-    "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
+    "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal", "replace": "--replace",
+    "output": "--output", "set": "--set",
 }  # fmt: skip
 """Argument of a Python function -> the option, for placeholders in texts."""
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}

@@ -77,7 +77,8 @@ AFFINE_GROUPS = (32, 64, 128)
 OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(("stat", "show", "inspect", "describe", "dump", "metadata", "header", "cat", "file"), "info"),
     **dict.fromkeys(("tree", "head", "list", "dir", "tensors", "ll"), "ls"),
-    **dict.fromkeys(("check", "validate", "test", "fsck", "hash", "sha256", "checksum"), "verify"),
+    **dict.fromkeys(("check", "validate", "test", "fsck"), "verify"),
+    **dict.fromkeys(("sha256", "checksum", "digest", "gguf-hash"), "hash"),
     **dict.fromkeys(("compare", "cmp"), "diff"),
     **dict.fromkeys(
         ("quantize", "quant", "merge", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
@@ -94,7 +95,6 @@ OTHER_COMMANDS: dict[str, str] = {
     "family": "families", "init": "new-plugin", "new": "new-plugin",
 }  # fmt: skip
 """Command that people type, often of another tool -> the command of Squish."""
-EXTRA_WORDS = {"hash": ("--deep",), "sha256": ("--deep",), "checksum": ("--deep",)}
 OTHER_OPTIONS: dict[str, Mapping[str, str]] = {
     "convert": {
         **dict.fromkeys(("-o", "--output", "--out", "--outfile", "--dst"), ""),
@@ -291,7 +291,7 @@ def _unknown_command(error: SquishError, argv: Sequence[str]) -> str | None:
     rest = [word for word in argv if word != first]
     if command == "convert":
         return _run(_conversion(first.lower(), rest))
-    return _run([command, *(rest or ["--help"]), *(EXTRA_WORDS.get(first.lower(), ()) if rest else ())])
+    return _run([command, *(rest or ["--help"])])
 
 
 def _conversion(word: str, rest: Sequence[str]) -> list[str]:

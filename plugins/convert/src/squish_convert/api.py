@@ -7,6 +7,9 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
+    "squish_convert.content": ("Content", "GgufSum", "check_manifest", "gguf_sums", "hash_content", "save_manifest"),
+    "squish_convert.editing.changes": ("Changes", "Resolved"),
+    "squish_convert.editing.edit": ("Edited", "edit"),
     "squish_convert.expressions": (
         "Add", "Cut", "Expression", "Int32", "Interleave", "Join", "NegExp", "Pad", "Permute", "Reshape", "Scale",
         "Stack", "Tile", "Transpose", "source_names",
@@ -19,6 +22,7 @@ _NAMES = {
     "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),
     "squish_convert.lock": ("differences", "library_versions", "source_pins"),
+    "squish_convert.prove": ("Proof", "ProvenTensor", "prove"),
     "squish_convert.rules": ("check_patterns",),
     "squish_convert.virtual": ("VirtualSource", "as_format"),
     "squish_convert.compare.metrics": ("Distance",),

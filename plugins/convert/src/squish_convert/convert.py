@@ -220,7 +220,9 @@ def convert(
                 # the codes of a later panel do not fit
                 report = execution(*inputs.plan(source, first_panels=False), replanned=True)
             if to_delete and isinstance(target, Path):
-                delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
+                delete(
+                    model, to_delete, Path(report.target), decided.format, report.steps, decided.children, decided.whole
+                )
             report = evolve(report, seconds=time.perf_counter() - started)
         if job is None and before and (after := file.source.traffic()):
             report = evolve(report, notes=(*report.notes, str(after - before)))

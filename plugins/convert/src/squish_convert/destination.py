@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -170,12 +171,14 @@ def atomic_siblings(
 ) -> Iterator[Sink]:
     """Write a file and others beside it; they appear, the file last, only if the block succeeds.
 
-    The file and those whose names begin with its own replace existing ones. WriteError if another file exists and
+    Without bytes of its own, the file is only the name of a set of shards, and the first shard appears last. The file,
+    shards, and files whose names begin with its own replace existing ones. WriteError if another file exists and
     differs. This is checked when that file is written, so usually before the weights.
     """
+    shard = re.compile(rf"{re.escape(target.stem)}-\d{{5}}-of-\d{{5}}{re.escape(target.suffix)}")
 
     def check(name: str) -> None:
-        if name != target.name and not name.startswith(f"{target.name}."):
+        if name != target.name and not name.startswith(f"{target.name}.") and not shard.fullmatch(name):
             _check_sibling(path / name, target.parent / name)
 
     check_regular(target)
@@ -193,7 +196,10 @@ def atomic_siblings(
         for name in names:
             check(name)  # it may have appeared while the others were written
         temporary.release()  # on Windows, the lock is a file in the folder
-        for name in (*names, target.name):
+        is_set = bool(names) and not (path / target.name).stat().st_size
+        if is_set:
+            (path / target.name).unlink()
+        for name in names[::-1] if is_set else (*names, target.name):
             replace(path / name, target.parent / name)
         path.rmdir()
     sink.siblings = tuple(target.parent / name for name in names)

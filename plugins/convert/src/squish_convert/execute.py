@@ -103,11 +103,13 @@ def execute(
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         meta = {**source.index.meta, **plan.recorded}
         container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
+    shards = sink.siblings if not sink.tell() else ()
+    written = shards[0] if shards else target
     return evolve(
         plan.report(),
-        target=str(target),
+        target=str(written),
         dry_run=False,
-        size=size_of(target, *sink.siblings),
+        size=size_of(written, *(sink.siblings[1:] if shards else sink.siblings)),
         notes=(*plan.notes, *space, *sink.notes),
         steps=tuple(map(measurements.completed, plan.steps)),
     )

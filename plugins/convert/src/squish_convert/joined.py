@@ -135,7 +135,7 @@ def join(file: File, parts: Mapping[str, File]) -> File:
     components: dict[str, Index] = {}
     for part, each in parts.items():
         _check_kind(part, each)
-        moved = {name: _moved(spec, first) for name, spec in each.without_caches().index.tensors.items()}
+        moved = {name: renumbered(spec, first) for name, spec in each.without_caches().index.tensors.items()}
         if part == MTP:
             meta, own = _with_behind(file, each)
             moved = {name: moved[name] for name in own}
@@ -197,7 +197,7 @@ def _with_behind(file: File, other: File) -> tuple[Mapping[str, Any], tuple[str,
     return meta, tuple(names)
 
 
-def _moved(spec: TensorSpec, first: int) -> TensorSpec:
+def renumbered(spec: TensorSpec, first: int) -> TensorSpec:
     """Return a tensor whose files have numbers that are higher by `first`."""
     encodings = tuple(
         evolve(encoding, parts={role: _moved_part(part, first) for role, part in encoding.parts.items()})

@@ -15,6 +15,7 @@ from squish_core.api import (
     DenseFields,
     Encoding,
     ErrorCode,
+    File,
     FileRef,
     Index,
     LazyTensors,
@@ -44,6 +45,7 @@ from .presets import ALIASES, PRESETS, described, other_type, preset_for, read_a
 from .reader import Head, unknown_type
 from .shapes import KEY as SHAPE
 from .shapes import original_shapes, reshaped
+from .shards import shards_of, splits, with_alignment
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
@@ -55,7 +57,7 @@ Entry = tuple[Any, ...]
 
 
 class Gguf(WritableContainer):
-    """GGUF v2 and v3 in both byte orders, single files and split sets; writes one little-endian v3 file."""
+    """GGUF v2 and v3 in both byte orders, single files and split sets; writes little-endian v3."""
 
     statistics_prefix = "quantize.imatrix"
 
@@ -112,6 +114,10 @@ class Gguf(WritableContainer):
     def naming(self, options: Options) -> str:
         return "gguf"
 
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a file again as it is; none."""
+        return {}
+
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Leave vectors and routers of a model unchanged instead of narrowing them: llama.cpp runs them in f32."""
         return {spec.name: codec for spec in specs} | read_as_f32(specs, codec)
@@ -143,6 +149,8 @@ class Gguf(WritableContainer):
             raise UsageError(
                 "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
             )
+        shards_of(options)
+        with_alignment(meta, options)
         if not keeps_files(meta, options):
             return WritePlan(dropped=(*writer.dropped_keys(specs, meta), *dropped_assets(assets)))
         files = small_files({name: bytes(part.data) for name, part in assets.items() if part.data is not None})
@@ -158,7 +166,11 @@ class Gguf(WritableContainer):
         options: Options,
     ) -> None:
         files = small_files(assets) if keeps_files(meta, options) else {}
-        writer.write(sink, tensors, {**meta, **pack_files(files)})
+        keys = with_alignment({**meta, **pack_files(files)}, options)
+        writer.write(sink, tensors, keys, shards_of(options) if splits(options) else None)
+
+    def writes_beside(self, options: Options) -> bool:
+        return splits(options)
 
 
 def build(name: str, entry: Entry) -> DenseFields | TensorSpec:

@@ -27,6 +27,7 @@ from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
 from .shapes import KEY as SHAPE
 from .shapes import MOST_DIMENSIONS, RESHAPED, shape_keys, stored_shape
+from .shards import Shards, cut, shard_name, split_keys
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPE_CODES, WEIGHT
 from .values import has_type, pack_pair, pack_string, typed
 
@@ -103,12 +104,25 @@ def dropped_keys(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> tuple[
     )
 
 
-def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:
-    """Write the file in one pass."""
-    specs = [tensor.spec for tensor in tensors]
-    packed = (pack_pair(key, value) for key, value in _described(meta, specs).items() if value is not None)
+def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], shards: Shards | None = None) -> None:
+    """Write the file in one pass, or the files of a split set beside it: all metadata is in the first."""
+    described = _described(meta, [tensor.spec for tensor in tensors])
+    if shards is None:
+        _write_file(sink, tensors, described)
+        return
+    groups = cut(tensors, shards)
+    stored = sum(len(_roles(tensor.spec)) for tensor in tensors)
+    alignment = {key: value for key, value in meta.items() if key == "general.alignment"}
+    for number, group in enumerate(groups):
+        keys = split_keys(number, len(groups), stored)
+        with sink.member(shard_name(sink.name, number, len(groups))) as member:
+            _write_file(member, group, {**(alignment if number else described), **keys})
+
+
+def _write_file(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:
+    packed = (pack_pair(key, value) for key, value in meta.items() if value is not None)
     pairs = [pair for pair in packed if pair is not None]
-    table = tensor_table(specs, meta)
+    table = tensor_table([tensor.spec for tensor in tensors], meta)
     head = b"".join([_start(table, len(pairs)), *pairs, *table.entries])
     head = head.ljust(align_up(len(head), table.alignment), b"\0")
     sink.reserve(len(head) + table.size)

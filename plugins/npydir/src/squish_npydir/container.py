@@ -16,6 +16,7 @@ from squish_core.api import (
     CodeLayout,
     Encoding,
     ErrorCode,
+    File,
     FormatError,
     Index,
     Limits,
@@ -122,6 +123,11 @@ class NpyDir(WritableContainer):
 
     def writes_folder(self, options: Options) -> bool:
         return True
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a folder again with its dtype of scales."""
+        parts = (part for spec in file.index.tensors.values() for part in spec.encodings[0].parts.items())
+        return {"scales": "f16"} if any(role == "scale" and part.dtype == "f16" for role, part in parts) else {}
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

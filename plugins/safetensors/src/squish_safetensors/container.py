@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from squish_core.api import (
     DENSE,
     Encoding,
     ErrorCode,
+    File,
     FileRef,
     Index,
     LazyTensors,
@@ -146,6 +148,15 @@ class Safetensors(WritableContainer):
 
     def writes_folder(self, options: Options) -> bool:
         return writer.MAX_SHARD_SIZE in options
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a file, or the folder of a model, again as it is."""
+        return {writer.MAX_SHARD_SIZE: "5GB"} if file.source.is_dir else {}
+
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        if writer.PLACES in index.attrs and writer.MAX_SHARD_SIZE in options:
+            return {**options, writer.PLACES: json.dumps(index.attrs[writer.PLACES])}
+        return options
 
     def write(
         self,

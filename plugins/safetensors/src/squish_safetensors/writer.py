@@ -30,6 +30,8 @@ from .folder import CONFIG_FILE, INDEX_SUFFIX, MODEL_FILE, MODULE, SUFFIX, is_mo
 from .header import DTYPE_ORDER, DTYPE_TAGS, METADATA, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
+PLACES = "places"
+"""In the options of an edit: JSON of the file of each tensor."""
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -121,7 +123,7 @@ def write(
         folder, _, name = path.rpartition("/")
         with sink.member(name, folder) as member:
             member.write(assets[path])
-    if not adapter:
+    if not adapter and not (PLACES in options and [file.name for file in files if not file.folder] == [MODEL_FILE]):
         with sink.member("model" + INDEX_SUFFIX) as member:
             member.write(_index_json(files))
 
@@ -144,9 +146,17 @@ def plan(
     for spec in specs:
         folder = spec.name.partition("/")[0] if limit is not None and _IN_MODULE.match(spec.name) else ""
         modules.setdefault(folder, []).append(spec)
-    groups = _shard_groups(modules.pop("", []), limit)
-    count = len(groups)
-    places = [("", f"model-{number:05}-of-{count:05}{SUFFIX}", group) for number, group in enumerate(groups, 1)]
+    own = modules.pop("", [])
+    if PLACES in options:
+        files_of: dict[str, list[TensorSpec]] = {}
+        named = json.loads(options[PLACES])
+        for spec in own:
+            files_of.setdefault(named[spec.name], []).append(spec)
+        places = [("", name, group) for name, group in files_of.items()]
+    else:
+        groups = _shard_groups(own, limit)
+        count = len(groups)
+        places = [("", f"model-{number:05}-of-{count:05}{SUFFIX}", group) for number, group in enumerate(groups, 1)]
     places += [(folder, MODEL_FILE, group) for folder, group in modules.items()]
     files = []
     for folder, name, group in places:

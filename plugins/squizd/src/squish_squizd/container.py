@@ -17,6 +17,7 @@ from squish_core.api import (
     Companions,
     CompositeContainer,
     Encoding,
+    File,
     FileRef,
     Index,
     Limits,
@@ -103,6 +104,10 @@ class Squizd(CompositeContainer):
         companions: Companions = NO_COMPANIONS,
     ) -> WritePlan:
         return WritePlan(dropped=writer.dropped(specs, meta, assets, WriteOptions.parse(options), companions))
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a file again as it is; its metadata has the architecture."""
+        return {}
 
     def write(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Encoding,
+    File,
     Index,
     Limits,
     Options,
@@ -30,6 +32,8 @@ from squish_core.api import (
 
 from . import ALIASES, BITS
 from .read.detection import SUFFIX, VERSION_KEYS, numbered
+
+_SHARD = re.compile(r"(.+)-\d+\.uqff")
 
 
 class Uqff(Refinement, WritableContainer):
@@ -86,6 +90,12 @@ class Uqff(Refinement, WritableContainer):
 
     def writes_folder(self, options: Options) -> bool:
         return True
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a model again in its own version, with its own names of shards."""
+        shards = [match[1] for ref in file.index.files if (match := _SHARD.fullmatch(ref.name))]
+        version = {"version": file.version} if file.version else {}
+        return {**version, "name": shards[0]} if shards else version
 
     def write(
         self,

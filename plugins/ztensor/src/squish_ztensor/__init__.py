@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 from .names import BLOCKS, DTYPES, FORMATS
@@ -37,6 +35,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
+                "alignment": "alignment of the tensors, a power of two (1.1: 64; 2: 65536, or 4096 if aligned)",
             },
             codecs=(
                 "dense",
@@ -82,11 +81,3 @@ def squish_codecs() -> list[CodecInfo]:
             id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:AxisMx"
         ),
     ]
-
-
-@hookimpl
-def squish_commands(app: Any) -> None:
-    """Add `squish edit`."""
-    from .command import EXAMPLES, edit
-
-    app.command("edit", examples=EXAMPLES, document="squish_ztensor.documents:Edit")(edit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squish_core.api import (
     CodeLayout,
     Encoding,
+    File,
     Filter,
     Index,
     LazyTensors,
@@ -32,6 +33,9 @@ from .v1 import writer
 from .v1.manifest import read_manifest
 from .v2 import footer
 from .v2 import writer as v2_writer
+
+if TYPE_CHECKING:
+    from squish_convert.api import LockedFile, Resolved
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": v2_writer}
 
@@ -91,6 +95,20 @@ class Ztensor(WritableContainer):
     ) -> WritePlan:
         write_options = WriteOptions.of(options)
         return WritePlan(dropped=accept.dropped(specs, _WRITERS[write_options.wire].storable))
+
+    def edit(self, lock: LockedFile, changes: Resolved, added: File | None, limits: Limits) -> None:
+        """Append to a file of version 2; write one of 1.x again."""
+        from .edit import change
+
+        change(
+            lock,
+            add=added,
+            remove=(*changes.removed, *changes.replaced),
+            rename=changes.renamed,
+            attributes=changes.attributes,
+            assets=changes.assets,
+            limits=limits,
+        )
 
     def write(
         self,

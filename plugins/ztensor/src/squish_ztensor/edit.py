@@ -24,6 +24,7 @@ from squish_core.api import (
     Stream,
     TensorError,
     TensorSpec,
+    Typed,
     UnsupportedVersionError,
     atomic_file,
     dtypes,
@@ -101,9 +102,14 @@ def change(
     add: Mapping[str, np.ndarray] | File | None = None,
     remove: Iterable[str] = (),
     attributes: Mapping[str, Any] | None = None,
+    rename: Mapping[str, str] | None = None,
+    assets: Mapping[str, bytes] | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Change a locked file like `edit`, and add notes for the user to `lock.notes`."""
+    """Change a locked file like `edit`, and add notes for the user to `lock.notes`.
+
+    `rename`: old names -> new ones, after the removal. `assets`: files of the model, by name, that change.
+    """
     limits = limits or Limits()
     source = open_source(lock.path)
     try:
@@ -120,7 +126,9 @@ def change(
         manifest = read_manifest(source, limits)  # raises if the file is damaged
         write_options = _write_options(manifest)
         root = _root(source, location, limits)
-        metadata = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
+        metadata = _change(root, manifest, source, tuple(remove), attributes or {}, assets or {}, limits)
+        objects, names = root["objects"], rename or {}
+        root["objects"] = {names.get(name, name): record for name, record in objects.items()}
         tensors = [*_tensors_to_add(add or {}, write_options), *metadata]
         for item in tensors:
             if item.spec.name in root["objects"]:
@@ -182,10 +190,12 @@ def _change(
     source: Source,
     remove: tuple[str, ...],
     attributes: Mapping[str, Any],
+    files: Mapping[str, bytes],
     limits: Limits,
 ) -> list[OutgoingTensor]:
     """Change the decoded manifest in place; return the new `squish.meta` if the file has its metadata there."""
-    if not v2_writer.storable(attributes):
+    plain = {key: value.value if isinstance(value, Typed) else value for key, value in attributes.items()}
+    if not v2_writer.storable(plain):
         raise FormatError("zTensor cannot store an attribute of this type", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)
     metadata = sidecar.restore(manifest.as_v1(record), source, limits) if record else None
@@ -197,15 +207,17 @@ def _change(
     old = root.pop("attributes", None) or {}
     meta = {key: value for key, value in old.items() if key not in attributes}
     new = {key: value for key, value in attributes.items() if value is not None}
-    if meta | (new if restored is None else {}):
-        root["attributes"] = meta | (new if restored is None else {})
-    if restored is None or not attributes:
+    if restored is None:
+        meta |= {key: plain[key] for key in new}
+    if meta:
+        root["attributes"] = meta
+    if restored is None or not (attributes or files):
         return []
     # `squish.meta` has priority over the attributes, so change it there.
     typed, assets = restored
     typed = {**{key: value for key, value in typed.items() if key not in attributes}, **new}
     del objects[sidecar.NAME]
-    return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()})]
+    return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()} | {**files})]
 
 
 def _rewrite(

@@ -12,6 +12,8 @@ from squish_core.api import ByteCodec, ErrorCode, FormatError, MissingPluginErro
 
 from .v2 import footer
 
+ALIGNMENT, MOST = 64, 1 << 20
+"""Alignment of blobs in 1.x, and the largest that can be asked for."""
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
     "flavor": ("canonical", "aligned", "literal", "compatible"),
@@ -24,7 +26,7 @@ class WriteOptions:
 
     `wire`: 1.1 or 2. `encoding`: raw or zstd, with its `level`. `digest`: none, sha256, crc32c (1.1) or xxh3 (2, the
     default there). `flavor` of 1.1: literal (the default) or compatible (readable by the released 1.x packages); of 2:
-    canonical (the default without zstd) or aligned.
+    canonical (the default without zstd) or aligned. `alignment`: that of blobs, in bytes, if not the usual one.
     """
 
     wire: str = "1.1"
@@ -32,6 +34,7 @@ class WriteOptions:
     level: str | None = None
     digest: str | None = None
     flavor: str | None = None
+    alignment: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -62,6 +65,10 @@ class WriteOptions:
             (result.flavor != "canonical" or result.encoding == "raw",
              "flavor=canonical does not allow compression; use flavor=aligned"),
             (result.flavor != "canonical" or result.digests == "xxh3", "flavor=canonical requires digest=xxh3"),
+            (_is_alignment(result.alignment, footer.ALIGNMENT if is_v2 else ALIGNMENT),
+             f"alignment is a power of two from {footer.ALIGNMENT if is_v2 else ALIGNMENT} to {MOST}"),
+            (not result.canonical or result.alignment in (None, str(footer.CANONICAL)),
+             f"flavor=canonical aligns to {footer.CANONICAL} bytes; use flavor=aligned"),
         ]  # fmt: skip
         for allowed, why in rules:
             if not allowed:
@@ -79,9 +86,10 @@ class WriteOptions:
         return self.flavor != "aligned" and self.encoding == "raw" and self.digests == "xxh3"
 
     @property
-    def alignment(self) -> int:
-        """Alignment of blobs in v2, in bytes."""
-        return footer.CANONICAL if self.canonical else footer.ALIGNMENT
+    def step(self) -> int:
+        """Alignment of blobs, in bytes."""
+        usual = ALIGNMENT if self.wire != "2" else footer.CANONICAL if self.canonical else footer.ALIGNMENT
+        return usual if self.alignment is None else int(self.alignment)
 
     @property
     def digests(self) -> str:
@@ -92,6 +100,14 @@ class WriteOptions:
     def params(self) -> dict[str, Any]:
         """Parameters of the zstd filter."""
         return {} if self.level is None else {"level": self.level}
+
+
+def _is_alignment(text: str | None, least: int) -> bool:
+    """Return whether an alignment is one that readers accept."""
+    if text is None:
+        return True
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return least <= value <= MOST and not value & (value - 1)
 
 
 def zstd_codec() -> tuple[ByteCodec, Any]:

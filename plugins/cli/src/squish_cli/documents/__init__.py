@@ -8,8 +8,10 @@ of a class needs a new number of the schema (`docs/json.md`).
 from __future__ import annotations
 
 from .checks import Bench, Convert, Cp, Diff, Verify
+from .editing import Edit
 from .events import Error, Progress, Task, Text
 from .files import Info, Ls, Needs, Plan
+from .identity import Hash, Prove
 from .installed import (
     Backends,
     CacheClear,
@@ -42,9 +44,11 @@ __all__ = [
     "Cp",
     "Diff",
     "Doctor",
+    "Edit",
     "Error",
     "Explain",
     "Formats",
+    "Hash",
     "Info",
     "Ls",
     "Matrix",
@@ -53,6 +57,7 @@ __all__ = [
     "Plan",
     "Plugins",
     "Progress",
+    "Prove",
     "Schema",
     "Task",
     "Text",

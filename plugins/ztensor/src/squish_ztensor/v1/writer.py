@@ -43,11 +43,12 @@ class Placement:
 
     compatible: bool = False
     objects: dict[str, dict[str, Any]] = field(factory=dict)
+    alignment: int = ALIGNMENT
     empty: list[tuple[int, str]] = field(factory=list)
 
     def start(self, position: int, name: str, nbytes: int) -> int:
         """Return the offset of the next blob. Readers order by offset, then name: an empty one may move by 64."""
-        offset = align_up(position, ALIGNMENT)
+        offset = align_up(position, self.alignment)
         if not nbytes:
             if self.empty and self.empty[-1][0] == offset and name < self.empty[-1][1]:
                 offset += ALIGNMENT
@@ -112,7 +113,7 @@ def write(
     options: WriteOptions,
 ) -> None:
     """Write header, blobs, manifest and footer. Assets, and metadata other than text, go to `squish.meta`."""
-    placement = Placement(options.compatible)
+    placement = Placement(options.compatible, alignment=options.step)
     sink.write(MAGIC)
     append(sink, placement, tensors, options)
     text = sidecar.is_text(meta, assets)

@@ -95,7 +95,7 @@ def write(
 
 def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], options: WriteOptions) -> None:
     """Append the tensors' blobs, add them to the manifest `root`, and append it with the footer."""
-    manifest = Manifest(options.alignment, root["objects"])
+    manifest = Manifest(options.step, root["objects"])
     blobs = _Blobs(sink, manifest, options, [item.spec for item in tensors])
     streams = {item.spec.name: item.parts for item in tensors}
     for spec in _sorted_specs([item.spec for item in tensors], options):
