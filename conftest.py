@@ -22,7 +22,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("checkout", "repository", "wheels"):
         monkeypatch.setattr(catalog, name, lambda: None)
-    monkeypatch.setattr(environment, "installer", lambda: "pip install")
+    monkeypatch.setattr(environment, "installer", lambda: ([["pip", "install"]], ()))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from squish_core.plugins import catalog
+from squish_cli import tables
+from squish_cli.command_table import OWN
 
 from . import codes, table
 
@@ -26,7 +27,9 @@ def pages() -> Iterator[tuple[str, str]]:
         project = tomllib.loads(file.read_text("utf-8"))["project"]
         name, folder = project["name"], file.parent.relative_to(ROOT).as_posix()
         extras = [extra for extra in project.get("optional-dependencies", {}) if extra != "testing"]
-        commands = [command for command, package in catalog.COMMANDS.items() if package == name]
+        commands = [
+            command for command, facts in tables.read("commands")["commands"].items() if facts["package"] == name != OWN
+        ]
         description = project["description"].rstrip(".")
         rows.append(
             (f"`{name}`", description, f"`{folder}`", codes(extras), codes([f"squish {each}" for each in commands]))

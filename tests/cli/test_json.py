@@ -52,6 +52,7 @@ RESULTS: list[tuple[str, str, int]] = [
     ("families", "families", 0),
     ("families", "families llama", 0),
     ("new-plugin", "new-plugin acme-json --kind codec", 0),
+    ("install", "install squish-gguf --dry-run", 0),
     ("doctor", "doctor", 0),
     ("doctor", "doctor .", 0),
     ("explain", "explain", 0),

@@ -230,6 +230,24 @@ class NewPlugin:
 
 
 @frozen
+class Install:
+    """The command that installs packages.
+
+    Attributes
+    ----------
+    commands
+        Its parts, which are run one after the other, as lists of words.
+    executed
+        Whether they were run.
+    """
+
+    packages: tuple[str, ...]
+    command: str
+    commands: tuple[tuple[str, ...], ...]
+    executed: bool
+
+
+@frozen
 class Temporary:
     """A temporary file that a write left behind.
 
