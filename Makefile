@@ -9,8 +9,8 @@ find_python = for p in python3 python3.13 python3.12 python3.11 python3.14; do \
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done
 PYTHON ?= $(shell $(find_python))
 
-# Plugins that are compiled when they are installed; without a C++ compiler they are left out.
-NEEDS_COMPILER := cpu_backend
+# Plugins that are compiled when they are installed, or require one; without a C++ compiler they are left out.
+NEEDS_COMPILER := cpu_backend all
 compiler := $(shell for c in c++ g++ clang++; do "$$c" --version >/dev/null 2>&1 && echo "$$c" && break; done)
 all_plugins := $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 left_out := $(if $(compiler),,$(filter $(NEEDS_COMPILER),$(all_plugins)))
