@@ -1,4 +1,4 @@
-"""What an index shows of each package: descriptions, licences, addresses; nothing is named before it is there."""
+"""What an index shows of each package: descriptions, licenses, addresses; nothing is named before it is there."""
 
 from __future__ import annotations
 

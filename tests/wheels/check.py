@@ -2,7 +2,7 @@
 
     python tests/wheels/check.py [--whole] [plugin ...]       all of plugins/ unless some are named
 
-Every wheel must be what an index accepts: twine, check-wheel-contents, a licence, a description. Each environment must
+Every wheel must be what an index accepts: twine, check-wheel-contents, a license, a description. Each environment must
 list exactly what is installed in it, open a sample of its own format and pass the plugin's tests marked `alone`; with
 --whole, all of the plugin's tests. As many are tried at once as there are cores, and the longest first. The compiled
 library is that of this environment, where it has one.
@@ -115,7 +115,7 @@ def build(sources: dict[str, Path], wheels: Path) -> dict[str, Path]:
 
 
 def check_files(wheels: dict[str, Path]) -> None:
-    """Every wheel has what an index shows, the licence, and code, except for squish-all."""
+    """Every wheel has what an index shows, the license, and code, except for squish-all."""
     uv("tool", "run", "--quiet", *PINNED, "twine", "check", "--strict", *wheels.values())
     contents = ROOT / "pyproject.toml"
     uv("tool", "run", "--quiet", *PINNED, "check-wheel-contents", "--config", contents, *wheels.values())
@@ -125,7 +125,7 @@ def check_files(wheels: dict[str, Path]) -> None:
             (metadata,) = (archive.read(each).decode() for each in members if each.endswith(".dist-info/METADATA"))
         description = metadata.partition("\n\n")[2]
         if not any(each.endswith(".dist-info/licenses/LICENSE") for each in members):
-            raise CheckError(f"{name}: the wheel has no licence")
+            raise CheckError(f"{name}: the wheel has no license")
         if "Description-Content-Type: text/markdown" not in metadata or len(description) < 200:
             raise CheckError(f"{name}: the wheel has no description")
         if name != "squish-all" and not any(each.endswith("/__init__.py") for each in members):
