@@ -104,3 +104,20 @@ def test_an_installer_that_fails_is_an_error(
     monkeypatch.setattr(environment, "installer", lambda: ([command], ()))
     assert main(["install", "squish-gguf", "--yes"]) == 2
     assert command[0] in capsys.readouterr().err
+
+
+def test_the_directory_is_searched_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "--available", "MLX", "--json"]) == 0
+    rows = {row["package"]: row for row in json.loads(capsys.readouterr().out)["available"]}
+    assert rows["squish-mlx"]["provides"] == ["format mlx"]
+    assert {row["state"] for row in rows.values()} <= {"installed", "available"}
+    assert main(["plugins", "--available", "no such word"]) == 1
+
+
+def test_a_plugin_that_is_not_installed_comes_with_its_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUISH_PLUGINS", "-squish-onnx")
+    monkeypatch.setattr("squish_core.plugins.registry._default", None)
+    assert main(["plugins", "--available", "onnx"]) == 0
+    assert "squish install squish-onnx" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from documents import check, schemas
 from squish_cli import main
+from squish_cli.app import NUMBERS
 from squish_cli.schema import EVENTS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,6 +50,8 @@ RESULTS: list[tuple[str, str, int]] = [
     ("backends", "backends numpy", 0),
     ("plugins", "plugins", 0),
     ("plugins", "plugins gguf", 0),
+    ("plugins", "plugins --available onnx", 0),
+    ("plugins", "plugins --available nonsense", 1),
     ("families", "families", 0),
     ("families", "families llama", 0),
     ("new-plugin", "new-plugin acme-json --kind codec", 0),
@@ -130,7 +133,7 @@ def test_a_document_names_its_schema_first_and_fits_it(
 ) -> None:
     found, printed = answer(capsys, line)
     document = json.loads(printed)
-    assert (found, document["schema"]) == (code, f"squish/{command}/1")
+    assert (found, document["schema"]) == (code, f"squish/{command}/{NUMBERS.get(command, 1)}")
     check(document)
     assert isinstance(document.get(LISTS.get(command, ""), []), list)
 

@@ -65,7 +65,10 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
     "backends": ("listings", ("squish backends",)),
-    "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
+    "plugins": (
+        "listings",
+        ("squish plugins", "squish plugins --available onnx", "SQUISH_PLUGINS=-squish-gguf squish plugins"),
+    ),
     "new-plugin": (
         "scaffold",
         (
@@ -91,7 +94,7 @@ COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "a
 """Command of a plugin -> the extra of its package with the libraries that it needs."""
 PROGRESS = ("verify", "diff", "convert", "cp")
 """Commands that show progress."""
-NUMBERS: dict[str, int] = {}
+NUMBERS: dict[str, int] = {"plugins": 2}
 """Command -> number of its schema, if it is not the first."""
 
 

@@ -214,11 +214,40 @@ class ListedPlugin:
 
 
 @frozen
-class Plugins:
+class InstalledPlugins:
     """The plugins, and all their conflicts."""
 
     plugins: tuple[ListedPlugin, ...]
     conflicts: tuple[str, ...]
+
+
+@frozen
+class AvailablePlugin:
+    """A plugin of the directory.
+
+    Attributes
+    ----------
+    state
+        installed or available.
+    provides
+        Kinds and ids.
+    """
+
+    package: str
+    state: str
+    description: str
+    provides: tuple[str, ...]
+    repository: str
+
+
+@frozen
+class AvailablePlugins:
+    """The plugins of the directory (`squish plugins --available`)."""
+
+    available: tuple[AvailablePlugin, ...]
+
+
+Plugins = InstalledPlugins | AvailablePlugins
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Tables that are made from the sources: commands and ids, codes of errors, the glossary."""
+"""Tables that are made from the sources: commands and ids, codes of errors, the glossary, the directory of plugins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def place(name: str) -> str:
     return os.path.join(os.path.dirname(__file__), f"{name}.json")
 
 
-def read(name: str) -> dict[str, Any]:
-    """Return a table: "commands", "errors" or "glossary"."""
+def read(name: str) -> Any:
+    """Return a table: "commands", "errors", "glossary" or "plugins"."""
     import json
 
     with open(place(name), encoding="utf-8") as file:
-        facts: dict[str, Any] = json.load(file)
-    return facts
+        return json.load(file)
