@@ -40,6 +40,7 @@ RESULTS: list[tuple[str, str, int]] = [
     ("convert", "convert m.safetensors out.gguf --encode f16 --names keep", 0),
     ("convert", "convert m.gguf out.zt --dry-run", 0),
     ("cp", "cp m.gguf part.gguf --only *attn_norm*", 0),
+    ("card", "card m.gguf --base m.gguf", 0),
     ("matrix", "matrix npydir --backend numpy", 0),
     ("bench", "bench m.safetensors", 0),
     ("formats", "formats", 0),

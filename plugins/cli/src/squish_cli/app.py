@@ -53,6 +53,14 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish convert model/ out.gguf --encode q4_k --scheduler local:8 --resume",
         ),
     ),
+    "card": (
+        "card",
+        (
+            "squish card model.gguf > README.md",
+            "squish card q4.gguf --base model/",
+            "squish card hf://ORG/NAME/q4.gguf",
+        ),
+    ),
     "cp": (
         "checks",
         (
@@ -92,7 +100,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 """Command of a plugin -> the extra of its package with the libraries that it needs."""
-PROGRESS = ("verify", "diff", "convert", "cp")
+PROGRESS = ("verify", "diff", "convert", "cp", "card")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {"plugins": 2}
 """Command -> number of its schema, if it is not the first."""

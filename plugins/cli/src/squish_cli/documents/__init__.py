@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .events import Error, Progress, Task, Text
-from .files import Info, Ls, Needs, Plan
+from .files import Card, Info, Ls, Needs, Plan
 from .installed import (
     Backends,
     CacheClear,
@@ -34,6 +34,7 @@ __all__ = [
     "Bench",
     "CacheClear",
     "CacheList",
+    "Card",
     "Codecs",
     "ConfigGet",
     "ConfigList",
