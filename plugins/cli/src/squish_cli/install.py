@@ -63,7 +63,7 @@ def checked(name: str) -> str:
         hint = f"{did_you_mean(package, ours)} `squish plugins --available` lists all.".lstrip()
         raise UsageError("there is no such package of Squish", found=repr(name), code=ErrorCode.USAGE, hint=hint)
     if package in ours and match[3]:
-        raise UsageError("this package has the version of Squish", found=repr(name), code=ErrorCode.USAGE)
+        raise UsageError("the version of a package of Squish follows Squish", found=repr(name), code=ErrorCode.USAGE)
     return name if package not in ours else f"{package}{match[2] or ''}"
 
 
