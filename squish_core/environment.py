@@ -21,9 +21,8 @@ CONDA = ("conda", "mamba", "micromamba")
 def installer() -> tuple[Commands, tuple[str, ...]]:
     """Return the start of the commands that install packages into this environment, and the tool's own options.
 
-    The packages follow the last command. It is that of the tool that manages the environment, because what another one
-    installs is lost at the next upgrade, or goes to another environment. The options are those that say where the tool
-    found packages when it made the environment.
+    The packages follow the last command, that of the tool that manages the environment: what another one installs is
+    lost at the next upgrade, or goes elsewhere. The options say where the tool found packages for the environment.
     """
     prefix = Path(sys.prefix)
     if (prefix / "uv-receipt.toml").is_file():

@@ -19,6 +19,7 @@ from squish_testing import expect_error
 import squish_core as squish
 from squish_core import environment
 from squish_core.errors import MissingPluginError
+from squish_core.io.digest import ALGORITHMS
 from squish_core.plugins import catalog
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
@@ -271,3 +272,9 @@ def test_the_source_of_a_scheme_comes_with_its_library(scheme: str) -> None:
     extra = {"hf": "[hf]", "ftp": "[fsspec]"}.get(scheme, "")
     with expect_error(MissingPluginError, hint=f"squish-remote{extra}"):
         squish.open(f"{scheme}://example.org/model.gguf", registry=squish.Registry(entry_points=tuple))
+
+
+def test_a_digest_without_its_library_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with expect_error(MissingPluginError, code="not-installed", hint="pip install xxhash"):
+        ALGORITHMS["xxh3"][0]()
