@@ -9,8 +9,8 @@ find_python = for p in python3 python3.13 python3.12 python3.11 python3.14; do \
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done
 PYTHON ?= $(shell $(find_python))
 
-# Plugins that are compiled when they are installed; without a C++ compiler they are left out.
-NEEDS_COMPILER := cpu_backend
+# Plugins that are compiled when they are installed, or require one; without a C++ compiler they are left out.
+NEEDS_COMPILER := cpu_backend all
 compiler := $(shell for c in c++ g++ clang++; do "$$c" --version >/dev/null 2>&1 && echo "$$c" && break; done)
 all_plugins := $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 left_out := $(if $(compiler),,$(filter $(NEEDS_COMPILER),$(all_plugins)))
@@ -44,7 +44,7 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') jsonschema model-signing mypy pyopenssl pytest-xdist ruff sybil || $(failed)
+	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') jsonschema model-signing mypy pyopenssl pytest-xdist pyyaml ruff sybil || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)

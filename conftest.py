@@ -34,7 +34,7 @@ def published(patch: pytest.MonkeyPatch) -> None:
 
     for name in ("checkout", "repository", "wheels"):
         patch.setattr(catalog, name, lambda: None)
-    patch.setattr(environment, "installer", lambda: "pip install")
+    patch.setattr(environment, "installer", lambda: ([["pip", "install"]], ()))
 
 
 def documents_fit_their_schemas(patch: pytest.MonkeyPatch) -> None:

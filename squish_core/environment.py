@@ -1,8 +1,8 @@
-"""The Python environment that runs Squish, and the command that installs packages into it."""
+"""The Python environment that runs Squish, and the commands that install packages into it."""
 
 from __future__ import annotations
 
-import os
+import json
 import shlex
 import shutil
 import sys
@@ -13,57 +13,58 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+Commands = list[list[str]]
+CONDA = ("conda", "mamba", "micromamba")
+
 
 @cache
-def installer() -> str:
-    """Return the start of a shell command that installs packages into this environment; the packages follow it.
+def installer() -> tuple[Commands, tuple[str, ...]]:
+    """Return the start of the commands that install packages into this environment, and the tool's own options.
 
-    That of the tool that manages the environment, because what another one installs is lost at the next upgrade, or
-    goes to another environment.
+    The packages follow the last command, that of the tool that manages the environment: what another one installs is
+    lost at the next upgrade, or goes elsewhere. The options say where the tool found packages for the environment.
     """
     prefix = Path(sys.prefix)
     if (prefix / "uv-receipt.toml").is_file():
         return _uv_tool(prefix / "uv-receipt.toml")
     if (prefix / "pipx_metadata.json").is_file():
-        return f"pipx inject {shlex.quote(prefix.name)}"
-    python = _python()
+        return [["pipx", "inject", prefix.name]], _pip_arguments(prefix / "pipx_metadata.json")
+    python, managed = _python(), _flags()
     if find_spec("pip") is not None:
-        pip = "pip" if _is_own(shutil.which("pip")) else f"{python} -m pip"
-        return f"{pip} install{_flags()}"
-    if (prefix / "conda-meta").is_dir():
-        return f"conda install --yes --prefix {shlex.quote(sys.prefix)} pip && {python} -m pip install"
+        is_own = Path(shutil.which("pip") or "").parent == Path(sys.executable).parent
+        pip = ["pip"] if is_own else [python, "-m", "pip"]
+        return [[*pip, "install", *managed]], ()
+    conda = next(filter(shutil.which, CONDA), None) if (prefix / "conda-meta").is_dir() else None
+    if conda:
+        return [[conda, "install", "--yes", "--prefix", sys.prefix, "pip"], [python, "-m", "pip", "install"]], ()
     if shutil.which("uv"):
-        return f"uv pip install --python {python}"
-    return f"{python} -m ensurepip && {python} -m pip install{_flags()}"
+        return [["uv", "pip", "install", "--python", python, *managed]], ()
+    return [[python, "-m", "ensurepip"], [python, "-m", "pip", "install", *managed]], ()
 
 
 def _python() -> str:
-    """This interpreter for a shell command: relative if it is below the current folder."""
+    """This interpreter: relative if it is below the current folder."""
     path = Path(sys.executable)
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _is_own(command: str | None) -> bool:
-    """Return whether a command on the path is that of this environment."""
-    return command is not None and Path(command).parent == Path(sys.executable).parent
+def _flags() -> list[str]:
+    """Return the option that installers require in an environment that the operating system manages."""
+    is_marked = (Path(sysconfig.get_path("stdlib")) / "EXTERNALLY-MANAGED").exists()
+    return ["--break-system-packages"] if is_marked and sys.prefix == sys.base_prefix else []
 
 
-def _flags() -> str:
-    """Return the option that pip requires in an environment that the operating system manages."""
-    is_marked = os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
-    return " --break-system-packages" if is_marked and sys.prefix == sys.base_prefix else ""
-
-
-def _uv_tool(receipt: Path) -> str:
+def _uv_tool(receipt: Path) -> tuple[Commands, tuple[str, ...]]:
     """`uv tool install` with the packages that the tool has now, since uv would remove them otherwise."""
     import tomllib
 
     try:
-        requirements = tomllib.loads(receipt.read_text("utf-8"))["tool"]["requirements"]
-        main, *others = [_requirement(item) for item in requirements]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"uv pip install --python {_python()}"
-    return " ".join(["uv tool install", shlex.quote(main), *(f"--with {shlex.quote(name)}" for name in others)])
+        tool = tomllib.loads(receipt.read_text("utf-8"))["tool"]
+        main, *others = [_requirement(item) for item in tool["requirements"]]
+        links = tuple(f"--find-links={link}" for link in tool.get("options", {}).get("find-links", ()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [["uv", "pip", "install", "--python", _python()]], ()
+    return [["uv", "tool", "install", main, *(f"--with={each}" for each in others)]], links
 
 
 def _requirement(item: dict[str, Any]) -> str:
@@ -74,11 +75,25 @@ def _requirement(item: dict[str, Any]) -> str:
     return f"{item['name']}{extras} @ {url}" if url else f"{item['name']}{extras}{item.get('specifier', '')}"
 
 
-def command(targets: Sequence[str], wheels: str | None = None) -> str:
-    """The command that installs these requirements (paths, names or addresses), some from a folder with wheels."""
-    start = installer()
-    with_ = "--with " if start.startswith("uv tool ") else ""
-    links = ["--find-links", wheels] if wheels else []
-    if links and start.startswith("pipx "):
-        links = [f"--pip-args={shlex.join(links)}"]
-    return " ".join([start, *map(shlex.quote, links), *(f"{with_}{shlex.quote(target)}" for target in targets)])
+def _pip_arguments(metadata: Path) -> tuple[str, ...]:
+    """Return the options for pip with which pipx installed the application."""
+    try:
+        return tuple(map(str, json.loads(metadata.read_text("utf-8"))["main_package"]["pip_args"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def commands(targets: Sequence[str], wheels: str | None = None) -> Commands:
+    """Return the commands that install these requirements (paths, names or addresses), some from a folder of wheels."""
+    (*before, start), options = installer()
+    links = [f"--find-links={wheels}"] if wheels else list(options)
+    if start[0] == "pipx":
+        arguments = [f"--pip-args={shlex.join(links)}"] if links else []
+        groups = [[targets[0]]]
+        for each in targets[1:]:  # pipx installs one at a time, sorted; a folder comes after those that it requires
+            if "/" in each and each < groups[-1][-1]:
+                groups.append([])
+            groups[-1].append(each)
+        return [[*start, *arguments, *group] for group in groups]
+    is_tool = start[:2] == ["uv", "tool"]
+    return [*before, [*start, *links, *(f"--with={each}" if is_tool else each for each in targets)]]

@@ -63,8 +63,8 @@ def escape(text: str) -> str:
 def install_hint(commands: Iterable[str | None]) -> str | None:
     """Name each install command once, as alternatives; None if there are none.
 
-    >>> install_hint(("pip install squish-astc", None, "pip install squish-codecs"))
-    'Run `pip install squish-astc`, or `pip install squish-codecs`.'
+    >>> install_hint(("pip install ./plugins/astc", None, "pip install scipy"))
+    'Run `pip install ./plugins/astc`, or `pip install scipy`.'
     """
     names = [f"`{command}`" for command in dict.fromkeys(commands) if command]
     return f"Run {', or '.join(names)}." if names else None

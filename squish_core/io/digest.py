@@ -155,12 +155,14 @@ def _xxh3() -> Any:
     try:
         import xxhash
     except ImportError:
+        import shlex
+
         from squish_core import environment
 
         raise MissingPluginError(
             "an xxh3 digest needs the package xxhash",
             code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run `{environment.command(['xxhash'])}`.",
+            hint=f"Run `{' && '.join(map(shlex.join, environment.commands(['xxhash'])))}`.",
         ) from None
     return xxhash.xxh3_64()
 

@@ -6,10 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import reduce
-from operator import and_
+from collections.abc import Callable
 from pathlib import Path
 
 from squish_core.codes import ErrorCode
@@ -43,15 +40,6 @@ def _entries(folder: Path, matches: Callable[[os.DirEntry[str]], bool]) -> tuple
         return ()
     except OSError as error:
         raise missing(folder, error) from None
-
-
-def common_mode(paths: Iterable[Path]) -> int | None:
-    """Read and write permissions that all files and folders in `paths` grant; None if none exists."""
-    modes = []
-    for path in paths:
-        with suppress(OSError):
-            modes.append(path.stat().st_mode)
-    return reduce(and_, modes, 0o666) if modes else None
 
 
 def _may_be_file(entry: os.DirEntry[str]) -> bool:

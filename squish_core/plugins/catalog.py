@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -12,21 +13,13 @@ from typing import Any
 from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
 
+RELEASED = False
+"""Whether the packages are in the package index: until then, no text names one as installable from there."""
+REPOSITORY = "https://github.com/squish-weights/squish"
 TABLE = Path(__file__).with_name("catalog.json")
 """What the plugins of this repository declare. `python tests/lint/catalog.py` writes it."""
 KINDS = ("container", "codec", "allocator", "backend", "source", "scheduler", "family")
 """Kinds of plugins with packages to install."""
-
-# command -> package of this repository
-COMMANDS = {
-    "cache build": "squish-npydir", "edit": "squish-ztensor",
-    **dict.fromkeys(("check-model", "families"), "squish-models"),
-    **dict.fromkeys(("serve", "refs"), "squish-remote"),
-    **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
-}  # fmt: skip
-
-# command -> the extra of its package with the libraries that it needs
-COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 
 RELEASED_TOGETHER = {
     "squish_convert": "squish-convert", "squish_cli": "squish-core-cli", "squish_testing": "squish-testing",
@@ -131,8 +124,8 @@ def format_facts(name: str) -> Mapping[str, Any]:
     return facts
 
 
-def distributions() -> dict[str, str]:
-    """Distribution of this repository -> its folder."""
+def distributions() -> dict[str, dict[str, Any]]:
+    """Distribution of this repository -> its `folder`, and the others that it `requires`, by extra ("": always)."""
     return table()["distributions"]
 
 
@@ -180,8 +173,8 @@ def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str
     Parameters
     ----------
     *packages
-        Names of distributions, possibly with extras (`squish-ggml[gguf]`). From a checkout, the command also lists the
-        plugins that they require, since pip does not search a checkout.
+        Names of distributions, possibly with extras (`squish-ggml[gguf]`). Where pip would not find the plugins that
+        they require, as in a checkout, the command lists them, too.
     extra
         Extra of the last package (`[fsspec]`).
     fresh
@@ -197,44 +190,45 @@ def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str
     >>> install_command("squish-gguf", "squish-remote", extra="[fsspec]")
     "pip install ... ...squish-remote[fsspec]..."
     """
+    return " && ".join(map(shlex.join, install_commands(*packages[:-1], packages[-1] + extra, fresh=fresh)))
+
+
+def install_commands(*packages: str, fresh: bool = False, find_links: str | None = None) -> list[list[str]]:
+    """Return the words of the commands of `install_command`; `find_links`: by name, from this folder of wheels."""
     from squish_core import environment
 
-    names = [*packages[:-1], packages[-1] + extra]
-    targets = _targets(names, _dependencies if fresh else _missing_dependencies, _path)
-    return environment.command(targets, wheels())
+    if find_links:
+        return environment.commands(packages, find_links)
+    return environment.commands(list(_targets(packages, fresh)), wheels())
 
 
-def requirement_lines(*packages: str) -> list[str]:
-    """Return the packages, and in a checkout those that they require, as lines of a requirements file for pip."""
-    return _targets(packages, _dependencies, Path.as_uri, named=True)
-
-
-def _targets(
-    packages: Iterable[str], dependencies: Callable[[str], list[str]], place: Callable[[Path], str], named: bool = False
-) -> list[str]:
-    """Return the argument of an installer for each package: its folder in the checkout, its URL, or its name.
-
-    `named`: with the package's name before its folder.
-    """
-    folders, address = plugin_folders(), repository()
+def _targets(packages: Iterable[str], fresh: bool) -> Iterable[str]:
+    """Return the argument of an installer for each package: its folder in the checkout, its URL, or its name."""
     targets: dict[str, str] = {}
     for package in packages:
         name, bracket, extras = package.partition("[")
-        for needed in dependencies(package) if name in folders else ():
-            targets.setdefault(needed, _target(needed, "", folders, address, place, named))
-        targets[name] = _target(name, bracket + extras, folders, address, place, named)
-    return list(targets.values())
+        for needed in filter(lambda other: fresh or not _is_installed(other), dependencies(package)):
+            targets.setdefault(needed, _target(needed, ""))
+        targets[name] = _target(name, bracket + extras)
+    return targets.values()
 
 
-def _target(
-    name: str, extras: str, folders: Mapping[str, Path], address: str | None, place: Callable[[Path], str], named: bool
-) -> str:
-    if name in folders:
-        return f"{name}{extras} @ {place(folders[name])}" if named else f"{place(folders[name])}{extras}"
-    if address and name in distributions():
-        folder = distributions()[name]
-        return f"{name}{extras} @ {address}{folder and f'#subdirectory={folder}'}"
-    return f"{name}{extras}"
+def _target(name: str, extras: str) -> str:
+    place = origin(name)
+    if isinstance(place, Path):
+        return f"{_path(place)}{extras}"
+    return f"{name}{extras} @ {place}" if place else f"{name}{extras}"
+
+
+def origin(name: str) -> Path | str | None:
+    """Return where a package comes from: its folder in the checkout, its URL, or (None) where installers look."""
+    if name not in distributions():
+        return None
+    folder = distributions()[name]["folder"]
+    if root := checkout():
+        return root / folder
+    address = repository()
+    return f"{address}{folder and f'#subdirectory={folder}'}" if address else None
 
 
 @cache
@@ -246,10 +240,18 @@ def checkout() -> Path | None:
 
 @cache
 def repository() -> str | None:
-    """The address of the repository that squish-core was installed from, as pip reads it: `git+https://...@COMMIT`."""
+    """The address of the repository that has the plugins, as pip reads it: `git+https://...@COMMIT`.
+
+    That which squish-core was installed from. Before the packages are in an index, also the project's own, unless the
+    environment's tool knows another place.
+    """
+    from squish_core import environment
+
     origin = _origin()
     control = origin.get("vcs_info")
-    return f"{control['vcs']}+{origin['url']}@{control['commit_id']}" if control else None
+    if control:
+        return f"{control['vcs']}+{origin['url']}@{control['commit_id']}"
+    return None if RELEASED or wheels() or environment.installer()[1] else f"git+{REPOSITORY}"
 
 
 @cache
@@ -261,7 +263,7 @@ def wheels() -> str | None:
 
 
 def _origin() -> dict[str, Any]:
-    """Where squish-core was installed from (PEP 610); nothing for a package index, which has the plugins, too."""
+    """Where squish-core was installed from (PEP 610); nothing for an index or a folder of wheels."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -282,42 +284,15 @@ def _local(origin: Mapping[str, Any]) -> Path | None:
     return Path(url2pathname(url.path)) if url.scheme == "file" else None
 
 
-def plugin_folders() -> dict[str, Path]:
-    """Package -> folder in the checkout, the core's included; empty if squish-core came from a package index."""
-    root = checkout()
-    if root is None:
-        return {}
-    folders = {str(project(file)["name"]): file.parent for file in sorted(root.glob("plugins/*/pyproject.toml"))}
-    return {**folders, "squish-core": root}
-
-
-@cache
-def project(file: Path) -> dict[str, Any]:
-    """Return the table `project` of a `pyproject.toml`."""
-    import tomllib
-
-    facts: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))["project"]
-    return facts
-
-
-def _dependencies(package: str) -> list[str]:
-    """Packages of the checkout that a package with its extras requires, dependencies first."""
-    folders, packages = plugin_folders(), list[str]()
-    package, *extras = re.split(r"[^\w-]+", package.rstrip("]"))
-    file = folders[package] / "pyproject.toml"
-    facts = project(file) if file.is_file() else {}
-    optional = facts.get("optional-dependencies", {})
-    requirements = [facts.get("dependencies", ()), *(optional.get(extra, ()) for extra in extras)]
-    for requirement in chain.from_iterable(requirements):
-        name = re.split(r"[^\w-]", requirement)[0]
-        if name in folders:
-            packages += [*_dependencies(name), name]
-    return packages
-
-
-def _missing_dependencies(package: str) -> list[str]:
-    """Packages of the checkout that a package requires and that are not installed, dependencies first."""
-    return [name for name in _dependencies(package) if not _is_installed(name)]
+def dependencies(package: str) -> list[str]:
+    """Packages of this repository that a package with its extras requires, dependencies first; none in an index."""
+    name, *extras = re.split(r"[^\w-]+", package.rstrip("]"))
+    if name not in distributions() or not (checkout() or repository()):
+        return []
+    requires = distributions()[name]["requires"]
+    direct = chain.from_iterable(requires.get(extra, ()) for extra in ("", *extras))
+    needed = [(*dependencies(other), other.partition("[")[0]) for other in direct]
+    return list(dict.fromkeys(chain.from_iterable(needed)))
 
 
 def _is_installed(package: str) -> bool:
@@ -414,8 +389,6 @@ def piece_hint(name: str) -> str | None:
     >>> piece_hint("model.gguf.part1of2")
     'Join its pieces: `cat model.gguf.part1of2 model.gguf.part2of2 > model.gguf`.'
     """
-    import shlex
-
     piece = _PIECE.fullmatch(name)
     if piece is None:
         return None

@@ -7,7 +7,7 @@ parses all metadata of every distribution. That takes longer than opening a file
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -21,6 +21,8 @@ from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS, SQUISH_API, Info
 
+FILES = "SQUISH_PLUGIN_FILES"
+"""The variable that names files of code to load as plugins. No file of settings sets it, because it runs code."""
 _SUFFIXES = (".dist-info", ".egg-info")
 _METADATA = ("METADATA", "PKG-INFO")
 _OWN_FINDERS = ("_frozen_importlib_external", "importlib_metadata")
@@ -52,9 +54,30 @@ class EntryPoint:
         return loaded
 
 
+class PluginFile(EntryPoint):
+    """A file of Python code that the variable names; its module has the name of the file."""
+
+    def load(self) -> Any:
+        """Run the file, once in a process."""
+        path, loaded = os.path.abspath(self.value), sys.modules.get(self.name)
+        if loaded is None and importlib.util.find_spec(self.name) is None:
+            spec = cast(Any, importlib.util.spec_from_file_location(self.name, path))
+            loaded = sys.modules[self.name] = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(loaded)
+            except BaseException:
+                del sys.modules[self.name]
+                raise
+        if getattr(loaded, "__file__", None) != path:
+            raise SquishError(f"there is another module {self.name!r}", hint="Rename the file.", code=ErrorCode.IMPORT)
+        return loaded
+
+
 def entry_points(group: str = "squish") -> list[Any]:
     """Entry points of a group, of the first distribution of each name on `sys.path`, ordered by distribution."""
-    points = list(_points(group))
+    files = filter(None, os.environ.get(FILES, "").split(os.pathsep))
+    named = [PluginFile(os.path.splitext(os.path.basename(path))[0], path, Distribution(path, "")) for path in files]
+    points = [*_points(group), *named]
     return sorted(points, key=lambda point: point.dist.name if point.dist else "")
 
 

@@ -357,7 +357,7 @@ class Registry:
         >>> squish.registry().needs("int4")[0].id, squish.registry().needs("model.squizd")[0].id
         ('affine', 'squizd')
         >>> squish.Registry(entry_points=tuple).needs("gguf")[0].install
-        'pip install squish-gguf'
+        '... install ...squish-gguf'
         """
         from squish_core.plugins.requirements import requirements
 

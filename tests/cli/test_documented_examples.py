@@ -156,7 +156,7 @@ STARTS = (
     "docs/explain/chains.md",
     "CONTRIBUTING.md",
 )
-RUNPIP = re.compile(r'^pipx install \.\npipx runpip squish-core install "\$PWD"/plugins/\{(.*)\}$', re.MULTILINE)
+PIPX = re.compile(r"^pipx install (\.)\n((?:pipx inject .*\n)+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -181,7 +181,7 @@ def test_a_page_installs_what_its_plugins_need(name: str) -> None:
         projects[file.parent] = tomllib.loads(file.read_text())["project"]
     ours = {project["name"] for project in projects.values()}
     text = (ROOT / name).read_text(encoding="utf-8")
-    injected = (f". {' '.join(f'./plugins/{each}' for each in names.split(','))}" for names in RUNPIP.findall(text))
+    injected = (" ".join([first, *re.findall(r"\./\S+", rest)]) for first, rest in PIPX.findall(text))
     lines = [*re.findall(r"^pip install ([^#\n]*)", text, re.MULTILINE), *injected]
     assert lines
     for line in lines:

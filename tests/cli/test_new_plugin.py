@@ -13,6 +13,7 @@ from squish_cli import main
 from squish_cli.scaffold import example_files, names_for, plugin_files, substitute
 
 from squish_core.errors import SquishError
+from squish_core.plugins import catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -85,11 +86,21 @@ def test_the_template_is_the_example(kind: str | None, example: str) -> None:
         for path in folder.rglob("*")
         if path.is_file()
         and "__pycache__" not in path.parts
-        and not path.name.startswith(".")
         and ".pytest_cache" not in path.parts
         and ".hypothesis" not in path.parts
     }
     assert dict(example_files(kind)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_plugin_is_a_repository_to_publish(kind: str | None) -> None:
+    files = plugin_files("zeta-weights", kind, None)
+    assert {"README.md", "LICENSE", ".gitignore", ".github/workflows/test.yml", "pyproject.toml"} <= files.keys()
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    assert (project["readme"], project["license-files"]) == ("README.md", ["LICENSE"])
+    assert project["urls"]["Source"] == "https://github.com/zeta_weights/zeta-weights"
+    assert files["LICENSE"] == (ROOT / "LICENSE").read_text()
+    assert ("squish-weights/squish" in files[".github/workflows/test.yml"]) != catalog.RELEASED
 
 
 def test_the_wheel_holds_the_template() -> None:

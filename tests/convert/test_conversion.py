@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import toys
 from squish_convert import report as conversion_report
+from squish_convert.execute import common_mode
 from squish_convert.rules import suggest_names
 from squish_testing import expect_error
 
@@ -617,3 +618,15 @@ def test_a_disk_that_fills_up_at_the_last_byte_is_a_typed_error(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.file == str(tmp_path / "out.box")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_mode_of_a_folder_is_what_it_and_its_files_have_in_common(tmp_path: Path) -> None:
+    for name, bits in (("a", 0o664), ("b", 0o640)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(bits)
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "gone"]
+    assert common_mode(paths) == 0o640
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder").chmod(0o700)
+    assert common_mode([tmp_path / "folder", *paths]) == 0o600
+    assert common_mode([]) is None

@@ -29,7 +29,6 @@ from squish_core.api import (
 )
 from squish_core.detect import detect
 from squish_core.io.source import BytesSource
-from squish_core.plugins import catalog
 from squish_core.plugins.catalog import lookalike
 
 EMPTY = toys.box({})
@@ -169,7 +168,6 @@ def test_a_format_without_a_signature_is_known_by_its_suffix(tmp_path: Path) -> 
 def test_a_url_without_a_plugin_names_the_package_that_reads_it(
     scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "plugin_folders", dict)
     with pytest.raises(MissingPluginError) as caught:
         squish.open(f"{scheme}://user:secret@example.org/model.box?key=1", registry=toys.registry())
     assert (caught.value.code, caught.value.hint) == (

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli import tables
+from squish_cli.app import COMMAND_EXTRAS
 from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import environment
 from squish_core.errors import MissingPluginError
+from squish_core.io.digest import ALGORITHMS
 from squish_core.plugins import catalog
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
@@ -27,13 +30,21 @@ DATA = Path(__file__).parents[1] / "data"
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with two plugins, one of which needs the other and something of a package index."""
-    for name, needs in {"squish-one": [], "squish-two": ["squish-one[x]>=0.1,<0.2", "numpy>=2"]}.items():
-        folder = tmp_path / "plugins" / name.removeprefix("squish-")
-        folder.mkdir(parents=True)
-        (folder / "pyproject.toml").write_text(f"[project]\nname = {name!r}\ndependencies = {needs}\n")
+    """A checkout with three plugins, one of which requires another always, and one with an extra."""
+    required = {
+        "core": {"cli": ["squish-cli"]},
+        "cli": {},
+        "one": {},
+        "two": {"": ["squish-one[x]"]},
+        "three": {"more": ["squish-one"], "serve": ["squish-core[cli]"]},
+    }
+    table = {f"squish-{name}": {"folder": f"plugins/{name}", "requires": each} for name, each in required.items()}
+    table["squish-core"]["folder"] = ""
+    for each in table.values():
+        (tmp_path / each["folder"]).mkdir(parents=True, exist_ok=True)
     (tmp_path / "squish_core").mkdir()
     monkeypatch.setattr(catalog, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(catalog, "distributions", lambda: table)
     return tmp_path
 
 
@@ -59,13 +70,12 @@ def test_outside_the_checkout_the_hint_names_absolute_paths(checkout: Path, monk
     assert catalog.install_command("squish-one") == f"pip install {checkout}/plugins/one"
 
 
-def test_this_checkout_holds_every_package_of_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_checkout_holds_every_package_of_the_catalog() -> None:
     root = CHECKOUT()
     if root is None:
-        pytest.skip("squish-core comes from a package index here")
-    monkeypatch.setattr(catalog, "checkout", lambda: root)
-    packages = {package for kind in catalog.KINDS for package in catalog.packages(kind).values()}
-    assert packages | set(catalog.COMMANDS.values()) <= catalog.plugin_folders().keys()
+        pytest.skip("squish-core comes from a folder of wheels here")
+    for facts in catalog.distributions().values():
+        assert (root / facts["folder"] / "pyproject.toml").is_file()
 
 
 def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,18 +125,27 @@ def test_a_model_of_a_family_that_is_not_installed_names_the_package(
     assert not (tmp_path / target).exists()
 
 
+UV_TOOL = "uv tool install 'squish-core[cli]' --with=squish-ggml==0.1.0 '--with=squish-zstd @ file:///src/zstd'"
 ENVIRONMENTS = [
-    ("pip", {}, "pip install"),
-    ("pip of another environment", {"which": "elsewhere/pip"}, "{python} -m pip install"),
-    ("no pip on the path", {"which": ""}, "{python} -m pip install"),
-    ("conda", {"files": ["conda-meta/"], "which": "elsewhere/pip"}, "{python} -m pip install"),
-    ("conda without pip", {"files": ["conda-meta/"], "pip": False},
-     "conda install --yes --prefix {prefix} pip && {python} -m pip install"),
-    ("uv", {"pip": False, "which": "elsewhere/uv"}, "uv pip install --python {python}"),
-    ("neither pip nor uv", {"pip": False, "which": ""}, "{python} -m ensurepip && {python} -m pip install"),
-    ("pipx", {"files": ["pipx_metadata.json"]}, "pipx inject squish-core"),
-    ("uv tool", {"files": ["uv-receipt.toml"]},
-     "uv tool install 'squish-core[cli]' --with squish-ggml==0.1.0 --with 'squish-zstd @ file:///src/zstd'"),
+    ("pip", {}, "pip install {}"),
+    ("pip of another environment", {"which": ["pip"]}, "{python} -m pip install {}"),
+    ("no pip on the path", {"which": []}, "{python} -m pip install {}"),
+    ("conda", {"files": {"conda-meta/": ""}, "which": ["pip"]}, "{python} -m pip install {}"),
+    ("conda without pip", {"files": {"conda-meta/": ""}, "pip": False, "which": ["mamba", "uv"]},
+     "mamba install --yes --prefix {prefix} pip && {python} -m pip install {}"),
+    ("conda without conda", {"files": {"conda-meta/": ""}, "pip": False, "which": ["uv"]},
+     "uv pip install --python {python} {}"),
+    ("uv", {"pip": False, "which": ["uv"]}, "uv pip install --python {python} {}"),
+    ("neither pip nor uv", {"pip": False, "which": []}, "{python} -m ensurepip && {python} -m pip install {}"),
+    ("pipx", {"files": {"pipx_metadata.json": '{"main_package": {"pip_args": []}}'}}, "pipx inject squish-core {}"),
+    ("pipx of wheels", {"files": {"pipx_metadata.json": '{"main_package": {"pip_args": ["--find-links", "/a b"]}}'}},
+     """pipx inject squish-core '--pip-args=--find-links '"'"'/a b'"'"'' {}"""),
+    ("pipx, unreadable", {"files": {"pipx_metadata.json": "[]"}}, "pipx inject squish-core {}"),
+    ("uv tool", {"files": {"uv-receipt.toml": "RECEIPT"}}, f"{UV_TOOL} {{with}}"),
+    ("uv tool of wheels", {"files": {"uv-receipt.toml": 'RECEIPT[tool.options]\nfind-links = ["file:///dist"]\n'}},
+     f"{UV_TOOL} --find-links=file:///dist {{with}}"),
+    ("uv tool, unreadable", {"files": {"uv-receipt.toml": "[tool]\nrequirements = 1"}},
+     "uv pip install --python {python} {}"),
 ]  # fmt: skip
 RECEIPT = """
 [tool]
@@ -137,25 +156,33 @@ requirements = [
 """
 
 
-@pytest.mark.parametrize(("name", "facts", "start"), ENVIRONMENTS, ids=[name for name, *_ in ENVIRONMENTS])
+@pytest.mark.parametrize(
+    ("facts", "command"), [case[1:] for case in ENVIRONMENTS], ids=[name for name, *_ in ENVIRONMENTS]
+)
 def test_the_tool_of_the_environment_installs(
-    name: str, facts: dict[str, Any], start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    facts: dict[str, Any], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = tmp_path / "squish-core"
     (prefix / "bin").mkdir(parents=True)
-    for name in facts.get("files", ()):
-        (prefix / name).mkdir() if name.endswith("/") else (prefix / name).write_text(RECEIPT)
-    found = facts.get("which", str(prefix / "bin" / "pip"))
+    for name, text in facts.get("files", {}).items():
+        (prefix / name).mkdir() if name.endswith("/") else (prefix / name).write_text(text.replace("RECEIPT", RECEIPT))
+    folder = "elsewhere" if "which" in facts else str(prefix / "bin")
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setattr(sys, "executable", str(prefix / "bin" / "python"))
-    monkeypatch.setattr(environment.shutil, "which", lambda name: found if found.endswith(f"/{name}") else None)
+    on_path = facts.get("which", ["pip"])
+    monkeypatch.setattr(environment.shutil, "which", lambda name: f"{folder}/{name}" if name in on_path else None)
     monkeypatch.setattr(environment, "find_spec", lambda name: object() if facts.get("pip", True) else None)
     monkeypatch.setattr(environment, "installer", INSTALLER.__wrapped__)
-    places = {"prefix": prefix, "python": prefix / "bin" / "python"}
-    assert environment.installer() == start.format(**places)
-    option = "--with " if "uv tool" in start else ""
-    assert catalog.install_command("squish-gguf", "scipy") == (
-        f"{start.format(**places)} {option}squish-gguf {option}scipy"
+    places = {"prefix": prefix, "python": prefix / "bin" / "python", "with": "--with=squish-gguf --with=scipy"}
+    assert catalog.install_command("squish-gguf", "scipy") == command.format("squish-gguf scipy", **places)
+
+
+def test_pipx_gets_folders_after_those_that_they_require(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It installs the packages of a command one at a time, sorted."""
+    monkeypatch.setattr(environment, "installer", lambda: ([["pipx", "inject", "squish-core"]], ()))
+    monkeypatch.chdir(checkout)
+    assert catalog.install_command("squish-two", "squish-three") == (
+        "pipx inject squish-core ./plugins/one ./plugins/two && pipx inject squish-core ./plugins/three"
     )
 
 
@@ -165,36 +192,63 @@ def test_an_environment_that_the_system_manages_needs_an_option(
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr(environment.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    assert INSTALLER.__wrapped__().endswith(" -m pip install --break-system-packages")
+    monkeypatch.setattr(environment, "installer", INSTALLER.__wrapped__)
+    assert catalog.install_command("scipy").endswith(" -m pip install --break-system-packages scipy")
+
+
+ADDRESS = "git+https://host/repo@abc#subdirectory=plugins"
+OWN = f"git+{catalog.REPOSITORY}#subdirectory=plugins"
 
 
 @pytest.mark.parametrize(
-    ("origin", "command"),
+    ("origin", "links", "is_released", "command"),
     [
-        ({"url": "https://host/repo", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-         "pip install 'squish-cpu @ git+https://host/repo@abc#subdirectory=plugins/cpu_backend' scipy"),
-        ({"url": "file:///dist/squish_core-0.1.0-py3-none-any.whl", "archive_info": {}},
-         "pip install --find-links /dist squish-cpu scipy"),
-        ({}, "pip install squish-cpu scipy"),
+        (
+            {"url": "https://host/repo", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            (),
+            True,
+            f"pip install 'squish-one @ {ADDRESS}/one' 'squish-two @ {ADDRESS}/two' scipy",
+        ),
+        (
+            {"url": "file:///dist/squish_core-0.1.0-py3-none-any.whl", "archive_info": {}},
+            (),
+            False,
+            "pip install --find-links=/dist squish-two scipy",
+        ),
+        ({}, (), True, "pip install squish-two scipy"),
+        ({}, (), False, f"pip install 'squish-one @ {OWN}/one' 'squish-two @ {OWN}/two' scipy"),
+        ({}, ("--find-links=/wheels",), False, "pip install --find-links=/wheels squish-two scipy"),
     ],
-)  # fmt: skip
+    ids=["repository", "wheel", "index", "unknown", "tool"],
+)
 def test_plugins_come_from_where_the_core_came_from(
-    origin: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch
+    origin: dict[str, Any],
+    links: tuple[str, ...],
+    is_released: bool,
+    command: str,
+    checkout: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(catalog, "_origin", lambda: origin)
+    monkeypatch.setattr(catalog, "RELEASED", is_released)
+    monkeypatch.setattr(catalog, "checkout", lambda: None)
     monkeypatch.setattr(catalog, "repository", REPOSITORY.__wrapped__)
     monkeypatch.setattr(catalog, "wheels", WHEELS.__wrapped__)
-    assert catalog.install_command("squish-cpu", "scipy") == command
+    monkeypatch.setattr(environment, "installer", lambda: ([["pip", "install"]], links))
+    assert catalog.install_command("squish-two", "scipy") == command
+
+
+def test_a_folder_of_wheels_is_named_instead_of_the_checkout(checkout: Path) -> None:
+    assert catalog.install_commands("squish-two", find_links="/d") == [
+        ["pip", "install", "--find-links=/d", "squish-two"]
+    ]
 
 
 def test_extras_and_what_they_require_are_listed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (checkout / "plugins" / "three").mkdir()
-    (checkout / "plugins" / "three" / "pyproject.toml").write_text(
-        "[project]\nname = 'squish-three'\n[project.optional-dependencies]\nmore = ['squish-one>=0.1', 'scipy']\n"
-    )
     monkeypatch.chdir(checkout)
     assert catalog.install_command("squish-three[more]") == "pip install ./plugins/one './plugins/three[more]'"
     assert catalog.install_command("squish-three", extra="[more]") == catalog.install_command("squish-three[more]")
+    assert catalog.install_command("squish-three[serve]") == "pip install ./plugins/cli './plugins/three[serve]'"
     assert catalog.install_command("squish-three") == "pip install ./plugins/three"
     assert catalog.install_command("squish-core", "squish-two", fresh=True).split()[2:] == [
         ".",
@@ -203,12 +257,13 @@ def test_extras_and_what_they_require_are_listed(checkout: Path, monkeypatch: py
     ]
 
 
-@pytest.mark.parametrize(("command", "extra"), catalog.COMMAND_EXTRAS.items())
+@pytest.mark.parametrize(("command", "extra"), COMMAND_EXTRAS.items())
 def test_the_extra_of_a_command_exists(command: str, extra: str) -> None:
     root = CHECKOUT()
     if root is None:
-        pytest.skip("squish-core comes from a package index here")
-    file = root / "plugins" / catalog.COMMANDS[command].removeprefix("squish-") / "pyproject.toml"
+        pytest.skip("squish-core comes from a folder of wheels here")
+    package = tables.read("commands")["commands"][command]["package"]
+    file = root / catalog.distributions()[package]["folder"] / "pyproject.toml"
     assert extra.strip("[]") in tomllib.loads(file.read_text())["project"]["optional-dependencies"]
 
 
@@ -217,3 +272,9 @@ def test_the_source_of_a_scheme_comes_with_its_library(scheme: str) -> None:
     extra = {"hf": "[hf]", "ftp": "[fsspec]"}.get(scheme, "")
     with expect_error(MissingPluginError, hint=f"squish-remote{extra}"):
         squish.open(f"{scheme}://example.org/model.gguf", registry=squish.Registry(entry_points=tuple))
+
+
+def test_a_digest_without_its_library_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with expect_error(MissingPluginError, code="not-installed", hint="pip install xxhash"):
+        ALGORITHMS["xxh3"][0]()

@@ -18,7 +18,6 @@ import pytest
 
 from squish_core.io import system
 from squish_core.io.atomic import atomic_file, atomic_folder, temporaries, torn_appends
-from squish_core.io.paths import common_mode
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
@@ -223,18 +222,6 @@ def test_a_new_file_or_folder_gets_the_mode_of_its_source_masked(tmp_path: Path,
     assert mode(tmp_path / "file") == source & ~umask
     assert mode(tmp_path / "folder" / "inner" / "a") == source & ~umask
     assert mode(tmp_path / "folder") == (source | (source & 0o444) >> 2 | 0o700) & ~umask
-
-
-def test_the_mode_of_a_folder_is_what_it_and_its_files_have_in_common(tmp_path: Path) -> None:
-    for name, bits in (("a", 0o664), ("b", 0o640)):
-        (tmp_path / name).touch()
-        (tmp_path / name).chmod(bits)
-    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "gone"]
-    assert common_mode(paths) == 0o640
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder").chmod(0o700)
-    assert common_mode([tmp_path / "folder", *paths]) == 0o600
-    assert common_mode([]) is None
 
 
 def test_a_torn_append_is_listed_with_the_bytes_it_left(tmp_path: Path) -> None:

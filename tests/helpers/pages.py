@@ -32,6 +32,7 @@ from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 from importlib.util import find_spec
 from pathlib import Path
 
+import yaml
 from squish_cli import app as cli
 from squish_cli import spellings
 from sybil import Document, Example, Lexeme, Sybil
@@ -212,8 +213,18 @@ def simplified(text: str) -> str:
 
 
 def run_workflow(block: str) -> None:
+    """Run what a block of YAML runs: lines of a workflow, our action with its inputs, or our hooks for pre-commit."""
+    facts = yaml.safe_load(block)
     lines = RUN_LINE.findall(block)
-    assert lines, "a workflow without a `- run:` line"
+    steps = [step for job in facts.get("jobs", {}).values() for step in job["steps"]]
+    for step in steps:
+        if step.get("uses", "").startswith("squish-weights/squish@"):
+            inputs = [f"{name.upper()}={shlex.quote(value)}" for name, value in step["with"].items()]
+            lines.append(f"{' '.join(inputs)} {shlex.quote(sys.executable)} {ROOT}/.github/action/check.py")
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))}
+    for each in (hook["id"] for repository in facts.get("repos", ()) for hook in repository["hooks"]):
+        lines.append(f"{hooks[each]['entry']} *.gguf")
+    assert lines, "a block of YAML that runs nothing"
     run_shell("\n".join(lines))
 
 

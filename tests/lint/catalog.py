@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from attrs import asdict
@@ -15,23 +18,45 @@ from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS
 from squish_core.specs import parse_spec
 
+ROOT = Path(__file__).parents[2]
+
 
 def catalog_text(registry: squish.Registry) -> str:
     """The text of `catalog.json`, from the plugins of this checkout, all of which must be in the registry.
 
     Names keep the order that they have in the file, since hints list them in it; new ones come last.
     """
-    places = catalog.plugin_folders()
-    plugins = {name for name, folder in places.items() if "entry-points" in catalog.project(folder / "pyproject.toml")}
+    projects = _projects()
+    plugins = {name for name, (_, project) in projects.items() if "entry-points" in project}
     if absent := plugins - {plugin.dist for plugin in registry.plugins}:
         sys.exit(f"not installed here: {', '.join(sorted(absent))}")
-    folders = {name: places[name].relative_to(places["squish-core"]).as_posix() for name in sorted(places)}
-    facts: dict[str, Any] = {"distributions": {**folders, "squish-core": ""}}
+    facts: dict[str, Any] = {
+        "distributions": {
+            name: {"folder": folder, "requires": _requires(project, projects)}
+            for name, (folder, project) in sorted(projects.items())
+        }
+    }
     for kind in INFOS:
-        entries = {entry.id: entry for entry in registry.find(kind) if entry.dist in places}
+        entries = {entry.id: entry for entry in registry.find(kind) if entry.dist in projects}
         old = catalog.table().get(kind, {})
         facts[kind] = {name: _facts(entries[name], registry, old.get(name, {})) for name in _ordered(entries, old)}
     return "{\n" + ",\n".join(f' "{kind}": {{\n{_lines(entries)}\n }}' for kind, entries in facts.items()) + "\n}\n"
+
+
+def _projects() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Distribution -> its folder and its table `project`."""
+    files = [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    projects = [(file, tomllib.loads(file.read_text("utf-8"))["project"]) for file in files]
+    folders = {project["name"]: file.parent.relative_to(ROOT).as_posix() for file, project in projects}
+    return {project["name"]: (folders[project["name"]].strip("."), project) for _, project in projects}
+
+
+def _requires(project: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[str]]:
+    """Extra -> the distributions of this repository that it requires; "": those that are required always."""
+    extras = {"": project.get("dependencies", ()), **project.get("optional-dependencies", {})}
+    named = {extra: [re.split(r"[^\w\[\],-]", each)[0] for each in needs] for extra, needs in extras.items()}
+    required = {extra: [name for name in names if name.partition("[")[0] in ours] for extra, names in named.items()}
+    return {extra: names for extra, names in required.items() if names}
 
 
 def _lines(entries: Mapping[str, Any]) -> str:

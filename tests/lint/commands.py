@@ -58,7 +58,8 @@ squish config unset threads
 `~/.config/squish/config.toml` (below `XDG_CONFIG_HOME` where that is set; on macOS below
 `~/Library/Application Support`, on Windows below `%APPDATA%`), with lines such as `threads = 4`; `SQUISH_CONFIG` names
 another file. No file of the current folder is read, and paths in the file are relative to it. An empty variable stands
-for the default. [config.schema.json](config.schema.json) is the JSON Schema of the file.
+for the default. `SQUISH_PLUGIN_FILES` runs code ([a plugin in one file](writing-a-plugin.md#a-plugin-in-one-file)), so
+no file sets it. [config.schema.json](config.schema.json) is the JSON Schema of the file.
 
 | setting | variable | type | value | default | meaning |
 |---|---|---|---|---|---|

@@ -2,9 +2,10 @@
 
     python tests/wheels/check.py [--whole] [plugin ...]       all of plugins/ unless some are named
 
-Each environment must list exactly what is installed in it, open a sample of its own format and pass the plugin's tests
-marked `alone`; with --whole, all of the plugin's tests. As many are tried at once as there are cores, and the longest
-first. The compiled library is that of this environment, where it has one.
+Every wheel must be what an index accepts: twine, check-wheel-contents, a license, a description. Each environment must
+list exactly what is installed in it, open a sample of its own format and pass the plugin's tests marked `alone`; with
+--whole, all of the plugin's tests. As many are tried at once as there are cores, and the longest first. The compiled
+library is that of this environment, where it has one.
 """
 
 import json
@@ -18,9 +19,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
+PINNED = ("-c", ROOT / "constraints.txt")
 RELEASED_TOGETHER = ("squish-core", "squish-convert", "squish-core-cli", "squish-testing")
 LIBRARY = "squish_cpu/*squish_cpu.*"
 """The compiled library in a folder of packages."""
@@ -109,6 +112,24 @@ def build(sources: dict[str, Path], wheels: Path) -> dict[str, Path]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(sources, pool.map(one, sources)))
+
+
+def check_files(wheels: dict[str, Path]) -> None:
+    """Every wheel has what an index shows, the license, and code, except for squish-all."""
+    uv("tool", "run", "--quiet", *PINNED, "twine", "check", "--strict", *wheels.values())
+    contents = ROOT / "pyproject.toml"
+    uv("tool", "run", "--quiet", *PINNED, "check-wheel-contents", "--config", contents, *wheels.values())
+    for name, wheel in wheels.items():
+        with ZipFile(wheel) as archive:
+            members = archive.namelist()
+            (metadata,) = (archive.read(each).decode() for each in members if each.endswith(".dist-info/METADATA"))
+        description = metadata.partition("\n\n")[2]
+        if not any(each.endswith(".dist-info/licenses/LICENSE") for each in members):
+            raise CheckError(f"{name}: the wheel has no license")
+        if "Description-Content-Type: text/markdown" not in metadata or len(description) < 200:
+            raise CheckError(f"{name}: the wheel has no description")
+        if name != "squish-all" and not any(each.endswith("/__init__.py") for each in members):
+            raise CheckError(f"{name}: the wheel has no code")
 
 
 def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path:
@@ -218,6 +239,7 @@ def main(plugins: list[str], *, whole: bool) -> None:
         sources = {projects[each]["name"]: at for each, at in every.items() if each in plugins or not is_compiled(at)}
         wheels = build({"squish-core": ROOT, **sources}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
+        check_files(wheels)
 
         tried: list[tuple[Any, ...]] = []  # what is shown, the check, its arguments
         for each in plugins:

@@ -18,7 +18,7 @@ from squish_core import text
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError, redact
 
-from . import settings, spellings
+from . import settings, spellings, tables
 from .options import App
 from .output import Answer, option, printing, show, show_error, show_warning
 from .shells import install_completion, show_completion
@@ -61,6 +61,14 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish convert model/ out.gguf --encode q4_k --scheduler local:8 --resume",
         ),
     ),
+    "card": (
+        "card",
+        (
+            "squish card model.gguf > README.md",
+            "squish card q4.gguf --base model/",
+            "squish card hf://ORG/NAME/q4.gguf",
+        ),
+    ),
     "cp": (
         "checks",
         (
@@ -93,7 +101,10 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
     "backends": ("listings", ("squish backends",)),
-    "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
+    "plugins": (
+        "listings",
+        ("squish plugins", "squish plugins --available onnx", "SQUISH_PLUGINS=-squish-gguf squish plugins"),
+    ),
     "new-plugin": (
         "scaffold",
         (
@@ -103,13 +114,23 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish new-plugin my-family --kind family --base qwen3",
         ),
     ),
+    "install": (
+        "install",
+        (
+            "squish install squish-gguf",
+            "squish install 'squish-remote[fsspec]' --dry-run",
+            "squish install squish-gguf --find-links wheels --yes",
+        ),
+    ),
     "explain": ("explain", ("squish explain missing", "squish explain q4_k_m", "squish explain --encode")),
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
     "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
-PROGRESS = ("verify", "diff", "convert", "cp", "hash", "prove")
+COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
+"""Command of a plugin -> the extra of its package with the libraries that it needs."""
+PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove")
 """Commands that show progress."""
-NUMBERS: dict[str, int] = {"edit": 2}
+NUMBERS: dict[str, int] = {}
 """Command -> number of its schema, if it is not the first."""
 
 
@@ -298,10 +319,11 @@ def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[s
     from squish_core.plugins import catalog
     from squish_core.plugins.registry import registry
 
-    command = next((name for name in (" ".join(names[:2]), " ".join(names[:1])) if name in catalog.COMMANDS), "")
+    commands = tables.read("commands")["commands"] if names else {}
+    command = next((name for name in (" ".join(names[:2]), " ".join(names[:1])) if name in commands), "")
     if not command or command in command_names(app):
         return
-    package = catalog.COMMANDS[command]
+    package = commands[command]["package"]
     broken = {**{plugin.dist: plugin.reason for plugin in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
@@ -312,5 +334,5 @@ def check_known(app: typer.Typer, names: Sequence[str], failed: Sequence[tuple[s
     raise MissingPluginError(
         f"the command {command!r} is not installed",
         code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{catalog.install_command(package, extra=catalog.COMMAND_EXTRAS.get(command, ''))}`.",
+        hint=f"Run `{catalog.install_command(package, extra=COMMAND_EXTRAS.get(command, ''))}`.",
     )

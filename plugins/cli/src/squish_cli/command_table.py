@@ -6,16 +6,17 @@ pages use without loading any plugin. `python tests/lint/commands.py` writes it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import tables
+
 if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry
 
-FILE = Path(__file__).with_name("tables") / "commands.json"
+FILE = Path(tables.place("commands"))
 OWN = "squish-core-cli"
 Table = dict[str, Any]
 
@@ -54,12 +55,6 @@ PARAMETERS = {
 }
 """Argument or option, possibly of one command -> kind of its values, where its metavar does not tell."""
 LITERAL = re.compile(r"\[?=?[\w.-]+(\|[\w.-]+)*\]?")
-
-
-def shipped() -> Table:
-    """Return the table of all packages of this repository."""
-    table: Table = json.loads(FILE.read_text("utf-8"))
-    return table
 
 
 def command_table(registry: Registry) -> Table:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
+from .tables import place, read
+
 TYPE_CHECKING = False  # typing takes 5 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 VARIABLE, BREAKS = "_SQUISH_COMPLETE", "_SQUISH_BREAKS"
 """Variables with the name of the shell, and with the characters at which bash breaks words."""
-TABLE = os.path.join(os.path.dirname(__file__), "tables", "commands.json")
+TABLE = place("commands")
 GLOBAL = {"--help": "Show the help of the command.", "--verbose": "Print what is opened, resolved and decoded."}
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/@%,:=")
 """Characters that no shell expands: bash inserts candidates as they are, and names come from files."""
@@ -240,17 +242,14 @@ def rules(current: str, context: Context) -> tuple[str, list[tuple[str, str]]]:
     return listed(((f"{name}=", "") for name in context.names()), current)
 
 
-def explained(tables: dict[str, Any]) -> Iterator[str]:
+def explained(table: dict[str, Any]) -> Iterator[str]:
     """Yield the words of `squish explain` that the tables have."""
-    import json
-
     for name in ("errors", "glossary"):
-        with open(os.path.join(os.path.dirname(TABLE), f"{name}.json"), encoding="utf-8") as file:
-            yield from (word for words in json.load(file) for word in words.split(", ") if " " not in word)
+        yield from (word for words in read(name) for word in words.split(", ") if " " not in word)
     for kind in ("format", "codec", "backend", "family", "preset", "short name", "scheduler"):
-        yield from tables["ids"].get(kind, ())
-    yield from (*tables["commands"], *tables["settings"])
-    yield from {option["names"][-1] for facts in tables["commands"].values() for option in facts["options"]}
+        yield from table["ids"].get(kind, ())
+    yield from (*table["commands"], *table["settings"])
+    yield from {option["names"][-1] for facts in table["commands"].values() for option in facts["options"]}
 
 
 def paths(current: str, suffixes: tuple[str, ...], files: bool) -> Iterator[tuple[str, str]]:
@@ -284,10 +283,7 @@ def listed(candidates: Iterable[tuple[str, str]], current: str) -> tuple[str, li
 
 def table() -> dict[str, Any]:
     """Return the commands and ids of the packages that are installed."""
-    import json
-
-    with open(TABLE, encoding="utf-8") as file:
-        shipped: dict[str, Any] = json.load(file)
+    shipped = read("commands")
     own = {package for group in shipped["ids"].values() for package, _ in group.values()}
     own |= {facts["package"] for facts in shipped["commands"].values()}
     found = dict(distributions(own))

@@ -6,11 +6,9 @@ presets from the plugins that are installed, and for others of this repository f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -24,12 +22,12 @@ from squish_core.text import did_you_mean
 
 from . import complete, settings, spellings
 from .output import Answer
+from .tables import read
 
 if TYPE_CHECKING:
     from squish_core.formats.base import WritableContainer
     from squish_core.plugins.registry import Registry
 
-TABLES = Path(__file__).with_name("tables")
 MOST = 8
 """Number of words above which a kind is listed by its number alone."""
 
@@ -108,15 +106,10 @@ def _near(word: str) -> str:
 Words = dict[str, Callable[[], Explanation]]
 
 
-def _table(name: str) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((TABLES / f"{name}.json").read_text("utf-8"))
-    return facts
-
-
 @cache
 def errors() -> Words:
     """Codes of errors."""
-    return {code: _maker(_error, code, facts) for code, facts in _table("errors").items()}
+    return {code: _maker(_error, code, facts) for code, facts in read("errors").items()}
 
 
 def _maker(make: Callable[..., Explanation], *arguments: Any) -> Callable[[], Explanation]:
@@ -131,7 +124,7 @@ def _error(code: str, facts: Mapping[str, Any]) -> Explanation:
 @cache
 def glossary() -> Words:
     """Words of the glossary."""
-    rows = ((word, text) for words, text in _table("glossary").items() for word in words.split(", "))
+    rows = ((word, text) for words, text in read("glossary").items() for word in words.split(", "))
     return {word: _maker(Explanation, "word of the glossary", word, _sentence(text)) for word, text in rows}
 
 

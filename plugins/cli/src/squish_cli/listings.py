@@ -17,6 +17,7 @@ from squish_core.text import did_you_mean
 
 from .options import Op
 from .output import Answer
+from .tables import read
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
@@ -113,11 +114,24 @@ def backends(name: Only = None) -> Answer:
     return answer
 
 
-def plugins(name: Only = None) -> Answer:
-    """List the plugins and what each provides."""
+def plugins(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show only this one, or with --available those with this word.")
+    ] = None,
+    is_available: Annotated[
+        bool, typer.Option("--available", help="List the directory of plugins instead, those of others included.")
+    ] = False,
+) -> Answer:
+    """List the plugins and what each provides.
+
+    With --available, lists the directory of plugins, installed or not; NAME is then a word of their names,
+    descriptions or ids.
+    """
     from squish_core.plugins.registry import registry
 
     installed = registry()
+    if is_available:
+        return available(name or "", installed)
     data: list[dict[str, Any]] = [
         {
             "package": item.dist,
@@ -151,6 +165,27 @@ def plugins(name: Only = None) -> Answer:
     messages = conflicts(installed) if name is None else []
     lines += ["", *(f"conflict: {message}" for message in messages)] if messages else []
     return Answer({"plugins": data, "conflicts": messages}, lines)
+
+
+def available(word: str, registry: Registry) -> Answer:
+    """List the plugins of the directory with a word in their names, descriptions or ids; code 1 if none has it."""
+    here = {item.dist for item in registry.plugins}
+    rows = [
+        {
+            "package": row["name"],
+            "state": "installed" if row["name"] in here else "available",
+            "description": row["description"],
+            "provides": row["provides"],
+            "repository": row["repository"],
+        }
+        for row in read("plugins")
+        if word.lower() in " ".join((row["name"], row["description"], *row["provides"])).lower()
+    ]
+    shown = [(row["state"], row["package"], row["description"]) for row in rows]
+    lines = table(("state", "package", "for"), "<<<", shown) if rows else [f"no plugin of the directory has {word!r}"]
+    absent = [row["package"] for row in rows if row["state"] == "available"]
+    lines += ["", f"install: squish install {absent[0] if len(absent) == 1 else 'PACKAGE'}"] if absent else []
+    return Answer({"available": rows}, lines, 0 if rows else 1)
 
 
 def listing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -84,7 +85,8 @@ class Needs:
 
     def requirements(self) -> list[str]:
         """Return the distributions, installed or not, as lines of a requirements file."""
-        return catalog.requirement_lines(*dict.fromkeys(["squish-core", *distributions(self.plugins)]))
+        names = dict.fromkeys(["squish-core", *distributions(self.plugins)])
+        return [_requirement(each) for each in dict.fromkeys(other for name in names for other in _with_needs(name))]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -105,6 +107,18 @@ class Needs:
 
     def _state(self, plugin: ChainPlugin) -> str:
         return "missing" if plugin.version is None else "broken" if plugin in self.broken else "installed"
+
+
+def _with_needs(name: str) -> list[str]:
+    """Return a package after those that it requires, where pip would not find them."""
+    return [*catalog.dependencies(name), name]
+
+
+def _requirement(name: str) -> str:
+    """Return a package as a line of a requirements file."""
+    origin = catalog.origin(name)
+    place = origin.as_uri() if isinstance(origin, Path) else origin
+    return f"{name} @ {place}" if place else name
 
 
 def needs_of(

@@ -25,6 +25,8 @@ from .pruning import pruned
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIXES = (".py", ".toml", ".typed")
+OTHERS = ("README.md", "LICENSE", ".gitignore", ".github/workflows/test.yml")
+"""Files of an example besides those with these suffixes."""
 MAGIC = 4
 """Length of the example's magic, in bytes."""
 FAMILY, BASE = "family", "llama"
@@ -63,11 +65,17 @@ def new_plugin(
     files = plugin_files(name, kind, base)
     target = output / name
     with atomic_folder(target) as sink:
-        for path, text in sorted(files.items()):
+        for path in sorted(path for path in files if not path.startswith(".")):
             folder, _, file = path.rpartition("/")
             with sink.member(file, folder) as member:
-                member.write(text.encode())
-    lines = [f"wrote {target}: {len(files)} files", f"next: cd {target} && pip install -e '.[test]' && pytest"]
+                member.write(files[path].encode())
+    for path in sorted(path for path in files if path.startswith(".")):  # hidden names are refused above
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(files[path].encode())
+    kit = "" if importlib.util.find_spec("squish_testing") else f"{catalog.install_command('squish-testing')} && "
+    lines = [f"wrote {target}: {len(files)} files"]
+    lines.append(f"next: {kit}cd {target} && pip install -e '.[test]' && pytest")
+    lines.append("set: the authors and the addresses in pyproject.toml")
     lines.append(f"guide: {site_page('writing-a-plugin')}")
     return Answer({"target": str(target), "files": sorted(files)}, lines)
 
@@ -97,8 +105,9 @@ def example_files(kind: str | None = None) -> Iterator[tuple[str, str]]:
     folders = (package / installed, package.parent / "examples" / own)
     folder = next(folder for folder in folders if folder.is_dir())
     for file in sorted(folder.rglob("*")):
-        if file.suffix in SUFFIXES and file.is_file():
-            yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8")
+        path = file.relative_to(folder).as_posix()
+        if (file.suffix in SUFFIXES or path in OTHERS) and file.is_file():
+            yield path, file.read_text(encoding="utf-8")
 
 
 def names_for(name: str, kind: str | None = None) -> dict[str, str]:

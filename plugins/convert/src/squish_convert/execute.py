@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 
 from attrs import evolve
@@ -16,7 +17,6 @@ from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.urls import RemoteTarget
 from squish_core.log import log
@@ -245,6 +245,15 @@ def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
         return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target, *siblings]
     return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def common_mode(paths: Iterable[Path]) -> int | None:
+    """Read and write permissions that all files and folders in `paths` grant; None if none exists."""
+    modes = []
+    for path in paths:
+        with suppress(OSError):
+            modes.append(path.stat().st_mode)
+    return reduce(and_, modes, 0o666) if modes else None
 
 
 def paths_of(file: File) -> list[Path]:

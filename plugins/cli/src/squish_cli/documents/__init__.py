@@ -10,7 +10,7 @@ from __future__ import annotations
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .editing import Edit
 from .events import Error, Progress, Task, Text
-from .files import Info, Ls, Needs, Plan
+from .files import Card, Info, Ls, Needs, Plan
 from .identity import Hash, Prove
 from .installed import (
     Backends,
@@ -24,6 +24,7 @@ from .installed import (
     Doctor,
     Explain,
     Formats,
+    Install,
     Matrix,
     NewPlugin,
     Plugins,
@@ -35,6 +36,7 @@ __all__ = [
     "Bench",
     "CacheClear",
     "CacheList",
+    "Card",
     "Codecs",
     "ConfigGet",
     "ConfigList",
@@ -50,6 +52,7 @@ __all__ = [
     "Formats",
     "Hash",
     "Info",
+    "Install",
     "Ls",
     "Matrix",
     "Needs",

@@ -13,6 +13,8 @@ from squish_core.errors import Problem
 from squish_core.model import Section
 from squish_core.summary import StoredKind, SummaryFile
 
+from ..card import CardErrors, CardFile
+
 
 @frozen
 class StoredPart:
@@ -306,3 +308,24 @@ class Needs:
     ok: bool
     plugins: tuple[NeededPlugin, ...]
     install: str | None
+
+
+@frozen
+class Card:
+    """The description of a file for its model card.
+
+    Attributes
+    ----------
+    errors
+        Of each kind of storage, against `base`.
+    command
+        What makes such a file.
+    """
+
+    file: str
+    format: str
+    base: str | None
+    files: tuple[CardFile, ...]
+    errors: tuple[CardErrors, ...]
+    command: str | None
+    markdown: str

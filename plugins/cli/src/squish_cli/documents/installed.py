@@ -214,11 +214,40 @@ class ListedPlugin:
 
 
 @frozen
-class Plugins:
+class InstalledPlugins:
     """The plugins, and all their conflicts."""
 
     plugins: tuple[ListedPlugin, ...]
     conflicts: tuple[str, ...]
+
+
+@frozen
+class AvailablePlugin:
+    """A plugin of the directory.
+
+    Attributes
+    ----------
+    state
+        installed or available.
+    provides
+        Kinds and ids.
+    """
+
+    package: str
+    state: str
+    description: str
+    provides: tuple[str, ...]
+    repository: str
+
+
+@frozen
+class AvailablePlugins:
+    """The plugins of the directory (`squish plugins --available`)."""
+
+    available: tuple[AvailablePlugin, ...]
+
+
+Plugins = InstalledPlugins | AvailablePlugins
 
 
 @frozen
@@ -227,6 +256,24 @@ class NewPlugin:
 
     target: str
     files: tuple[str, ...]
+
+
+@frozen
+class Install:
+    """The command that installs packages.
+
+    Attributes
+    ----------
+    commands
+        Its parts, which are run one after the other, as lists of words.
+    executed
+        Whether they were run.
+    """
+
+    packages: tuple[str, ...]
+    command: str
+    commands: tuple[tuple[str, ...], ...]
+    executed: bool
 
 
 @frozen

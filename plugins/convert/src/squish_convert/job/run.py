@@ -22,7 +22,6 @@ from squish_core.errors import SquishError, UsageError, WriteError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.guard import gc_paused
-from squish_core.io.paths import common_mode
 from squish_core.io.urls import RemoteTarget
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
@@ -32,7 +31,7 @@ from squish_core.text import counted, words
 from ..activations import ActivationStatistics
 from ..compare.metrics import Distance
 from ..destination import check_space, space_notes
-from ..execute import execute, paths_of, size_of
+from ..execute import common_mode, execute, paths_of, size_of
 from ..image import OutputFile, OutputImage, PartExtent
 from ..joined import addresses
 from ..mapping.apply import apply_map
