@@ -175,7 +175,7 @@ def metadata_value(file: File, key: str) -> Answer:
 
 def statistics_of(file: File, tensors: Sequence[Tensor]) -> Answer:
     """Statistics of each tensor, with counts by magnitude if there is only one."""
-    from squish_core.statistics import COLUMNS, magnitudes, statistics_row
+    from squish_convert.statistics import COLUMNS, magnitudes, quantile_lines, statistics_row
 
     pairs = [(tensor, tensor.statistics()) for tensor in tensors]
     data = [
@@ -183,9 +183,9 @@ def statistics_of(file: File, tensors: Sequence[Tensor]) -> Answer:
         for tensor, stats in pairs
     ]
     rows = [(*statistics_row(stats), tensor.name) for tensor, stats in pairs]
-    lines = table((*COLUMNS, "name"), ">>>>>><", rows)
+    lines = table((*COLUMNS, "name"), ">" * len(COLUMNS) + "<", rows)
     if len(pairs) == 1:
-        lines += ["", *magnitudes(pairs[0][1])]
+        lines += [*quantile_lines(pairs[0][1]), "", *magnitudes(pairs[0][1])]
     return Answer({"file": file.name, "format": file.format, "tensors": data}, lines)
 
 
