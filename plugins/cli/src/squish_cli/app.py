@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish info model.gguf",
             "squish info model.gguf --meta tokenizer.chat_template",
             "squish info model.gguf blk.0.attn_q.weight",
+            "squish info model.gguf --by layer",
         ),
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
@@ -81,7 +82,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 PROGRESS = ("verify", "diff", "convert", "cp")
 """Commands that show progress."""
-NUMBERS: dict[str, int] = {}
+NUMBERS = {"info": 2, "verify": 2}
 """Command -> number of its schema, if it is not the first."""
 
 

@@ -36,6 +36,8 @@ from .options import (
 from .output import Answer, Progress, error_data, error_line
 
 if TYPE_CHECKING:
+    from squish_convert.lineage import Ancestor
+
     from squish_core.checking.verify import Report
 
 Destination = Annotated[
@@ -105,14 +107,14 @@ def verify(
     answers, findings = list[Answer](), list[Finding]()
     for file in files:
         try:
-            report = verify_file(file, deep, strict, format, quiet, scheduler)
+            report, ancestors = verify_file(file, deep, strict, format, quiet, scheduler)
         except SquishError as error:  # the other files can still be checked
             if isinstance(error, UsageError) if output else len(files) == 1:
                 raise
             answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
         else:
-            answers.append(_verified(report, strict))
+            answers.append(_verified(report, strict, ancestors))
             findings += [Finding(report.file, _as_error(problem) if strict else problem) for problem in report.problems]
     code = max(answer.code for answer in answers)
     data = {"files": [answer.data for answer in answers]}
@@ -128,8 +130,10 @@ def verify_file(
     format: str | None,  # noqa: A002
     quiet: bool,
     scheduler: str | None,
-) -> Report:
-    """Return the findings in one file; SquishError if it cannot be checked."""
+) -> tuple[Report, tuple[Ancestor, ...]]:
+    """Return the findings in one file, and what it was made from; SquishError if it cannot be checked."""
+    from squish_convert.lineage import lineage
+
     import squish_core as squish
     from squish_core.opening import open as open_file
 
@@ -139,18 +143,23 @@ def verify_file(
         if error.code in CANNOT_RUN or isinstance(error, UsageError):
             raise
         with Progress("verifying", quiet, file=redact(file)):
-            return squish.verify(file, deep=deep, format=format)
+            return squish.verify(file, deep=deep, format=format), ()
     with opened, Progress("verifying", quiet, file=redact(file)) as progress:
-        return squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
+        ancestors = lineage(opened)
+        return squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler), ancestors
 
 
-def _verified(report: Report, strict: bool) -> Answer:
+def _verified(report: Report, strict: bool, ancestors: tuple[Ancestor, ...]) -> Answer:
     """Return the findings in one file as data and text."""
+    from squish_convert.lineage import lineage_lines
+
     from squish_core.checking.verify import report_lines
+    from squish_core.display import to_json
 
     ok = report.clean if strict else report.ok
-    data = {**report.to_dict(), "ok": ok, "strict": strict, "error": None}
-    return Answer(data, list(report_lines(report, strict)), 0 if ok else 1)
+    data = {**report.to_dict(), "ok": ok, "lineage": to_json(ancestors), "strict": strict, "error": None}
+    made_from = [f"made from {line}" for line in lineage_lines(ancestors)]
+    return Answer(data, [*report_lines(report, strict), *made_from], 0 if ok else 1)
 
 
 def _uncheckable(file: str, error: SquishError, deep: bool, strict: bool, format: str | None) -> dict[str, Any]:  # noqa: A002
@@ -158,7 +167,7 @@ def _uncheckable(file: str, error: SquishError, deep: bool, strict: bool, format
     from squish_core.checking.verify import Report
 
     report = Report(file=file, format=format, deep=deep, problems=())
-    return {**report.to_dict(), "ok": False, "strict": strict, "error": error_data(error)}
+    return {**report.to_dict(), "ok": False, "lineage": [], "strict": strict, "error": error_data(error)}
 
 
 def _as_problem(error: SquishError) -> Problem:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NARROW = 50
 """Columns of a terminal below which a tensor is two lines, its name and the rest, instead of a row of a table."""
+WAYS = ("layer", "kind", "type")
+"""What `--by` takes."""
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
     "file": lambda tensor: 0,
     "name": lambda tensor: tensor.name,
@@ -125,32 +127,61 @@ def info(
     file: FileName,
     patterns: Patterns = None,
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value in full.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="|".join(WAYS), help="Print the sizes of tensors by this instead.")
+    ] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
 ) -> Answer:
     """Summarize a file, or the values of some of its tensors.
 
-    Shows the format, sizes, encodings, metadata, assets, problems and components (text, vision, audio, mtp), from the
-    header alone. With PATTERN, decodes the matching tensors and shows their extremes and zeros; for a single tensor,
-    also how its magnitudes are distributed.
+    Shows the format, sizes, encodings, metadata, assets, problems, components (text, vision, audio, mtp) and the
+    models it was made from, from the header alone. With PATTERN, decodes the matching tensors and shows their
+    extremes, mean, standard deviation, outliers and zeros; for a single tensor, also quantiles and how its magnitudes
+    are distributed. With --by, sums sizes by layer, by kind of tensor or by type of storage.
     """
     from squish_convert.components import components
+    from squish_convert.lineage import lineage, lineage_lines
 
+    from squish_core.display import to_json
     from squish_core.opening import open as open_file
     from squish_core.text import counted
 
     if patterns and meta is not None:
         raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
+    if by is not None and (by not in WAYS or patterns or meta is not None):
+        message = "--by takes neither PATTERN nor --meta" if by in WAYS else "no such --by"
+        raise UsageError(message, found=repr(by), expected=", ".join(WAYS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
+        if by is not None:
+            return sizes_by(opened, by)
         if patterns:
             return statistics_of(opened, matching_tensors(opened, patterns))
         if meta is not None:
             return metadata_value(opened, meta)
-        summary, parts = opened.summary(), components(opened)
+        summary, parts, ancestors = opened.summary(), components(opened), lineage(opened)
         sizes = {part: len(names) for part, names in parts.items()}
         listed = ", ".join(f"{part} ({counted(size, 'tensor')})" for part, size in sizes.items())
         lines = [*summary.lines(), *(["", f"components: {listed}"] if sizes else [])]
-        return Answer({**summary.to_dict(), "components": sizes}, lines)
+        lines += ["", "made from", *(f"  {line}" for line in lineage_lines(ancestors))] if ancestors else []
+        return Answer({**summary.to_dict(), "components": sizes, "lineage": to_json(ancestors)}, lines)
+
+
+def sizes_by(file: File, by: str) -> Answer:
+    """Sizes of the tensors by layer, kind or type."""
+    from squish_convert.places import groups
+
+    from squish_core.text import format_bytes
+
+    found = groups(file, by)
+    whole = sum(group.size for group in found) or 1
+    rows = []
+    for group in found:
+        size, share = format_bytes(group.size), f"{group.size / whole:.1%}"
+        rows.append((group.name, f"{group.tensors:,}", f"{group.parameters:,}", size, share, f"{group.bits:.2f}"))
+    data = {"file": file.name, "format": file.format, "by": by, "groups": [group.to_dict() for group in found]}
+    lines = table((by, "tensors", "parameters", "size", "share", "bits"), "<>>>>>", rows)
+    return Answer(data, [*lines, total(file, list(file.values()))])
 
 
 def metadata_value(file: File, key: str) -> Answer:

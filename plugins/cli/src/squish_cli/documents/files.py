@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import frozen
+from squish_convert.lineage import Ancestor
 
 from squish_core.backends.chain import ChainPlugin
 from squish_core.backends.offers import Cost
@@ -114,6 +115,8 @@ class FileSummary:
         Name and size of each.
     components
         Number of tensors of each component.
+    lineage
+        Models that it was made from, where metadata states it.
     """
 
     file: str
@@ -137,6 +140,7 @@ class FileSummary:
     problems: tuple[Problem, ...]
     meta: Mapping[str, Any]
     components: Mapping[str, int]
+    lineage: tuple[Ancestor, ...]
 
 
 @frozen
@@ -147,6 +151,12 @@ class TensorStatistics:
     ----------
     negative, positive
         Exponent k -> number of finite values with a magnitude from 2**k to 2**(k + 1).
+    quantiles
+        Share -> value.
+    outliers
+        Share of values more than 3 standard deviations from the mean.
+    sampled, exact
+        Number of values from which quantiles and outliers come, and whether these are all.
     """
 
     name: str
@@ -161,7 +171,14 @@ class TensorStatistics:
     max: float | None
     negative: Mapping[str, int]
     positive: Mapping[str, int]
+    mean: float | None
+    std: float | None
+    rms: float | None
+    quantiles: Mapping[str, float]
+    outliers: float | None
+    sampled: int
     absmax: float | None
+    exact: bool
 
 
 @frozen
@@ -183,7 +200,28 @@ class MetadataValue:
     value: Any
 
 
-Info = FileSummary | FileStatistics | MetadataValue
+@frozen
+class TensorGroup:
+    """The tensors of a layer, a kind or a type: their number, parameters, stored bytes and bits per weight."""
+
+    name: str
+    tensors: int
+    parameters: int
+    size: int
+    bits: float
+
+
+@frozen
+class FileGroups:
+    """The sizes of tensors by layer, kind or type (`squish info FILE --by layer`)."""
+
+    file: str
+    format: str
+    by: Literal["layer", "kind", "type"]
+    groups: tuple[TensorGroup, ...]
+
+
+Info = FileSummary | FileStatistics | MetadataValue | FileGroups
 
 
 @frozen
