@@ -62,6 +62,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
+    "report": (
+        "report",
+        (
+            "squish report model.gguf",
+            "squish report model.gguf --values -o page.html",
+            "squish report model.gguf small.gguf",
+        ),
+    ),
+    "browse": ("browse", ("squish browse model.gguf", "squish browse model.gguf small.gguf")),
     "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
@@ -80,7 +89,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "doctor": ("diagnosis", ("squish doctor", "squish doctor models --clean")),
     "schema": ("schema", ("squish schema convert", "squish schema cache list", "squish schema error")),
 }
-PROGRESS = ("verify", "diff", "convert", "cp")
+PROGRESS = ("verify", "diff", "convert", "cp", "report")
 """Commands that show progress."""
 NUMBERS = {"info": 2, "verify": 2}
 """Command -> number of its schema, if it is not the first."""

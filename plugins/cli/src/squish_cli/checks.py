@@ -20,6 +20,7 @@ from .options import (
     Assets,
     Encode,
     Format,
+    HtmlPage,
     Names,
     Only,
     Output,
@@ -30,6 +31,7 @@ from .options import (
     Scheduler,
     TaskBytes,
     To,
+    check_page,
     components,
     job,
 )
@@ -96,6 +98,7 @@ def verify(
     scheduler: Scheduler = None,
     format: Format = None,  # noqa: A002
     output: Output = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
@@ -104,7 +107,8 @@ def verify(
     an error.
     """
     check_output(output)
-    answers, findings = list[Answer](), list[Finding]()
+    check_page(html)
+    answers, findings, reports = list[Answer](), list[Finding](), list["Report"]()
     for file in files:
         try:
             report, ancestors = verify_file(file, deep, strict, format, quiet, scheduler)
@@ -114,13 +118,18 @@ def verify(
             answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
         else:
+            reports.append(report)
             answers.append(_verified(report, strict, ancestors))
             findings += [Finding(report.file, _as_error(problem) if strict else problem) for problem in report.problems]
     code = max(answer.code for answer in answers)
     data = {"files": [answer.data for answer in answers]}
-    if output is not None:
-        return Answer(data, finding_lines(output, findings), code, verbatim=True)
-    return Answer(data, [line for answer in answers for line in answer.lines], code)
+    answer = Answer(data, [line for answer in answers for line in answer.lines], code)
+    if html is not None:
+        from .pages import write_result
+        from .sections import checked
+
+        write_result(html, "Findings", map(checked, reports), "verify", answer)
+    return answer if output is None else evolve(answer, lines=finding_lines(output, findings), verbatim=True)
 
 
 def verify_file(
@@ -191,6 +200,7 @@ def diff(
         typer.Option("--names", metavar="keep", help="Compare the names unchanged, without mapping layouts."),
     ] = None,
     scheduler: Scheduler = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Compare two files, in the same format or in different ones.
@@ -203,10 +213,18 @@ def diff(
 
     import squish_core as squish
 
+    check_page(html)
     with Progress("comparing", quiet) as progress:
         difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
     lines = difference_lines(difference, None if everything else WORST)
-    return Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
+    answer = Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
+    if html is not None:
+        from . import sections
+        from .pages import write_result
+
+        parts = [sections.difference(difference), sections.listed("Tensors", difference)]
+        write_result(html, f"{difference.a} and {difference.b}", parts, "diff", answer)
+    return answer
 
 
 def convert(
@@ -239,6 +257,7 @@ def convert(
     task_bytes: TaskBytes = None,
     resume: Resume = None,
     journal: JournalFile = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Convert a file to another format, or to other encodings.
@@ -252,6 +271,7 @@ def convert(
     import squish_core as squish
     from squish_core.opening import open as open_file
 
+    check_page(html)
     encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
@@ -278,7 +298,13 @@ def convert(
             dry_run=dry_run,
             progress=progress,
         )
-    return Answer(report.to_dict(), list(conversion_lines(report)))
+    answer = Answer(report.to_dict(), list(conversion_lines(report)))
+    if html is not None:
+        from .pages import write_result
+        from .sections import conversion
+
+        write_result(html, f"{report.source} to {report.target}", [conversion(report)], "convert", answer)
+    return answer
 
 
 def read_recipe(path: str) -> list[str]:

@@ -12,7 +12,7 @@ from squish_core.display import table, terminal_width
 from squish_core.errors import SquishError, UsageError
 from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
 
-from .options import Assets, Backend, FileName, Format, Op, Patterns, Prefer
+from .options import Assets, Backend, FileName, Format, HtmlPage, Op, Patterns, Prefer, check_page
 from .output import Answer
 
 if TYPE_CHECKING:
@@ -237,12 +237,16 @@ def plan(
     backend: Backend = None,
     prefer: Prefer = "spec",
     op: Op = None,
+    html: HtmlPage = None,
 ) -> Answer:
     """Show how tensors would run on this machine, and why.
 
     For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
     data, unless options of the backend ask for it.
     """
+    check_page(html)
+    if html is not None and file is None:
+        raise UsageError("--html needs a FILE", code=ErrorCode.USAGE, hint="See `squish plan --help`.")
     if file is None:
         return plan_features(format, feature or [], prefer, op, backend)
     if feature:
@@ -262,7 +266,14 @@ def plan(
         pending = opened.index.pending_caches
         lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
         data = {**plan.to_dict(), "pending_caches": list(pending)}
-        return Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
+        answer = Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
+    if html is not None:
+        from . import sections
+        from .pages import write_result
+
+        parts = [sections.plan(plan), sections.listed("Tensors", plan)]
+        write_result(html, plan.target, parts, "plan", answer)
+    return answer
 
 
 def plan_features(

@@ -19,7 +19,7 @@ from squish_core.text import counted, format_bytes
 
 from .compare.diff import Difference
 from .html import Html, details, element, facts, join, table
-from .places import grouped, layer_of, total
+from .places import grouped, layer_of, layer_order, total
 from .report import Conversion
 from .statistics import LOWEST, Statistics
 from .tables import Selection, Table
@@ -39,9 +39,13 @@ STYLE = (
 
 def html(result: Any) -> str:
     """Return a result as HTML; one without tables of its own as text."""
-    view = next((view for kind, view in VIEWS.items() if isinstance(result, kind)), None)
-    content = element("pre", str(result)) if view is None else view(result)
-    return join(Html('<div class="squish"><style>'), Html(STYLE), Html("</style>"), content, Html("</div>"))
+    return join(Html('<div class="squish"><style>'), Html(STYLE), Html("</style>"), view(result), Html("</div>"))
+
+
+def view(result: Any) -> Html:
+    """Return the tables of a result without a style, for a page."""
+    tables = next((tables for kind, tables in VIEWS.items() if isinstance(result, kind)), None)
+    return element("pre", str(result)) if tables is None else tables(result)
 
 
 Row = Sequence[object]
@@ -56,7 +60,8 @@ def by_layer(
     note: Callable[[list[Any]], str] = lambda items: "",
 ) -> Html:
     """Return a table for each layer, folded; a model of one layer unfolded."""
-    layers = grouped(items, lambda item: layer_of(name(item)))
+    found = grouped(items, lambda item: layer_of(name(item)))
+    layers = dict(sorted(found.items(), key=lambda item: layer_order(item[0])))
     most = max(MOST_ROWS // max(min(len(layers), MOST_GROUPS), 1), 1)
     folds = []
     for layer, members in list(layers.items())[:MOST_GROUPS]:

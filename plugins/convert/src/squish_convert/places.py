@@ -35,6 +35,12 @@ def layer_of(name: str) -> str:
     return name[: match.end(1)] if match else NO_LAYER
 
 
+def layer_order(layer: str) -> tuple[bool, str, int]:
+    """Key to sort layers by: by prefix and number, what is outside layers last."""
+    prefix, _, number = layer.rpartition(".")
+    return layer == NO_LAYER, prefix, int(number) if number.isdecimal() else 0
+
+
 def kind_of(name: str) -> str:
     """Return what a tensor is in any layer: its name without the layer, with `*` for other numbers.
 
@@ -73,11 +79,11 @@ class Group:
 
 
 def groups(file: File, by: str) -> list[Group]:
-    """Return totals of the tensors by layer (in file order), kind or type (largest first)."""
+    """Return totals of the tensors by layer (in order), kind or type (largest first)."""
     if by not in GROUPINGS:
         raise UsageError("no such grouping", found=repr(by), expected=", ".join(GROUPINGS), code=ErrorCode.USAGE)
     found = [total(name, tensors) for name, tensors in grouped(file.values(), GROUPINGS[by]).items()]
-    return found if by == "layer" else sorted(found, key=lambda group: -group.size)
+    return sorted(found, key=lambda group: layer_order(group.name) if by == "layer" else -group.size)
 
 
 def total(name: str, tensors: Iterable[Tensor]) -> Group:

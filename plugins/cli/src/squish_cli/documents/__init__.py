@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .events import Error, Progress, Task, Text
-from .files import Info, Ls, Needs, Plan
+from .files import Browse, Info, Ls, Needs, Plan, Report
 from .installed import (
     Backends,
     CacheClear,
@@ -31,6 +31,7 @@ from .installed import (
 __all__ = [
     "Backends",
     "Bench",
+    "Browse",
     "CacheClear",
     "CacheList",
     "Codecs",
@@ -53,6 +54,7 @@ __all__ = [
     "Plan",
     "Plugins",
     "Progress",
+    "Report",
     "Schema",
     "Task",
     "Text",

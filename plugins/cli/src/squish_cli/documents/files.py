@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import frozen
+from squish_convert.compare.diff import TensorDifference
 from squish_convert.lineage import Ancestor
 
 from squish_core.backends.chain import ChainPlugin
@@ -222,6 +223,111 @@ class FileGroups:
 
 
 Info = FileSummary | FileStatistics | MetadataValue | FileGroups
+
+
+@frozen
+class Browse:
+    """The files that were shown."""
+
+    file: str
+    against: str | None
+
+
+@frozen
+class TensorColumns:
+    """The tensors, a list for each column, in the order of the file.
+
+    Attributes
+    ----------
+    stored_as
+        Numbers of `types`, from 0.
+    sizes
+        Stored bytes.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    stored_as: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@frozen
+class PlannedGroup:
+    """Tensors that run alike: their number, and their bytes in memory."""
+
+    backend: str
+    mode: str
+    codec: str
+    why: str
+    tensors: int
+    size: int
+
+
+@frozen
+class RefusedBackend:
+    """Why a backend does not run some of the tensors, and what to install."""
+
+    backend: str
+    why: str
+    install: str | None
+
+
+@frozen
+class MissingPart:
+    """What the model lacks, and why it is needed."""
+
+    name: str
+    why: str
+
+
+@frozen
+class ErrorCell:
+    """The largest error of a kind of tensors in a layer."""
+
+    layer: str
+    kind: str
+    nmse: float | None
+
+
+@frozen
+class ComparedFiles:
+    """How the second file differs: states of the tensors, errors by layer and kind, and the largest errors."""
+
+    same: bool
+    states: Mapping[str, int]
+    cells: tuple[ErrorCell, ...]
+    tensors: tuple[TensorDifference, ...]
+
+
+@frozen
+class Report:
+    """A page about a file, which holds this document too.
+
+    Attributes
+    ----------
+    against
+        The second file.
+    target
+        The page; empty in the page itself.
+    magnitudes, scales
+        Exponent k -> number of values, or of scales, with a magnitude from 2**k to 2**(k + 1), with `--values`.
+    """
+
+    file: str
+    against: str | None
+    target: str
+    summary: FileSummary
+    layers: tuple[TensorGroup, ...]
+    kinds: tuple[TensorGroup, ...]
+    types: tuple[TensorGroup, ...]
+    tensors: TensorColumns
+    plan: tuple[PlannedGroup, ...]
+    refused: tuple[RefusedBackend, ...]
+    problems: tuple[Problem, ...]
+    missing: tuple[MissingPart, ...]
+    difference: ComparedFiles | None
+    magnitudes: Mapping[str, int]
+    scales: Mapping[str, int]
 
 
 @frozen
