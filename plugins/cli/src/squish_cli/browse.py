@@ -32,7 +32,7 @@ def browse(
     from squish_core.opening import open as open_file
     from squish_core.plugins.catalog import install_command
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         hint = "`squish info` and `squish ls` print what it shows."
         raise UsageError("browse needs a terminal", code=ErrorCode.USAGE, hint=hint)
     try:

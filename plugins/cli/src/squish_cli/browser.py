@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rich.text import Text
 from squish_convert.lineage import lineage, lineage_lines
 from squish_convert.places import grouped, layer_of, layer_order, total
 from squish_convert.statistics import LOWEST, Statistics
@@ -47,8 +48,6 @@ class Browser(App[None]):
 
     CSS = """
     #tree { width: 38%; min-width: 26; border-right: solid $primary; }
-    #search { display: none; height: 3; }
-    #search.shown { display: block; }
     #title { height: 1; text-style: bold; }
     #pane { padding: 0 1; }
     """
@@ -76,9 +75,9 @@ class Browser(App[None]):
         """Lay out the widgets."""
         names = " and ".join(escape(file.name) for file in self._files())
         yield Static(Content(f"{names}: {counted(len(self.file), 'tensor')}"), id="title")
-        yield Input(placeholder="words of a name or a type", id="search")
+        yield Input(placeholder="/ searches names and types", id="search", compact=True)
         with Horizontal():
-            yield Tree(Content("tensors"), id="tree")
+            yield Tree("tensors", id="tree")
             with VerticalScroll(id="pane"):
                 yield Static(id="text")
         yield Footer()
@@ -104,11 +103,11 @@ class Browser(App[None]):
         tree.clear()
         if query:
             for tensor in self._found(query.lower().split()):
-                tree.root.add_leaf(Content(escape(tensor.name)), tensor.name)
+                tree.root.add_leaf(Text(escape(tensor.name)), tensor.name)
         else:
             layers = grouped(self.file, layer_of)
             for layer, names in sorted(layers.items(), key=lambda item: layer_order(item[0])):
-                tree.root.add(Content(f"{escape(layer)} ({len(names)})"), names)
+                tree.root.add(Text(f"{escape(layer)} ({len(names)})"), names)
         tree.root.expand()
 
     def _found(self, words: Sequence[str]) -> list[Tensor]:
@@ -125,7 +124,7 @@ class Browser(App[None]):
         if isinstance(node.data, list) and not node.children:
             prefix = f"{layer_of(node.data[0])}." if node.data else ""
             for name in node.data:
-                node.add_leaf(Content(escape(name.removeprefix(prefix))), name)
+                node.add_leaf(Text(escape(name.removeprefix(prefix))), name)
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Any]) -> None:
         """Show the tensor, or the sum of a layer."""
@@ -147,16 +146,12 @@ class Browser(App[None]):
         self.query_one("#tree", Tree).focus()
 
     def action_search(self) -> None:
-        """Show the search."""
-        search = self.query_one("#search", Input)
-        search.add_class("shown")
-        search.focus()
+        """Go to the search."""
+        self.query_one("#search", Input).focus()
 
     def action_leave(self) -> None:
-        """Hide the search and list all tensors."""
-        search = self.query_one("#search", Input)
-        search.remove_class("shown")
-        search.value = ""
+        """Leave the search and list all tensors."""
+        self.query_one("#search", Input).value = ""
         self.query_one("#tree", Tree).focus()
 
     def action_view(self, name: str) -> None:
@@ -191,7 +186,7 @@ class Browser(App[None]):
 
     def tensor_of(self, file: File) -> Tensor | None:
         """The selected tensor in a file."""
-        return file[self.selected] if self.selected in file else None
+        return file.get(self.selected)
 
     def read(self, number: int) -> Statistics | str:
         """Statistics of the selected tensor in a file, or why there are none."""
@@ -264,8 +259,22 @@ def _metadata(browser: Browser, number: int, file: File) -> Iterable[str]:
 
 
 def _file(browser: Browser, number: int, file: File) -> Iterable[str]:
-    made_from = [f"made from {line}" for line in lineage_lines(lineage(file))]
-    return [*file.summary().lines(), *made_from]
+    found = file.summary()
+    lines = [
+        file.name,
+        "",
+        f"{found.format} {found.version}".rstrip(),
+        f"{format_bytes(found.size)} in {counted(len(found.files), 'file')}",
+        f"{counted(found.tensors, 'tensor')}, {counted(found.parameters, 'parameter')}",
+        f"{found.bits:.2f} bits per weight",
+        *(f"made from {line}" for line in lineage_lines(lineage(file))),
+        "",
+    ]
+    for kind in found.codecs:
+        lines.append(f"{kind.stored_as}  {kind.tensors:,} x, {format_bytes(kind.size)}, {kind.bits:.2f} bits")
+        lines += [f"  cannot be decoded here: {kind.lacks}"] if kind.lacks else []
+    lines += ["", *(f"{problem.severity}: {problem.message}" for problem in found.problems)]
+    return [*lines, "? shows the keys"]
 
 
 def _layer(browser: Browser, number: int, file: File) -> Iterable[str]:
