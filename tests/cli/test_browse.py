@@ -88,6 +88,9 @@ def test_a_search_lists_what_matches_and_escape_leaves_it(file: squish.File) -> 
         await pilot.press("slash", *"head")
         await pilot.pause()
         assert labels(app) == ["lm_head.weight"]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.selected == "lm_head.weight"
         await pilot.press("escape")
         await pilot.pause()
         assert len(labels(app)) == 5

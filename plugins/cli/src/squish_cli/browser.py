@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
+from squish_convert.compare.diff import compare
 from squish_convert.lineage import lineage, lineage_lines
 from squish_convert.places import grouped, layer_of, layer_order, total
 from squish_convert.statistics import LOWEST, Statistics
@@ -64,12 +65,14 @@ class Browser(App[None]):
         Binding("q", "quit", "quit"),
     ]
     ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = "#tree"
 
     def __init__(self, file: File, other: File | None = None) -> None:
         super().__init__()
         self.file, self.other = file, other
         self.view, self.selected = "file", ""
         self._statistics: dict[tuple[int, str], Statistics | str] = {}
+        self._differences: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
@@ -87,7 +90,6 @@ class Browser(App[None]):
         tree = self.query_one("#tree", Tree)
         tree.show_root = False
         self._fill("")
-        tree.focus()
         self._show()
 
     def on_resize(self) -> None:
@@ -128,7 +130,10 @@ class Browser(App[None]):
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Any]) -> None:
         """Show the tensor, or the sum of a layer."""
-        data = event.node.data
+        self._select(event.node.data)
+
+    def _select(self, data: Any) -> None:
+        """Show a tensor by its name, or the tensors of a layer."""
         if isinstance(data, str):
             self.selected = data
             if self.view in ("file", "help", "metadata", "layer"):
@@ -142,17 +147,21 @@ class Browser(App[None]):
         self._fill(event.value)
 
     def on_input_submitted(self) -> None:
-        """Go to what was found."""
-        self.query_one("#tree", Tree).focus()
+        """Go to the first that was found."""
+        tree = self.query_one("#tree", Tree)
+        self.screen.set_focus(tree)
+        if tree.root.children:
+            tree.move_cursor(tree.root.children[0])
+            self._select(tree.root.children[0].data)
 
     def action_search(self) -> None:
         """Go to the search."""
-        self.query_one("#search", Input).focus()
+        self.screen.set_focus(self.query_one("#search", Input))  # at once: the next key is part of the search
 
     def action_leave(self) -> None:
         """Leave the search and list all tensors."""
         self.query_one("#search", Input).value = ""
-        self.query_one("#tree", Tree).focus()
+        self.screen.set_focus(self.query_one("#tree", Tree))
 
     def action_view(self, name: str) -> None:
         """Show something else of the selected tensor."""
@@ -171,6 +180,9 @@ class Browser(App[None]):
                 except SquishError as error:
                     self._statistics[number, name] = str(error)
                 self.call_from_thread(self._show)
+        if self.other is not None and self.view == "difference" and name in self.other:
+            self._differences[name] = _distance(self.file[name], self.other[name])
+            self.call_from_thread(self._show)
 
     def _show(self) -> None:
         """Show the text of the current view, of two files side by side."""
@@ -182,6 +194,8 @@ class Browser(App[None]):
             lines = fit_all(draw(self, 0, files[0]), width)
         else:
             lines = _beside([fit_all(draw(self, n, file), width // 2 - 1) for n, file in enumerate(files)], width)
+        if self.view == "difference":
+            lines = [*fit_all([self._differences.get(self.selected, "")], width), "", *lines]
         self.query_one("#text", Static).update(Content("\n".join(escape(line) for line in lines)))
 
     def tensor_of(self, file: File) -> Tensor | None:
@@ -286,18 +300,19 @@ def _layer(browser: Browser, number: int, file: File) -> Iterable[str]:
     ]  # fmt: skip
 
 
+def _distance(one: Tensor, two: Tensor) -> str:
+    """The difference of two tensors on one line."""
+    try:
+        found = compare(one.name, one, two)
+    except SquishError as error:
+        return str(error)
+    return found.state if found.nmse is None else f"{found.state}, NMSE {found.nmse:.3g}, cosine {found.cosine:.6g}"
+
+
 def _difference(browser: Browser, number: int, file: File) -> Iterable[str]:
     if browser.other is None:
         return ["one file is open; `squish browse FILE FILE2` opens two"]
-    lines = list(_statistics(browser, number, file))
-    one, two = browser.tensor_of(browser.file), browser.tensor_of(browser.other)
-    if number == 0 and one is not None and two is not None and not isinstance(browser.read(1), str):
-        from squish_convert.compare.diff import compare
-
-        found = compare(one.name, one, two)
-        error = "" if found.nmse is None else f", NMSE {found.nmse:.3g}, cosine {found.cosine:.6g}"
-        return [f"{found.state}{error}", "", *lines]
-    return lines if number == 0 else ["", "", *lines]
+    return _statistics(browser, number, file)
 
 
 def _help(browser: Browser, number: int, file: File) -> Iterable[str]:
