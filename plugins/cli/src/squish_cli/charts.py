@@ -18,8 +18,8 @@ COLORS = 10
 """Number of colors of categories, `c0` to `c9` in the style."""
 STEPS = 7
 """Number of steps of the color scale of heat maps, `h0` to `h6`."""
-CHARACTER = 6.6
-"""Width of a character of labels, whose font has 11 px."""
+CHARACTER, BOLD = 6.6, 7.4
+"""Widths of a character of labels, whose font has 11 px."""
 Box = tuple[float, float, float, float]
 
 
@@ -77,10 +77,11 @@ def _leaf(leaf: Leaf, box: Box) -> Html:
 
 def _label(x: float, y: float, label: str, width: float, kind: str) -> Html:
     """Return text that is cut to a width; nothing if less than three characters fit."""
-    room = int(width / CHARACTER)
+    room = int(width / (BOLD if kind == "group" else CHARACTER))
     if room < 3:
         return Html("")
-    return element("text", _cut(label, room), x=f"{x:.1f}", y=f"{y:.1f}", class_=kind)
+    shown = label if len(label) <= room else f"{label[: room - 1]}\u2026"
+    return element("text", shown, x=f"{x:.1f}", y=f"{y:.1f}", class_=kind)
 
 
 def squarify(sizes: Sequence[float], box: Box) -> list[Box]:

@@ -97,16 +97,22 @@ def _leaves(file: File, color: Mapping[str, int]) -> list[tuple[str, list[Leaf]]
         for kind, members in kinds.items():
             size, stored = sum(tensor.nbytes for tensor in members), stored_as(members[0].spec)
             note = f"{short(layer)} {short(kind)}: {format_bytes(size)}, {len(members):,} x {stored}"
-            leaves.append(Leaf(short(kind), size, note, color.get(stored, 0)))
+            leaves.append(Leaf(_last(kind, 1), size, note, color.get(stored, 0)))
         leaves.sort(key=lambda leaf: -leaf.size)
         if rest := leaves[MOST_LEAVES:]:
-            size = sum(leaf.size for leaf in rest)
-            leaves = [*leaves[:MOST_LEAVES], Leaf(REST, size, f"{layer}: {len(rest)} more, {format_bytes(size)}", 8)]
+            small = sum(leaf.size for leaf in rest)
+            note = f"{short(layer)}: {len(rest)} more, {format_bytes(small)}"
+            leaves = [*leaves[:MOST_LEAVES], Leaf(REST, small, note, 8)]
         if number < MOST_LAYERS:
-            found.append((short(layer), leaves))
+            found.append((_last(layer, 2), leaves))
         else:
             found[-1] = (REST, [*found[-1][1], Leaf(short(layer), sum(leaf.size for leaf in leaves), short(layer), 8)])
     return sorted(found, key=lambda group: -sum(leaf.size for leaf in group[1]))
+
+
+def _last(name: str, count: int) -> str:
+    """The last parts of a name, which say most."""
+    return short(".".join(name.split(".")[-count:]))
 
 
 def _sizes(by: str, groups: Sequence[Group]) -> Html:

@@ -73,9 +73,9 @@ def _difference(difference: Difference, ax: Any, options: dict[str, Any]) -> Non
 
 def _conversion(conversion: Conversion, ax: Any, options: dict[str, Any]) -> None:
     """The error of each lossy step; without any, the bits per weight."""
-    lossy = [step for step in conversion.steps if step.quality is not None]
+    lossy = [(step.name, step.quality.nmse) for step in conversion.steps if step.quality is not None]
     if lossy:
-        _by_tensor(ax, [step.name for step in lossy], [step.quality.nmse for step in lossy], "NMSE", options)
+        _by_tensor(ax, [name for name, _ in lossy], [error for _, error in lossy], "NMSE", options)
     else:
         steps = conversion.steps
         _by_tensor(ax, [step.name for step in steps], [step.bits for step in steps], "bits per weight", options)

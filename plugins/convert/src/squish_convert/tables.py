@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any, overload
 
-from attrs import field, frozen
+from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.display import Plotted, fit_all, table, to_json
@@ -80,8 +80,8 @@ class Table(Sequence[Mapping[str, Any]], Plotted):
     """
 
     title: str
-    rows: tuple[Mapping[str, Any], ...] = field(converter=tuple)
-    columns: tuple[str, ...] = field(converter=tuple)
+    rows: tuple[Mapping[str, Any], ...]
+    columns: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -220,7 +220,7 @@ def _statistics(tensors: Selection, progress: Any) -> Table:
             if progress:
                 progress(tensor.name, done, total)
     columns = ("name", "shape", "dtype", "codec", "bits", "size", *COUNTS, *MOMENTS, *PERCENTILES.values())
-    return Table(f"statistics of {file.name}", rows, (*columns, "exact", "problem"))
+    return Table(f"statistics of {file.name}", tuple(rows), (*columns, "exact", "problem"))
 
 
 def statistics_record(tensor: Tensor, statistics: Statistics | None, problem: str | None = None) -> dict[str, Any]:
