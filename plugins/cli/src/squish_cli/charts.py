@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, log10
 
 from attrs import frozen
-from squish_convert.html import Html, element, join, text
+from squish_convert.html import Html, element, join
 
 WIDTH = 960
 NARROW = 470
@@ -223,4 +223,4 @@ class Plot:
             element("text", self.y + (" (logarithmic)" if logarithmic else ""), x=margin, y=margin - 16),
         ]
         frame = element("path", d=f"M{margin} {margin}V{height - margin}H{WIDTH - margin}", class_="axis")
-        return svg(height, frame, *shapes, *marks, label=text(self.title))
+        return svg(height, frame, *shapes, *marks, label=self.title)
