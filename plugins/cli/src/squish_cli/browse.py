@@ -24,9 +24,9 @@ def browse(
     format: Format = None,  # noqa: A002
     assets: Assets = None,
 ) -> Answer:
-    """Look through a file in the terminal: its tensors as a tree, values, plan and metadata.
+    """Look through a file in the terminal.
 
-    Reads only the header, and a tensor's values when you ask for its statistics. Runs in 80 x 24 and over ssh; with
+    Shows the tensors as a tree, and values, plan and metadata of the selected one. Reads only the header, and a tensor's values when you ask for its statistics. Runs in 80 x 24 and over ssh; with
     NO_COLOR=1 without colors. Press ? for the keys.
     """
     from squish_core.opening import open as open_file

@@ -253,7 +253,23 @@ class Command(typer.core.TyperCommand):
 
 
 def check_page(path: str | None) -> None:
-    """Raise UsageError if a page would replace a file; before the work begins."""
+    """Refuse a page that would replace a file, before the work begins.
+
+    Parameters
+    ----------
+    path
+        The page; None without one.
+
+    Raises
+    ------
+    UsageError
+        The file exists.
+
+    Examples
+    --------
+    >>> from squish_cli.api import check_page
+    >>> check_page("page.html")
+    """
     if path is not None and os.path.lexists(path):
         hint = "Remove it, or pass another name."
         raise UsageError("this file exists, and a page replaces nothing", file=path, code=ErrorCode.EXISTS, hint=hint)

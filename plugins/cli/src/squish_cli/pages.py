@@ -35,13 +35,32 @@ def _digest(content: str) -> str:
 
 
 def section(title: str, *content: object) -> Html:
-    """Return a part of a page, with a heading; nothing without content."""
+    """Make a part of a page, with a heading; nothing without content.
+
+    Parameters
+    ----------
+    title
+        The heading.
+    *content
+        Text, which is escaped, and elements.
+
+    Returns
+    -------
+    Html
+        The element.
+
+    Examples
+    --------
+    >>> from squish_cli.api import section
+    >>> section("Sizes", "<4 bits>")
+    '<section><h2>Sizes</h2>&lt;4 bits&gt;</section>'
+    """
     shown = join(*content)
     return element("section", element("h2", title), shown) if shown else Html("")
 
 
 def page(title: str, parts: Iterable[object], schema: str, data: Mapping[str, Any]) -> str:
-    """Return a page of some sections.
+    """Make a page of some sections.
 
     Parameters
     ----------
@@ -93,7 +112,20 @@ def write_result(path: str, title: str, parts: Iterable[object], command: str, a
 
 
 def write_page(path: str, content: str) -> None:
-    """Write a page, whole or not at all."""
+    """Write a page, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The file, which must not exist.
+    content
+        The page.
+
+    Examples
+    --------
+    >>> from squish_cli.api import page, write_page
+    >>> write_page("page.html", page("model", [], "squish/report/1", {}))
+    """
     check_page(path)
     with atomic_file(Path(path)) as sink:
         sink.write(content.encode("utf-8", "backslashreplace"))

@@ -47,9 +47,9 @@ def report(
     assets: Assets = None,
     quiet: Quiet = False,
 ) -> Answer:
-    """Write a page about a file: what it is, where its bytes are, what would run it, what is wrong with it.
+    """Write a page about a file.
 
-    One file that needs no network, light or dark as the reader's system, with the data as JSON. Reads only the header;
+    Shows what it is, where its bytes are, what would run it and what is wrong. The page needs no network, light or dark as the reader's system, with the data as JSON. Reads only the header;
     with --values, also the values. With FILE2, compares both, which reads what differs. Replaces nothing.
     """
     import squish_core as squish

@@ -28,8 +28,24 @@ def join(*parts: object) -> Html:
 
 
 def element(name: str, *content: object, **attributes: object) -> Html:
-    """Return an element; `class_` is its class.
+    """Make an element.
 
+    Parameters
+    ----------
+    name
+        Name of the element.
+    *content
+        Text, which is escaped, and elements.
+    **attributes
+        Attributes; `class_` is the class, and those of None are left out.
+
+    Returns
+    -------
+    Html
+        The element.
+
+    Examples
+    --------
     >>> element("td", "<b>", class_="n")
     '<td class="n">&lt;b&gt;</td>'
     """

@@ -36,7 +36,24 @@ class Ancestor:
 
 
 def lineage(file: File) -> tuple[Ancestor, ...]:
-    """Return the models that a file's metadata, configuration or model card names as its base."""
+    """Name the models that a file was made from, as its metadata, configuration or model card states.
+
+    Parameters
+    ----------
+    file
+        An open file; only its header and small files beside it are read.
+
+    Returns
+    -------
+    tuple of Ancestor
+        Each model once.
+
+    Examples
+    --------
+    >>> from squish_convert.api import lineage
+    >>> lineage(squish.open("model.gguf"))
+    ()
+    """
     found = [*_gguf(file.metadata), *_named(file.metadata, "metadata")]
     for name in _FILES:
         found += _named(_json(file, name), name)
