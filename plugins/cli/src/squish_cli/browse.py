@@ -26,8 +26,9 @@ def browse(
 ) -> Answer:
     """Look through a file in the terminal.
 
-    Shows the tensors as a tree, and values, plan and metadata of the selected one. Reads only the header, and a tensor's values when you ask for its statistics. Runs in 80 x 24 and over ssh; with
-    NO_COLOR=1 without colors. Press ? for the keys.
+    Shows the tensors as a tree, and values, plan and metadata of the selected one. Reads only the header, and a
+    tensor's values when you ask for its statistics. Runs in 80 x 24 and over ssh; with NO_COLOR=1 without colors.
+    Press ? for the keys.
     """
     from squish_core.opening import open as open_file
     from squish_core.plugins.catalog import install_command

@@ -49,8 +49,9 @@ def report(
 ) -> Answer:
     """Write a page about a file.
 
-    Shows what it is, where its bytes are, what would run it and what is wrong. The page needs no network, light or dark as the reader's system, with the data as JSON. Reads only the header;
-    with --values, also the values. With FILE2, compares both, which reads what differs. Replaces nothing.
+    Shows what it is, where its bytes are, what would run it and what is wrong. The page needs no network, is light or
+    dark as the reader's system, and holds the data as JSON. Reads only the header; with --values, also the values.
+    With FILE2, compares both, which reads what differs. Replaces nothing.
     """
     import squish_core as squish
     from squish_core.opening import open as open_file
