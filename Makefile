@@ -44,7 +44,7 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') jsonschema model-signing mypy pyopenssl pytest-xdist pyyaml ruff sybil || $(failed)
+	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') jsonschema matplotlib model-signing mypy pandas polars pyopenssl pytest-xdist pyyaml ruff sybil textual || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)

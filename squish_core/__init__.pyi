@@ -11,7 +11,10 @@ from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import Job as Job
 from squish_convert.convert import convert as convert
 from squish_convert.convert import save as save
+from squish_convert.statistics import Statistics as Statistics
 from squish_convert.step import Step as Step
+from squish_convert.tables import Selection as Selection
+from squish_convert.tables import Table as Table
 from squish_convert.virtual import as_format as as_format
 from squish_core.backends.base import Offer as Offer
 from squish_core.backends.chain import Chain as Chain
@@ -50,7 +53,6 @@ from squish_core.opening import open as open
 from squish_core.plugins.registry import Registry as Registry
 from squish_core.plugins.registry import registry as registry
 from squish_core.plugins.requirements import Requirement as Requirement
-from squish_core.statistics import Statistics as Statistics
 from squish_core.summary import Summary as Summary
 from squish_core.tensor import Tensor as Tensor
 from squish_core.version import __version__ as __version__

@@ -1,6 +1,7 @@
 # Generated from the table of the module: python tests/lint/faces.py
 from squish_core import dtypes as dtypes
 from squish_core.backends.base import Backend as Backend
+from squish_core.backends.base import Counts as Counts
 from squish_core.backends.chain import Chain as Chain
 from squish_core.backends.checks import cast_output as cast_output
 from squish_core.backends.checks import check_expert_args as check_expert_args
@@ -168,7 +169,6 @@ from squish_core.plugins.schedulers import scheduler_named as scheduler_named
 from squish_core.schedulers.base import Scheduler as Scheduler
 from squish_core.schedulers.base import lost_worker as lost_worker
 from squish_core.specs import parse_spec as parse_spec
-from squish_core.statistics import Statistics as Statistics
 from squish_core.tensor import Tensor as Tensor
 from squish_core.text import counted as counted
 from squish_core.text import site_page as site_page

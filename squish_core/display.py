@@ -1,7 +1,4 @@
-"""How results are shown: tables and lines that fit the terminal, HTML in notebooks, data for JSON.
-
-Nothing else generates or escapes HTML.
-"""
+"""How results are shown: tables and lines that fit the terminal, data for JSON, and what notebooks ask for."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from importlib import import_module
 from typing import Any, TextIO
 
-from squish_core.text import counted, escape
+from squish_core.text import escape
 
 DEFAULT_WIDTH = 100
 """Columns if there is neither a terminal nor COLUMNS."""
@@ -166,33 +163,57 @@ def _side_by_side(lines: Sequence[list[str]]) -> Iterable[tuple[str, ...]]:
     return zip(*([*cell, *[""] * (height - len(cell))] for cell in lines))
 
 
-MOST_TENSORS = 20
-"""Tensors shown per file."""
+def of_convert(module: str) -> Any:
+    """Import a module of squish-convert; MissingPluginError with the command that installs it."""
+    _ = import_module("squish_core").Statistics  # the interface says what to install
+    return import_module(f"squish_convert.{module}")
 
 
-def page(lines: Iterable[str]) -> str:
-    """Lines as one preformatted element, with markup escaped and control characters made visible."""
-    from html import escape as escape_html
+class Shown:
+    """A result that notebooks show as tables, by squish-convert; as text if that is not installed."""
 
-    text = "\n".join(escape(line) for line in fit_all(lines))
-    return f"<pre>{escape_html(text)}</pre>"
+    __slots__ = ()
 
+    def _repr_html_(self) -> str | None:
+        from importlib.util import find_spec
 
-def file_lines(file: Any) -> list[str]:
-    """Return a `File`: a title and its first tensors."""
-    title = f"{file.name}: {file.format} {file.version}".rstrip()
-    lines = [f"{title}, {counted(len(file), 'tensor')}, {counted(file.size, 'byte')}"]
-    lines += tensor_lines(file[name] for name in islice(file, MOST_TENSORS))
-    return [*lines, f"and {len(file) - MOST_TENSORS:,} more"] if len(file) > MOST_TENSORS else lines
+        if find_spec("squish_convert") is None:
+            return None
+        html: str = of_convert("notebook").html(self)
+        return html
 
 
-def tensor_lines(tensors: Iterable[Any]) -> list[str]:
-    """Return a table with one row per `Tensor`."""
-    rows = []
-    for tensor in tensors:
-        sizes = f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}"
-        rows.append((list(tensor.shape), tensor.dtype, tensor.codec, *sizes, tensor.name))
-    return table(("shape", "dtype", "codec", "bits", "bytes", "name"), "<<<>><", rows)
+class Plotted(Shown):
+    """A result that can also be drawn."""
+
+    __slots__ = ()
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw the result with Matplotlib (extra `plot`).
+
+        Parameters
+        ----------
+        ax
+            Axes of Matplotlib to draw in; new ones by default.
+        **options
+            As the plotting call of Matplotlib takes them, such as `color`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            With titles and labels.
+
+        Raises
+        ------
+        MissingPluginError
+            Matplotlib or squish-convert is not installed.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plot().get_ylabel()
+        'values'
+        """
+        return of_convert("figures").plot(self, ax, options)
 
 
 def to_json(value: Any) -> Any:

@@ -16,6 +16,7 @@ from squish_core.codecs.stored import StoredArray
 from squish_core.codecs.views import dense_arrays
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
+from squish_core.display import Shown, of_convert
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from squish_core.summary import Summary
 
 
-class File(Mapping[str, "Tensor"]):
+class File(Mapping[str, "Tensor"], Shown):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
 
     def __init__(self, source: Source, index: Index, registry: Registry, limits: Limits = DEFAULT) -> None:
@@ -332,8 +333,7 @@ class File(Mapping[str, "Tensor"]):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
-            near = did_you_mean(name, self.index.tensors)
-            raise KeyError(f"{name!r} is not in {self.name}" + (f". {near}" if near else "")) from None
+            raise absent(name, self.name, self.index.tensors) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.tensors)
@@ -377,6 +377,53 @@ class File(Mapping[str, "Tensor"]):
             with self.reading_ahead(parts), Pool(workers(READERS)) as readers:
                 arrays.update(zip(remaining, readers.map(lambda name: self[name].numpy(copy=copy), remaining)))
         return arrays
+
+    def select(self, *patterns: str) -> Mapping[str, Tensor]:
+        """The tensors whose names match any pattern, in file order, as a mapping.
+
+        Parameters
+        ----------
+        *patterns
+            Names or patterns such as `blk.0.*`; all tensors without any.
+
+        Returns
+        -------
+        Selection
+            Name -> tensor; empty if nothing matches.
+
+        Examples
+        --------
+        >>> list(squish.open("model.gguf").select("*norm*"))
+        ['blk.0.ffn_norm.weight']
+        """
+        selection: Mapping[str, Tensor] = of_convert("tables").Selection(self, patterns)
+        return selection
+
+    def statistics(
+        self, patterns: str | Iterable[str] = (), *, progress: Callable[[str, int, int], None] | None = None
+    ) -> Any:
+        """Statistics of every tensor, or of those that match, as a table; each is read once, in file order.
+
+        Parameters
+        ----------
+        patterns
+            A pattern of names or several; all tensors by default.
+        progress
+            Called with the tensor's name, the stored bytes read so far and their total.
+
+        Returns
+        -------
+        Table
+            A row for each tensor: `to_pandas`, `to_polars`, `to_dict`, `sort`, `plot`. A tensor without statistics,
+            such as one of complex numbers, has the reason in `problem`.
+
+        Examples
+        --------
+        >>> table = squish.open("model.gguf").statistics("*norm*")
+        >>> table[0]["name"], table[0]["mean"]
+        ('blk.0.ffn_norm.weight', 1.0)
+        """
+        return of_convert("tables").statistics_table(self, patterns, progress)
 
     def get_tensor(self, name: str) -> np.ndarray:
         """Return the decoded array of one tensor, under the name of the safetensors API.
@@ -456,11 +503,6 @@ class File(Mapping[str, "Tensor"]):
     def __repr__(self) -> str:
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
 
-    def _repr_html_(self) -> str:
-        from squish_core.display import file_lines, page
-
-        return page(file_lines(self))
-
 
 class Assets(Mapping[str, Buffer]):
     """Asset name -> Buffer, read on indexing."""
@@ -469,7 +511,8 @@ class Assets(Mapping[str, Buffer]):
         self._file = file
 
     def __getitem__(self, name: str) -> Buffer:
-        part = self._file.index.assets[name]
+        if (part := self._file.index.assets.get(name)) is None:
+            raise absent(name, self._file.name, self)
         with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
             return self._file.array(part).buffer()
 
@@ -484,6 +527,12 @@ class Assets(Mapping[str, Buffer]):
 
     def __repr__(self) -> str:
         return f"<Assets {', '.join(self) or 'none'}>"
+
+
+def absent(name: object, holder: str, names: Iterable[str]) -> KeyError:
+    """Return the KeyError for a name that a mapping lacks, with similar names."""
+    near = did_you_mean(name, names)
+    return KeyError(f"{name!r} is not in {holder}" + (f". {near}" if near else ""))
 
 
 def file_problems(file: File, numbers: Iterable[int] | None = None) -> Iterator[Problem]:

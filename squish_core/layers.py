@@ -18,7 +18,7 @@ from squish_core.limits import GIB
 from squish_core.tensor import Tensor
 
 THREADS = 2
-_LAYER = re.compile(r"(?:^|\.)(?:layers|blk|blocks|h|block|layer)\.(\d+)\.")
+LAYER = re.compile(r"(?:^|\.)(?:layers|blk|blocks|h|block|layer)\.(\d+)\.")
 
 
 @frozen
@@ -118,7 +118,7 @@ def _groups(file: File) -> list[_Group]:
     groups: dict[tuple[int, bool, int], _Group] = {}
     layers = 0
     for name in file:
-        if match := _LAYER.search(name):
+        if match := LAYER.search(name):
             prefix, number = name[: match.start(1) - 1], int(match[1])
             key = prefixes.setdefault(prefix, len(prefixes)), False, number
             layers += key not in groups

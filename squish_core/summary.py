@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
-from squish_core.display import fit_all, page, table, to_json
+from squish_core.display import Shown, fit_all, table, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
@@ -54,7 +54,7 @@ class SummaryFile:
 
 
 @frozen(kw_only=True)
-class Summary:
+class Summary(Shown):
     """Summary of a file, from its header alone. `print(summary)` shows what `squish info` prints.
 
     `size` is in bytes, uncompressed; for compressed files, `packed` has the codec and the size on disk. `metadata`
@@ -147,9 +147,6 @@ class Summary:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))
-
-    def _repr_html_(self) -> str:
-        return page(self.lines())
 
 
 def summarize(file: OpenFile) -> Summary:

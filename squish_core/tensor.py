@@ -11,6 +11,7 @@ from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codes import ErrorCode
+from squish_core.display import Plotted
 from squish_core.dtypes import DType
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary, computing
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from squish_core.io.source import Backing, Source
     from squish_core.model import Index, Part, TensorSpec
     from squish_core.plugins.registry import Registry
-    from squish_core.statistics import Statistics
 
     class OpenFile(Protocol):
         """What tensors and summaries use of `File`, which imports them."""
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         def bind(self, spec: TensorSpec, encoding: Encoding) -> BoundEncoding: ...
 
 
-class Tensor:
+class Tensor(Plotted):
     """One tensor of an open file. Data is read only by `numpy`, `parts`, indexing and `load`."""
 
     def __init__(self, file: OpenFile, spec: TensorSpec) -> None:
@@ -350,8 +350,8 @@ class Tensor:
         bound = self.file.bind(self.spec, chain.chosen.encoding)
         return Weight(self, chain, bound, implementation, implementation.load(chain, bound))
 
-    def statistics(self) -> Statistics:
-        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.
+    def statistics(self) -> Any:
+        """Moments, quantiles, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.
 
         Returns
         -------
@@ -367,8 +367,3 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
-
-    def _repr_html_(self) -> str:
-        from squish_core.display import page, tensor_lines
-
-        return page(tensor_lines([self]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from squish_core.backends.offers import Availability, Offer, Request
 from squish_core.codecs.base import Region
@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
     from squish_core.backends.chain import Chain
     from squish_core.backends.whole import WholeHandle
-    from squish_core.statistics import Statistics
+
+
+class Counts(NamedTuple):
+    """Counts of values: `powers` [2, 256] by sign and exponent field of f32, with zeros; `zeros` [2] by sign.
+
+    `low` and `high` are the extremes of finite values, infinite if there are none.
+    """
+
+    powers: np.ndarray
+    zeros: np.ndarray
+    nan: int
+    low: float
+    high: float
 
 
 class Backend:
@@ -273,8 +285,8 @@ class Backend:
         """
         raise self.lacks("experts")
 
-    def statistics(self, handle: Any) -> Statistics | None:
-        """Statistics of the values, if this backend counts faster than the core.
+    def counts(self, handle: Any) -> Counts | None:
+        """Counts of the values by magnitude, if this backend counts faster than squish-convert.
 
         Parameters
         ----------
@@ -283,8 +295,8 @@ class Backend:
 
         Returns
         -------
-        Statistics or None
-            None makes the core compute them from `dense`.
+        Counts or None
+            None makes `Weight.statistics` count them from `dense`.
         """
         return None
 

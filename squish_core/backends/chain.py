@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MEMORY, MODES, Cost, Offer
 from squish_core.codes import ErrorCode
-from squish_core.display import fit_all, page, to_json
+from squish_core.display import Shown, fit_all, to_json
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.text import escape, format_bytes
 
@@ -96,7 +96,7 @@ class PluginTable(Protocol):
 
 
 @frozen(kw_only=True, repr=False)
-class Chain:
+class Chain(Shown):
     """The choice for a tensor and its reason (`because`), with the `others` in order and the `refused` ones.
 
     `providers`: which distribution provides each id, for `plugins` and `install`.
@@ -148,9 +148,6 @@ class Chain:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(self.explain().split("\n")))
-
-    def _repr_html_(self) -> str:
-        return page(self.explain().split("\n"))
 
     def without_chosen(self, why: str) -> Chain:
         """Return the chain with the next offer, after the chosen backend has rejected the data on loading."""

@@ -13,7 +13,7 @@ from squish_core.backends.base import chosen_backend
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.resolve import Lookup, resolve
 from squish_core.codes import ErrorCode
-from squish_core.display import page, table
+from squish_core.display import Shown, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
 
@@ -36,7 +36,7 @@ class MatrixRow:
 
 
 @frozen(kw_only=True, repr=False)
-class Matrix:
+class Matrix(Shown):
     """What runs each combination of a format's features: a sequence of `MatrixRow`; `print(matrix)` shows the table.
 
     `backends`: the columns, "any" for the choice among all.
@@ -60,9 +60,6 @@ class Matrix:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-    def _repr_html_(self) -> str:
-        return page(self.lines())
 
     def lines(self) -> list[str]:
         """Return a row for each combination: the encoding that is chosen, and what runs it on each backend."""

@@ -14,7 +14,7 @@ from squish_core.backends.offers import Offer
 from squish_core.backends.resolve import Lookup, Resolver, resolve
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codes import ErrorCode
-from squish_core.display import fit_all, page
+from squish_core.display import Plotted, fit_all
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.guard import boundary, computing
 from squish_core.model import Encoding, Index, Refusal, TensorSpec
@@ -22,7 +22,7 @@ from squish_core.text import escape
 
 
 @frozen(kw_only=True, repr=False)
-class FilePlan:
+class FilePlan(Plotted):
     """How the tensors of a file would run here, and why; `print(plan)` shows what `squish plan` prints.
 
     `whole` is the chain of a backend that runs the whole model, or the error if there is none; None for files without
@@ -160,9 +160,6 @@ class FilePlan:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(self._lines()))
-
-    def _repr_html_(self) -> str:
-        return page(self._lines())
 
 
 def _reason(error: SquishError) -> str:

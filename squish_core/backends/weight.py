@@ -9,6 +9,7 @@ from squish_core import dtypes
 from squish_core.backends.checks import check_input, check_out, require_rank
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import sliced
+from squish_core.display import Shown, of_convert
 from squish_core.dtypes import DType
 from squish_core.errors import UsageError
 
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.statistics import Statistics
 
 
-class Weight:
+class Weight(Shown):
     """A tensor loaded on a backend; `chain` explains the choice."""
 
     def __init__(self, tensor: Any, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
@@ -226,7 +226,7 @@ class Weight:
         """
         return self._run("experts", x, ids)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> Any:
         """Statistics of the values in this backend; see `Tensor.statistics`.
 
         Returns
@@ -240,17 +240,12 @@ class Weight:
         >>> weight.statistics().values
         2048
         """
-        from squish_core.statistics import Tally
-
         with self.tensor.guard("counting values"):
             self._check_backing()
-            statistics: Statistics | None = self._backend.statistics(self._handle)
-            if statistics is None:
-                tally = Tally()
-                for region in self._bound.panels():
-                    tally.add(self._backend.dense(self._handle, region=region))
-                statistics = tally.statistics()
-            return statistics
+            regions = self._bound.panels()
+            panels = (self._backend.dense(self._handle, region=region) for region in regions)
+            counts = self._backend.counts(self._handle)
+            return of_convert("statistics").statistics_of_weight(self, counts, panels)
 
     def _run(self, op: str, *operands: Any, **options: Any) -> np.ndarray:
         with self.tensor.guard(f"running {op}"):

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from squish_core import opening
 from squish_core.checking.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
-from squish_core.display import fit_all, to_json
+from squish_core.display import Shown, fit_all, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, UsageError, redact, shorten
 from squish_core.file import File
 from squish_core.limits import Limits
@@ -23,7 +23,7 @@ PLACES = 4
 
 
 @frozen(kw_only=True, repr=False)
-class Report:
+class Report(Shown):
     """The findings of `verify`. `ok` is False if there is an error.
 
     `decoded`: number of decoded tensors. `digests`: number of digests of parts, of which `unverified` could not be

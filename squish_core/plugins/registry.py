@@ -12,6 +12,7 @@ import pluggy
 from attrs import evolve, fields_dict
 
 from squish_core.codes import ErrorCode
+from squish_core.display import Shown
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import builtin, catalog
@@ -56,12 +57,11 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container
     from squish_core.plugins.requirements import Providers, Requirement
 
-
 MOST_CACHED = 1024
 """Maximum number of codecs, and of answers of `find`, in a cache."""
 
 
-class Registry:
+class Registry(Shown):
     """The installed plugins that the settings allow, and those registered in the process.
 
     Queries return plain data and import no implementations. A plugin that fails is recorded as broken, not raised.

@@ -241,7 +241,18 @@ def test_lists_of_a_format_s_own_kind_are_lists() -> None:
 
 def test_info_of_tensors_summarizes_their_values(squish: Any, write: Any) -> None:
     path = write(tensors={"a": [[1.0, -2.5], [0.0, float("nan")]], "b": [3.0, float("inf")]})
-    assert squish("info", path, "*").out.split("\n")[1].split() == ["-2.5", "1", "4", "1", "0", "1", "a"]
+    assert squish("info", path, "*").out.split("\n")[1].split() == [
+        "-2.5",
+        "1",
+        "-0.5",
+        "1.472",
+        "0.00%",
+        "4",
+        "1",
+        "0",
+        "1",
+        "a",
+    ]
     lines = squish("info", path, "a").out.splitlines()
     assert [line.split()[2:] for line in lines[-2:]] == [["1", "0", "1", 40 * "#"], ["2", "1", "0", 40 * "#"]]
     (row,) = squish("info", path, "b", "--json").json["tensors"]

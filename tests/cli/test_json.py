@@ -14,6 +14,12 @@ from squish_cli.app import NUMBERS
 from squish_cli.schema import EVENTS
 
 DATA = Path(__file__).parents[1] / "data"
+
+
+def schema_of(command: str) -> str:
+    return f"squish/{command}/{NUMBERS.get(command, 1)}"
+
+
 RESULTS: list[tuple[str, str, int]] = [
     ("ls", "ls m.gguf", 0),
     ("ls", "ls --long m.npydir", 0),
@@ -24,6 +30,8 @@ RESULTS: list[tuple[str, str, int]] = [
     ("info", "info m.gguf --meta general.architecture", 0),
     ("info", "info m.squizd", 0),
     ("info", "info m.onnx", 0),
+    ("info", "info m.gguf --by layer", 0),
+    ("report", "report m.gguf m.zt --values -o page.html --quiet", 0),
     ("plan", "plan m.gguf", 0),
     ("plan", "plan m.squizd", 0),
     ("plan", "plan --format gguf --feature dtype=q4_k", 0),
@@ -137,7 +145,7 @@ def test_a_document_names_its_schema_first_and_fits_it(
 ) -> None:
     found, printed = answer(capsys, line)
     document = json.loads(printed)
-    assert (found, document["schema"]) == (code, f"squish/{command}/{NUMBERS.get(command, 1)}")
+    assert (found, document["schema"]) == (code, schema_of(command))
     check(document)
     assert isinstance(document.get(LISTS.get(command, ""), []), list)
 
@@ -157,7 +165,8 @@ def test_a_server_prints_a_document_of_one_line(
 
 def test_every_schema_is_in_the_table() -> None:
     names = {title.split("/")[1] for title in schemas()}
-    assert names - EVENTS.keys() == {command for command, _, _ in RESULTS} | {"serve"} | WITH_TORCH
+    elsewhere = {"serve", "browse"} | WITH_TORCH
+    assert names - EVENTS.keys() == {command for command, _, _ in RESULTS} | elsewhere
 
 
 @pytest.mark.parametrize("line", ERRORS)
@@ -192,7 +201,7 @@ def test_progress_is_a_document_a_line_and_the_result_is_the_last(
     documents = [json.loads(each) for each in printed.splitlines()]
     command = "-".join(line.split()[: 2 if line.startswith("cache") else 1])
     *progress, last = [document["schema"] for document in documents]
-    assert last == f"squish/{command}/1"
+    assert last == schema_of(command)
     assert "squish/progress/1" in progress
     assert set(progress) <= {"squish/progress/1", "squish/task/1"}
     assert ("squish/task/1" in progress) == ("--scheduler" in line)
@@ -204,7 +213,7 @@ def test_progress_is_a_document_a_line_and_the_result_is_the_last(
 def test_quiet_leaves_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
     _, printed = answer(capsys, "verify m.gguf --deep --quiet", "--json-lines")
     [document] = printed.splitlines()
-    assert json.loads(document)["schema"] == "squish/verify/1"
+    assert json.loads(document)["schema"] == "squish/verify/2"
 
 
 def test_a_command_without_progress_takes_no_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_the_command_prints_the_object(
     for each in (printed, data):
         each.get("machine", {}).pop("free_memory", None)
     assert printed == data
-    assert result._repr_html_().startswith("<pre>")
+    assert result._repr_html_().startswith('<div class="squish">')
 
 
 @pytest.mark.parametrize("name", ["gguf", "npydir", "safetensors", "squizd", "uqff", "zt"])

@@ -11,21 +11,22 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from squish_convert import statistics
+from squish_convert.statistics import COUNTED, LOWEST, Statistics, Tally
 from squish_testing import CountingSource, expect_error
 
 import squish_core as squish
-from squish_core import dtypes, statistics
+from squish_core import dtypes
 from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
-from squish_core.statistics import LOWEST, Statistics, Tally
 
 
 def counted(*panels: np.ndarray) -> Statistics:
     tally = Tally()
     for panel in panels:
         tally.add(panel)
-    return tally.statistics()
+    return Statistics.of(tally.counts())
 
 
 def defined(values: list[float]) -> dict[str, Any]:
@@ -102,5 +103,53 @@ def test_a_tensor_is_read_once_and_in_panels(name: str) -> None:
     lengths = [length for _, _, length in source.log]
     assert sum(lengths) == tensor.nbytes
     assert max(lengths, default=0) <= PANEL_BYTES
-    assert summary == Statistics(**defined(tensor.numpy().astype(np.float64).reshape(-1).tolist()))
+    expected = Statistics(**defined(tensor.numpy().astype(np.float64).reshape(-1).tolist()))
+    assert [getattr(summary, name) for name in COUNTED] == [getattr(expected, name) for name in COUNTED]
     assert summary == tensor.load("numpy").statistics()
+
+
+NORMAL = np.random.default_rng(1).standard_normal((300, 400)).astype(np.float32)
+NORMAL[0, 0] = 1e4
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i8"])
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_moments_and_quantiles_are_numpys(dtype: str, offset: int) -> None:
+    """Panels of one tensor; a mean far from zero loses no digits of the deviation."""
+    with np.errstate(invalid="ignore"):
+        values = (NORMAL + offset).astype(dtypes.to_numpy(dtype))
+    found = squish.open(toys.box({"w": values}), registry=toys.registry())["w"].statistics()
+    exact = values.astype(np.float64)
+    distance = abs(exact - exact.mean())
+    assert found.mean == pytest.approx(exact.mean(), rel=1e-6)
+    assert found.std == pytest.approx(exact.std(), rel=1e-6)
+    assert found.rms == pytest.approx(np.sqrt(np.square(exact).mean()), rel=1e-6)
+    assert found.outliers == pytest.approx((distance > 3 * exact.std()).mean(), abs=1e-6)
+    quantiles = [np.quantile(exact, share) for share in found.quantiles]
+    assert list(found.quantiles.values()) == pytest.approx(quantiles, rel=1e-6, abs=1e-6)
+    assert found.exact
+
+
+def test_moments_leave_out_values_that_are_not_finite() -> None:
+    values = np.array([1, np.nan, 3, np.inf, -np.inf], np.float32)
+    found = squish.open(toys.box({"w": values}), registry=toys.registry())["w"].statistics()
+    assert (found.mean, found.std, found.quantiles[0.5], found.sampled, found.exact) == (2, 1, 2, 2, True)
+    empty = squish.open(toys.box({"w": values[:0]}), registry=toys.registry())["w"].statistics()
+    assert (empty.mean, empty.std, empty.rms, empty.outliers, empty.quantiles) == (None, None, None, None, {})
+
+
+def test_quantiles_of_a_large_tensor_come_from_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "MOST_EXACT", 20_000)
+    found = squish.open(toys.box({"w": NORMAL}), registry=toys.registry())["w"].statistics()
+    assert not found.exact
+    assert 15_000 < found.sampled <= 20_000
+    assert found.quantiles[0.25] == pytest.approx(np.quantile(NORMAL, 0.25), abs=0.05)
+    assert found.mean == pytest.approx(NORMAL.mean(dtype=np.float64), rel=1e-6)
+
+
+def test_a_sample_covers_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "MOST_EXACT", 500)
+    values = np.tile(np.arange(8, dtype=np.float32), (1000, 1))
+    found = squish.open(toys.box({"w": values}), registry=toys.registry())["w"].statistics()
+    assert found.quantiles[0.001] == pytest.approx(0, abs=1)
+    assert found.quantiles[0.999] == pytest.approx(7, abs=1)

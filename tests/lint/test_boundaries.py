@@ -22,7 +22,7 @@ FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff
 BACKENDS = ("ane", "cpu", "cuda", "metal")
 CORE = (
     "text", "version", "log", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model",
-    "specs", "statistics", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "tensor",
+    "specs", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "tensor",
     "summary", "file", "layers", "detect", "opening", "checking",
 )  # fmt: skip
 """Packages and modules of the core, in order: each imports only those before it."""

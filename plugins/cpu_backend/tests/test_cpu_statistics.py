@@ -28,7 +28,8 @@ def test_counts_match_the_decoded_values(case: Case) -> None:
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu", op="dense")
-    assert weight._backend.statistics(weight._handle) == tensor.load("numpy").statistics()
+    assert weight._backend.counts(weight._handle) is not None
+    assert weight.statistics() == tensor.load("numpy").statistics()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -67,5 +68,5 @@ def test_counts_do_not_depend_on_instructions_or_threads(instructions: str, monk
 def test_tensor_statistics_use_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = dense_file(np.ones((4, 16), np.float32))
     assert tensor.plan(policy="exact", op="dense").chosen.backend == "cpu"
-    monkeypatch.setattr("squish_core.statistics.Tally.add", None)
+    monkeypatch.setattr("squish_convert.statistics.Tally.add", None)
     assert tensor.statistics().positive == {0: 64}

@@ -7,6 +7,9 @@ from squish_core.plugins.lazy import lazy_exports
 _NAMES = {
     "squish_cli": ("options",),
     "squish_cli.annotations": ("Finding", "check_output", "finding_lines"),
+    "squish_cli.charts": ("Plot",),
+    "squish_cli.options": ("check_page",),
+    "squish_cli.pages": ("element", "page", "section", "write_page"),
     "squish_cli.output": ("JSON", "JSON_LINES", "PIECE", "TEXT", "Answer", "Progress", "print_document", "style"),
 }
 

@@ -3,6 +3,8 @@ from squish_cli import options as options
 from squish_cli.annotations import Finding as Finding
 from squish_cli.annotations import check_output as check_output
 from squish_cli.annotations import finding_lines as finding_lines
+from squish_cli.charts import Plot as Plot
+from squish_cli.options import check_page as check_page
 from squish_cli.output import Answer as Answer
 from squish_cli.output import JSON as JSON
 from squish_cli.output import JSON_LINES as JSON_LINES
@@ -11,3 +13,7 @@ from squish_cli.output import Progress as Progress
 from squish_cli.output import TEXT as TEXT
 from squish_cli.output import print_document as print_document
 from squish_cli.output import style as style
+from squish_cli.pages import element as element
+from squish_cli.pages import page as page
+from squish_cli.pages import section as section
+from squish_cli.pages import write_page as write_page

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish info model.gguf",
             "squish info model.gguf --meta tokenizer.chat_template",
             "squish info model.gguf blk.0.attn_q.weight",
+            "squish info model.gguf --by layer",
         ),
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
@@ -97,6 +98,15 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "prove": ("identity", ("squish prove q4.gguf model/", "squish prove q4.gguf model/ --imatrix imatrix.gguf")),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
+    "report": (
+        "report",
+        (
+            "squish report model.gguf",
+            "squish report model.gguf --values -o page.html",
+            "squish report model.gguf small.gguf",
+        ),
+    ),
+    "browse": ("browse", ("squish browse model.gguf", "squish browse model.gguf small.gguf")),
     "bench": ("checks", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
@@ -128,7 +138,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 """Command of a plugin -> the extra of its package with the libraries that it needs."""
-PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove")
+PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove", "report")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {}
 """Command -> number of its schema, if it is not the first."""

@@ -14,7 +14,7 @@ from attrs import asdict, evolve, frozen
 
 from squish_core import opening
 from squish_core.concurrency import Pool, workers
-from squish_core.display import fit_all, page, table
+from squish_core.display import Shown, fit_all, table
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -153,7 +153,7 @@ class Measurement:
 
 
 @frozen(kw_only=True)
-class Benchmark:
+class Benchmark(Shown):
     """The machine's peak rates and all measurements. `print(benchmark)` shows what `squish bench` prints."""
 
     limits: MachineRates
@@ -190,9 +190,6 @@ class Benchmark:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(self.lines()))
-
-    def _repr_html_(self) -> str:
-        return page(self.lines())
 
 
 def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchmark:

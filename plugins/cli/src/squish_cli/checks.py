@@ -21,6 +21,7 @@ from .options import (
     Assets,
     Encode,
     Format,
+    HtmlPage,
     Names,
     Only,
     Output,
@@ -31,12 +32,15 @@ from .options import (
     Scheduler,
     TaskBytes,
     To,
+    check_page,
     components,
     job,
 )
 from .output import Answer, Progress, error_data, error_line
 
 if TYPE_CHECKING:
+    from squish_convert.lineage import Ancestor
+
     from squish_core.checking.verify import Report
 
 Destination = Annotated[
@@ -98,6 +102,7 @@ def verify(
     manifest: Manifest = None,
     signature: Signature = None,
     key: PublicKey = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
@@ -106,12 +111,13 @@ def verify(
     an error.
     """
     check_output(output)
+    check_page(html)
     if (manifest or signature or key) and len(files) > 1:
         raise UsageError("a manifest or signature is of one file", found=f"{len(files)} files", code=ErrorCode.USAGE)
-    answers, findings = list[Answer](), list[Finding]()
+    answers, findings, reports = list[Answer](), list[Finding](), list["Report"]()
     for file in files:
         try:
-            report = verify_file(file, deep, strict, format, quiet, scheduler)
+            report, ancestors = verify_file(file, deep, strict, format, quiet, scheduler)
             problems = attested(file, format, manifest, signature, key, quiet)
             report = evolve(report, problems=(*report.problems, *problems))
         except SquishError as error:  # the other files can still be checked
@@ -120,13 +126,18 @@ def verify(
             answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
         else:
-            answers.append(_verified(report, strict))
+            reports.append(report)
+            answers.append(_verified(report, strict, ancestors))
             findings += [Finding(report.file, _as_error(problem) if strict else problem) for problem in report.problems]
     code = max(answer.code for answer in answers)
     data = {"files": [answer.data for answer in answers]}
-    if output is not None:
-        return Answer(data, finding_lines(output, findings), code, verbatim=True)
-    return Answer(data, [line for answer in answers for line in answer.lines], code)
+    answer = Answer(data, [line for answer in answers for line in answer.lines], code)
+    if html is not None:
+        from .pages import write_result
+        from .sections import checked
+
+        write_result(html, "Findings", map(checked, reports), "verify", answer)
+    return answer if output is None else evolve(answer, lines=finding_lines(output, findings), verbatim=True)
 
 
 def verify_file(
@@ -136,8 +147,10 @@ def verify_file(
     format: str | None,  # noqa: A002
     quiet: bool,
     scheduler: str | None,
-) -> Report:
-    """Return the findings in one file; SquishError if it cannot be checked."""
+) -> tuple[Report, tuple[Ancestor, ...]]:
+    """Return the findings in one file, and what it was made from; SquishError if it cannot be checked."""
+    from squish_convert.lineage import lineage
+
     import squish_core as squish
     from squish_core.opening import open as open_file
 
@@ -147,18 +160,23 @@ def verify_file(
         if error.code in CANNOT_RUN or isinstance(error, UsageError):
             raise
         with Progress("verifying", quiet, file=redact(file)):
-            return squish.verify(file, deep=deep, format=format)
+            return squish.verify(file, deep=deep, format=format), ()
     with opened, Progress("verifying", quiet, file=redact(file)) as progress:
-        return squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
+        ancestors = lineage(opened)
+        return squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler), ancestors
 
 
-def _verified(report: Report, strict: bool) -> Answer:
+def _verified(report: Report, strict: bool, ancestors: tuple[Ancestor, ...]) -> Answer:
     """Return the findings in one file as data and text."""
+    from squish_convert.lineage import lineage_lines
+
     from squish_core.checking.verify import report_lines
+    from squish_core.display import to_json
 
     ok = report.clean if strict else report.ok
-    data = {**report.to_dict(), "ok": ok, "strict": strict, "error": None}
-    return Answer(data, list(report_lines(report, strict)), 0 if ok else 1)
+    data = {**report.to_dict(), "ok": ok, "lineage": to_json(ancestors), "strict": strict, "error": None}
+    made_from = [f"made from {line}" for line in lineage_lines(ancestors)]
+    return Answer(data, [*report_lines(report, strict), *made_from], 0 if ok else 1)
 
 
 def _uncheckable(file: str, error: SquishError, deep: bool, strict: bool, format: str | None) -> dict[str, Any]:  # noqa: A002
@@ -166,7 +184,7 @@ def _uncheckable(file: str, error: SquishError, deep: bool, strict: bool, format
     from squish_core.checking.verify import Report
 
     report = Report(file=file, format=format, deep=deep, problems=())
-    return {**report.to_dict(), "ok": False, "strict": strict, "error": error_data(error)}
+    return {**report.to_dict(), "ok": False, "lineage": [], "strict": strict, "error": error_data(error)}
 
 
 def _as_problem(error: SquishError) -> Problem:
@@ -190,6 +208,7 @@ def diff(
         typer.Option("--names", metavar="keep", help="Compare the names unchanged, without mapping layouts."),
     ] = None,
     scheduler: Scheduler = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Compare two files, in the same format or in different ones.
@@ -202,10 +221,18 @@ def diff(
 
     import squish_core as squish
 
+    check_page(html)
     with Progress("comparing", quiet) as progress:
         difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
     lines = difference_lines(difference, None if everything else WORST)
-    return Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
+    answer = Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
+    if html is not None:
+        from . import sections
+        from .pages import write_result
+
+        parts = [sections.difference(difference), sections.listed("Tensors", difference)]
+        write_result(html, f"{difference.a} and {difference.b}", parts, "diff", answer)
+    return answer
 
 
 def convert(
@@ -238,6 +265,7 @@ def convert(
     task_bytes: TaskBytes = None,
     resume: Resume = None,
     journal: JournalFile = None,
+    html: HtmlPage = None,
     quiet: Quiet = False,
 ) -> Answer:
     """Convert a file to another format, or to other encodings.
@@ -251,6 +279,7 @@ def convert(
     import squish_core as squish
     from squish_core.opening import open as open_file
 
+    check_page(html)
     encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
@@ -277,7 +306,13 @@ def convert(
             dry_run=dry_run,
             progress=progress,
         )
-    return Answer(report.to_dict(), list(conversion_lines(report)))
+    answer = Answer(report.to_dict(), list(conversion_lines(report)))
+    if html is not None:
+        from .pages import write_result
+        from .sections import conversion
+
+        write_result(html, f"{report.source} to {report.target}", [conversion(report)], "convert", answer)
+    return answer
 
 
 def read_recipe(path: str) -> list[str]:

@@ -21,7 +21,7 @@ OWN = "squish-core-cli"
 Table = dict[str, Any]
 
 METAVARS: dict[str, str] = {
-    **dict.fromkeys(("SRC", "A", "B", "MODEL", "BASE", "SOURCE"), "weights"),
+    **dict.fromkeys(("SRC", "A", "B", "MODEL", "BASE", "SOURCE", "FILE2"), "weights"),
     **dict.fromkeys(("DST", "OUT", "FILE", "[FILE]", "OUT.json", "NAME|YAML"), "path"),
     **dict.fromkeys(("DIR", "FOLDER"), "folder"),
     **dict.fromkeys(("SPEC", "TYPE"), "encoding"),

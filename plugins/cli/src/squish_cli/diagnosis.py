@@ -17,7 +17,7 @@ from attrs import asdict, field, frozen
 
 from squish_core import concurrency
 from squish_core.codes import ErrorCode
-from squish_core.display import fit_all, page, table
+from squish_core.display import Shown, fit_all, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.io.local import open_folder
 from squish_core.io.paths import missing
@@ -149,7 +149,7 @@ class BackendState:
 
 
 @frozen(kw_only=True)
-class Diagnosis:
+class Diagnosis(Shown):
     """What works here and what does not. `print(diagnosis)` shows what `squish doctor` prints.
 
     `settings` is the value of SQUISH_PLUGINS; if it is invalid, `conflict` says why and the rest is empty. `conflicts`
@@ -236,9 +236,6 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))
-
-    def _repr_html_(self) -> str:
-        return page(self.lines())
 
 
 def doctor(

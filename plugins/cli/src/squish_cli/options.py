@@ -8,6 +8,7 @@ this.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
@@ -31,6 +32,10 @@ FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file of weights
 Patterns = Annotated[
     list[str] | None,
     typer.Argument(metavar="PATTERN", help="Only tensors whose names match, such as 'blk.0.*'."),
+]
+HtmlPage = Annotated[
+    str | None,
+    typer.Option("--html", metavar="OUT", help="Also write a page with tables and charts. Replaces nothing."),
 ]
 Format = Annotated[
     str | None,
@@ -245,6 +250,29 @@ class Command(typer.core.TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         return _with_lazy_converters(super().get_params(ctx))
+
+
+def check_page(path: str | None) -> None:
+    """Refuse a page that would replace a file, before the work begins.
+
+    Parameters
+    ----------
+    path
+        The page; None without one.
+
+    Raises
+    ------
+    UsageError
+        The file exists.
+
+    Examples
+    --------
+    >>> from squish_cli.api import check_page
+    >>> check_page("page.html")
+    """
+    if path is not None and os.path.lexists(path):
+        hint = "Remove it, or pass another name."
+        raise UsageError("this file exists, and a page replaces nothing", file=path, code=ErrorCode.EXISTS, hint=hint)
 
 
 class Group(typer.core.TyperGroup):

@@ -12,7 +12,7 @@ from squish_core.display import table, terminal_width
 from squish_core.errors import SquishError, UsageError
 from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
 
-from .options import Assets, Backend, FileName, Format, Op, Patterns, Prefer
+from .options import Assets, Backend, FileName, Format, HtmlPage, Op, Patterns, Prefer, check_page
 from .output import Answer
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NARROW = 50
 """Columns of a terminal below which a tensor is two lines, its name and the rest, instead of a row of a table."""
+WAYS = ("layer", "kind", "type")
+"""What `--by` takes."""
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
     "file": lambda tensor: 0,
     "name": lambda tensor: tensor.name,
@@ -125,32 +127,61 @@ def info(
     file: FileName,
     patterns: Patterns = None,
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value in full.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="|".join(WAYS), help="Print the sizes of tensors by this instead.")
+    ] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
 ) -> Answer:
     """Summarize a file, or the values of some of its tensors.
 
-    Shows the format, sizes, encodings, metadata, assets, problems and components (text, vision, audio, mtp), from the
-    header alone. With PATTERN, decodes the matching tensors and shows their extremes and zeros; for a single tensor,
-    also how its magnitudes are distributed.
+    Shows the format, sizes, encodings, metadata, assets, problems, components (text, vision, audio, mtp) and the
+    models it was made from, from the header alone. With PATTERN, decodes the matching tensors and shows their
+    extremes, mean, standard deviation, outliers and zeros; for a single tensor, also quantiles and how its magnitudes
+    are distributed. With --by, sums sizes by layer, by kind of tensor or by type of storage.
     """
     from squish_convert.components import components
+    from squish_convert.lineage import lineage, lineage_lines
 
+    from squish_core.display import to_json
     from squish_core.opening import open as open_file
     from squish_core.text import counted
 
     if patterns and meta is not None:
         raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
+    if by is not None and (by not in WAYS or patterns or meta is not None):
+        message = "--by takes neither PATTERN nor --meta" if by in WAYS else "no such --by"
+        raise UsageError(message, found=repr(by), expected=", ".join(WAYS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
+        if by is not None:
+            return sizes_by(opened, by)
         if patterns:
             return statistics_of(opened, matching_tensors(opened, patterns))
         if meta is not None:
             return metadata_value(opened, meta)
-        summary, parts = opened.summary(), components(opened)
+        summary, parts, ancestors = opened.summary(), components(opened), lineage(opened)
         sizes = {part: len(names) for part, names in parts.items()}
         listed = ", ".join(f"{part} ({counted(size, 'tensor')})" for part, size in sizes.items())
         lines = [*summary.lines(), *(["", f"components: {listed}"] if sizes else [])]
-        return Answer({**summary.to_dict(), "components": sizes}, lines)
+        lines += ["", "made from", *(f"  {line}" for line in lineage_lines(ancestors))] if ancestors else []
+        return Answer({**summary.to_dict(), "components": sizes, "lineage": to_json(ancestors)}, lines)
+
+
+def sizes_by(file: File, by: str) -> Answer:
+    """Sizes of the tensors by layer, kind or type."""
+    from squish_convert.places import groups
+
+    from squish_core.text import format_bytes
+
+    found = groups(file, by)
+    whole = sum(group.size for group in found) or 1
+    rows = []
+    for group in found:
+        size, share = format_bytes(group.size), f"{group.size / whole:.1%}"
+        rows.append((group.name, f"{group.tensors:,}", f"{group.parameters:,}", size, share, f"{group.bits:.2f}"))
+    data = {"file": file.name, "format": file.format, "by": by, "groups": [group.to_dict() for group in found]}
+    lines = table((by, "tensors", "parameters", "size", "share", "bits"), "<>>>>>", rows)
+    return Answer(data, [*lines, total(file, list(file.values()))])
 
 
 def metadata_value(file: File, key: str) -> Answer:
@@ -175,7 +206,7 @@ def metadata_value(file: File, key: str) -> Answer:
 
 def statistics_of(file: File, tensors: Sequence[Tensor]) -> Answer:
     """Statistics of each tensor, with counts by magnitude if there is only one."""
-    from squish_core.statistics import COLUMNS, magnitudes, statistics_row
+    from squish_convert.statistics import COLUMNS, magnitudes, quantile_lines, statistics_row
 
     pairs = [(tensor, tensor.statistics()) for tensor in tensors]
     data = [
@@ -183,9 +214,9 @@ def statistics_of(file: File, tensors: Sequence[Tensor]) -> Answer:
         for tensor, stats in pairs
     ]
     rows = [(*statistics_row(stats), tensor.name) for tensor, stats in pairs]
-    lines = table((*COLUMNS, "name"), ">>>>>><", rows)
+    lines = table((*COLUMNS, "name"), ">" * len(COLUMNS) + "<", rows)
     if len(pairs) == 1:
-        lines += ["", *magnitudes(pairs[0][1])]
+        lines += [*quantile_lines(pairs[0][1]), "", *magnitudes(pairs[0][1])]
     return Answer({"file": file.name, "format": file.format, "tensors": data}, lines)
 
 
@@ -206,12 +237,16 @@ def plan(
     backend: Backend = None,
     prefer: Prefer = "spec",
     op: Op = None,
+    html: HtmlPage = None,
 ) -> Answer:
     """Show how tensors would run on this machine, and why.
 
     For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
     data, unless options of the backend ask for it.
     """
+    check_page(html)
+    if html is not None and file is None:
+        raise UsageError("--html needs a FILE", code=ErrorCode.USAGE, hint="See `squish plan --help`.")
     if file is None:
         return plan_features(format, feature or [], prefer, op, backend)
     if feature:
@@ -231,7 +266,14 @@ def plan(
         pending = opened.index.pending_caches
         lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
         data = {**plan.to_dict(), "pending_caches": list(pending)}
-        return Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
+        answer = Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
+    if html is not None:
+        from . import sections
+        from .pages import write_result
+
+        parts = [sections.plan(plan), sections.listed("Tensors", plan)]
+        write_result(html, plan.target, parts, "plan", answer)
+    return answer
 
 
 def plan_features(

@@ -19,6 +19,7 @@ _NAMES = {
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),
+    "squish_convert.lineage": ("lineage",),
     "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),
     "squish_convert.lock": ("differences", "library_versions", "source_pins"),

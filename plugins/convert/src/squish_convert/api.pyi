@@ -53,6 +53,7 @@ from squish_convert.image import lay_out as lay_out
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
 from squish_convert.job.worker import worker_name as worker_name
+from squish_convert.lineage import lineage as lineage
 from squish_convert.lock import differences as differences
 from squish_convert.lock import library_versions as library_versions
 from squish_convert.lock import source_pins as source_pins

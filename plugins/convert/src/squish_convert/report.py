@@ -10,7 +10,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.display import fit_all, page, table
+from squish_core.display import Plotted, fit_all, table
 from squish_core.errors import MAX_MESSAGE, redact, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
@@ -29,7 +29,7 @@ LONG = 40
 
 
 @frozen(kw_only=True, repr=False)
-class Conversion:
+class Conversion(Plotted):
     """The report of a conversion or dry run: steps of the tensors, sizes in bytes, and what was dropped.
 
     `notes`: remarks about the target. `unused`: patterns of `keep` rules that match no tensor
@@ -60,9 +60,6 @@ class Conversion:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(conversion_lines(self)))
-
-    def _repr_html_(self) -> str:
-        return page(conversion_lines(self))
 
     @property
     def quality(self) -> Distance | None:

@@ -18,13 +18,13 @@ from squish_core.api import (
     Chain,
     CodecError,
     Cost,
+    Counts,
     ErrorCode,
     Offer,
     Refusal,
     Region,
     Request,
     SquishError,
-    Statistics,
     TensorSpec,
     check_expert_args,
     check_ids,
@@ -225,12 +225,12 @@ class CpuBackend(Backend):
             out[positions] = _multiply(handle, x[positions], int(expert) * rows, rows)
         return out
 
-    def statistics(self, handle: Handle) -> Statistics:
+    def counts(self, handle: Handle) -> Counts:
         tally = Tally()
         library().tally(handle.weights, tally, handle.threads)
         powers = np.array(tally.powers, np.int64).reshape(2, 256)
         zeros = np.array((tally.zeros, tally.minus_zeros))
-        return Statistics.of(powers, zeros, tally.nan, tally.least, tally.greatest)
+        return Counts(powers, zeros, tally.nan, tally.least, tally.greatest)
 
 
 @lru_cache(16)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .checks import Bench, Convert, Cp, Diff, Verify
 from .editing import Edit
 from .events import Error, Progress, Task, Text
-from .files import Card, Info, Ls, Needs, Plan
+from .files import Browse, Card, Info, Ls, Needs, Plan, Report
 from .identity import Hash, Prove
 from .installed import (
     Backends,
@@ -34,6 +34,7 @@ from .installed import (
 __all__ = [
     "Backends",
     "Bench",
+    "Browse",
     "CacheClear",
     "CacheList",
     "Card",
@@ -61,6 +62,7 @@ __all__ = [
     "Plugins",
     "Progress",
     "Prove",
+    "Report",
     "Schema",
     "Task",
     "Text",

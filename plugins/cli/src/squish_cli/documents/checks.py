@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from attrs import frozen
 from squish_convert.compare.diff import TensorDifference
 from squish_convert.components import LeftOut
+from squish_convert.lineage import Ancestor
 from squish_convert.step import RuleEffect
 
 from squish_core.errors import Problem
@@ -26,6 +27,8 @@ class VerifiedFile:
         Whether there are no errors; with `--strict`, no warnings either.
     tensors, decoded, digests, unverified
         Numbers of tensors, of decoded ones, of digests, and of those that could not be checked.
+    lineage
+        Models that it was made from, where metadata states it.
     error
         Why the file could not be checked.
     """
@@ -40,6 +43,7 @@ class VerifiedFile:
     unverified: int
     problems: tuple[Problem, ...]
     not_checked: tuple[str, ...]
+    lineage: tuple[Ancestor, ...]
     strict: bool
     error: ErrorFields | None
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from attrs import frozen
+from squish_convert.compare.diff import TensorDifference
+from squish_convert.lineage import Ancestor
 
 from squish_core.backends.chain import ChainPlugin
 from squish_core.backends.offers import Cost
@@ -116,6 +118,8 @@ class FileSummary:
         Name and size of each.
     components
         Number of tensors of each component.
+    lineage
+        Models that it was made from, where metadata states it.
     """
 
     file: str
@@ -139,6 +143,7 @@ class FileSummary:
     problems: tuple[Problem, ...]
     meta: Mapping[str, Any]
     components: Mapping[str, int]
+    lineage: tuple[Ancestor, ...]
 
 
 @frozen
@@ -149,6 +154,12 @@ class TensorStatistics:
     ----------
     negative, positive
         Exponent k -> number of finite values with a magnitude from 2**k to 2**(k + 1).
+    quantiles
+        Share -> value.
+    outliers
+        Share of values more than 3 standard deviations from the mean.
+    sampled, exact
+        Number of values from which quantiles and outliers come, and whether these are all.
     """
 
     name: str
@@ -163,7 +174,14 @@ class TensorStatistics:
     max: float | None
     negative: Mapping[str, int]
     positive: Mapping[str, int]
+    mean: float | None
+    std: float | None
+    rms: float | None
+    quantiles: Mapping[str, float]
+    outliers: float | None
+    sampled: int
     absmax: float | None
+    exact: bool
 
 
 @frozen
@@ -185,7 +203,133 @@ class MetadataValue:
     value: Any
 
 
-Info = FileSummary | FileStatistics | MetadataValue
+@frozen
+class TensorGroup:
+    """The tensors of a layer, a kind or a type: their number, parameters, stored bytes and bits per weight."""
+
+    name: str
+    tensors: int
+    parameters: int
+    size: int
+    bits: float
+
+
+@frozen
+class FileGroups:
+    """The sizes of tensors by layer, kind or type (`squish info FILE --by layer`)."""
+
+    file: str
+    format: str
+    by: Literal["layer", "kind", "type"]
+    groups: tuple[TensorGroup, ...]
+
+
+Info = FileSummary | FileStatistics | MetadataValue | FileGroups
+
+
+@frozen
+class Browse:
+    """The files that were shown."""
+
+    file: str
+    against: str | None
+
+
+@frozen
+class TensorColumns:
+    """The tensors, a list for each column, in the order of the file.
+
+    Attributes
+    ----------
+    stored_as
+        Numbers of `types`, from 0.
+    sizes
+        Stored bytes.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    stored_as: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@frozen
+class PlannedGroup:
+    """Tensors that run alike: their number, and their bytes in memory."""
+
+    backend: str
+    mode: str
+    codec: str
+    why: str
+    tensors: int
+    size: int
+
+
+@frozen
+class RefusedBackend:
+    """Why a backend does not run some of the tensors, and what to install."""
+
+    backend: str
+    why: str
+    install: str | None
+
+
+@frozen
+class MissingPart:
+    """What the model lacks, and why it is needed."""
+
+    name: str
+    why: str
+
+
+@frozen
+class ErrorCell:
+    """The largest error of a kind of tensors in a layer."""
+
+    layer: str
+    kind: str
+    nmse: float | None
+
+
+@frozen
+class ComparedFiles:
+    """How the second file differs: states of the tensors, errors by layer and kind, and the largest errors."""
+
+    same: bool
+    states: Mapping[str, int]
+    cells: tuple[ErrorCell, ...]
+    tensors: tuple[TensorDifference, ...]
+
+
+@frozen
+class Report:
+    """A page about a file, which holds this document too.
+
+    Attributes
+    ----------
+    against
+        The second file.
+    target
+        The page; empty in the page itself.
+    magnitudes, scales
+        Exponent k -> number of values, or of scales, with a magnitude from 2**k to 2**(k + 1), with `--values`.
+    """
+
+    file: str
+    against: str | None
+    target: str
+    summary: FileSummary
+    layers: tuple[TensorGroup, ...]
+    kinds: tuple[TensorGroup, ...]
+    types: tuple[TensorGroup, ...]
+    tensors: TensorColumns
+    plan: tuple[PlannedGroup, ...]
+    refused: tuple[RefusedBackend, ...]
+    problems: tuple[Problem, ...]
+    missing: tuple[MissingPart, ...]
+    difference: ComparedFiles | None
+    magnitudes: Mapping[str, int]
+    scales: Mapping[str, int]
 
 
 @frozen

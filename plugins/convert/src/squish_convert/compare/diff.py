@@ -14,7 +14,7 @@ from squish_core import opening
 from squish_core.checking.check import ProgressCallback
 from squish_core.checking.maps import Span, file_at, map_spans
 from squish_core.codecs.regions import panels
-from squish_core.display import fit_all, page, table, to_json
+from squish_core.display import Plotted, fit_all, table, to_json
 from squish_core.errors import SquishError, UsageError, redact
 from squish_core.file import File
 from squish_core.formats.json import has_keys, load_json, without_keys
@@ -59,7 +59,7 @@ class TensorDifference:
 
 
 @frozen(kw_only=True, repr=False)
-class Difference:
+class Difference(Plotted):
     """The differences between two files; `same` if every tensor, all metadata and all assets are equal.
 
     `mapped` describes how `b` was mapped to the names of `a`; empty if it was not.
@@ -84,9 +84,6 @@ class Difference:
 
     def __str__(self) -> str:
         return "\n".join(fit_all(difference_lines(self)))
-
-    def _repr_html_(self) -> str:
-        return page(difference_lines(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON.

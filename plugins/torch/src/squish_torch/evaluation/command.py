@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from squish_cli.api import Answer, Progress, options
+from squish_cli.api import Answer, Progress, check_page, options
 
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
@@ -16,7 +16,6 @@ from ..libraries import required
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
 Window = Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")]
-Html = Annotated[str | None, typer.Option("--html", metavar="OUT", help="Also write a page with tables and plots.")]
 LLAMA_CPP = "llama.cpp"
 
 EVAL_EXAMPLES = (
@@ -77,7 +76,7 @@ def eval_model(
         str | None,
         typer.Option("--state", metavar="FILE", help="Keep sums in this file, and continue from it if it exists."),
     ] = None,
-    html: Html = None,
+    html: options.HtmlPage = None,
     scheduler: options.Scheduler = None,
     device: Device = "cpu",
     quiet: options.Quiet = False,
@@ -87,6 +86,7 @@ def eval_model(
     Perplexity and divergence are measured on a text, accuracy on tasks of lm-eval. Both models run in lockstep,
     window by window, without a logits file.
     """
+    check_page(html)
     if text is None and not task:
         raise UsageError(
             "neither a text nor a task is given", expected="--text FILE or --task NAME", code=ErrorCode.USAGE
@@ -126,9 +126,12 @@ def eval_model(
             device=device,
             progress=progress,
         )
+    document = data | evaluation.to_dict()
     if html is not None:
-        write(html, evaluation_page(evaluation))
-    return Answer(data | evaluation.to_dict(), [*lines, *evaluation.lines()])
+        from squish_cli.api import write_page
+
+        write_page(html, evaluation_page(evaluation, document))
+    return Answer(document, [*lines, *evaluation.lines()])
 
 
 def write(path: str, text: str) -> None:
@@ -191,13 +194,14 @@ def tune_model(
         typer.Option("--encode", metavar="SPEC", help="An encoding to choose from: int8, q4_k. Repeatable."),
     ] = None,
     window: Window = 512,
-    html: Html = None,
+    html: options.HtmlPage = None,
     quiet: options.Quiet = False,
 ) -> Answer:
     """Choose encodings within a budget by measured KL divergence.
 
     Writes a recipe for `squish convert --recipe`. A budget that cannot be met is an error.
     """
+    check_page(html)
     try:
         bpw = float(target.removeprefix(TARGET)) if target.startswith(TARGET) else nan
     except ValueError:
@@ -215,8 +219,11 @@ def tune_model(
             model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window, progress=progress
         )
     write(output, tuning.policy())
-    if html is not None:
-        write(html, tuning_page(model, tuning))
     lines = [f"{bits:.3f} bits per weight, sum of KL {kl:.3g}" for bits, kl in tuning.frontier]
     lines.append(f"{output}: {tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)")
-    return Answer({"file": redact(model), "target": output, **tuning.to_dict()}, lines)
+    data = {"file": redact(model), "target": output, **tuning.to_dict()}
+    if html is not None:
+        from squish_cli.api import write_page
+
+        write_page(html, tuning_page(model, tuning, data))
+    return Answer(data, lines)

@@ -1,65 +1,18 @@
-"""Evaluations as one HTML page with SVG plots, without scripts or other files."""
+"""Pages of evaluations and policies, with plots of the layers and of the cost of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape as escape_html
-from math import log10
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from attrs import frozen
+from squish_cli.api import Plot, element, page, section
 
 from .report import Evaluation
 from .tuning import Tuning
 
-WIDTH, HEIGHT, MARGIN = 720, 280, 56
-STYLE = "body{font:14px sans-serif;max-width:760px;margin:2em auto}text{font-size:11px}pre{overflow-x:auto}"
 
-
-@frozen
-class Plot:
-    """Points with labels: bars from the bottom, or marks."""
-
-    title: str
-    x: str
-    y: str
-    points: Sequence[tuple[float, float, str]]
-    bars: bool = False
-
-    def svg(self) -> str:
-        """Render the plot; y is logarithmic if all values are positive and span more than a factor of 20."""
-        xs, ys = [point[0] for point in self.points], [point[1] for point in self.points]
-        logarithmic = min(ys) > 0 and max(ys) > 20 * min(ys)
-        heights = [log10(y) for y in ys] if logarithmic else ys
-        low = min(heights) - 0.1 if logarithmic else min(0.0, *heights)
-        span = (max(heights) - low) or 1.0
-        left, width = min(xs), (max(xs) - min(xs)) or 1.0
-        shapes = []
-        for (x, y, label), height in zip(self.points, heights):
-            across = MARGIN + (x - left) / width * (WIDTH - 2 * MARGIN)
-            up = (height - low) / span * (HEIGHT - 2 * MARGIN)
-            top, title = HEIGHT - MARGIN - up, f"<title>{escape_html(f'{label}: {x:.4g}, {y:.4g}')}</title>"
-            shapes.append(
-                f'<rect x="{across - 3:.1f}" y="{top:.1f}" width="6" height="{up:.1f}" fill="#369">{title}</rect>'
-                if self.bars
-                else f'<circle cx="{across:.1f}" cy="{top:.1f}" r="3" fill="#369">{title}</circle>'
-            )
-        marks = [
-            _text(MARGIN - 4, HEIGHT - MARGIN, f"{10**low if logarithmic else low:.3g}", "end"),
-            _text(MARGIN - 4, MARGIN, f"{max(ys):.3g}", "end"),
-            _text(MARGIN, HEIGHT - MARGIN + 16, f"{min(xs):.4g}", "start"),
-            _text(WIDTH - MARGIN, HEIGHT - MARGIN + 16, f"{max(xs):.4g}", "end"),
-            _text(WIDTH / 2, HEIGHT - 12, self.x, "middle"),
-            _text(MARGIN, MARGIN - 16, self.y + (" (logarithmic)" if logarithmic else ""), "start"),
-        ]
-        frame = f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="#999"/>'
-        return (
-            f"<h2>{escape_html(self.title)}</h2>\n"
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{frame}{"".join(shapes)}{"".join(marks)}</svg>\n'
-        )
-
-
-def evaluation_page(evaluation: Evaluation) -> str:
-    """Render an evaluation, with plots of the layers and of the cost of tensors."""
+def evaluation_page(evaluation: Evaluation, data: Mapping[str, Any]) -> str:
+    """Render an evaluation; `data` is its document."""
     plots = []
     hidden = evaluation.hidden.to_list()
     if hidden:
@@ -72,24 +25,18 @@ def evaluation_page(evaluation: Evaluation) -> str:
     bits = [(group.bits, group.kl, group.label) for group in costs if group.kl > 0]
     if bits:
         plots.append(Plot("Bits against cost", "bits per weight", "KL of the base with it replaced", bits))
-    return _page(f"{evaluation.model} on {evaluation.windows.text}", evaluation.lines(), plots)
+    title = f"{evaluation.model} on {evaluation.windows.text}"
+    return _page(title, evaluation.lines(), plots, "squish/eval/1", data)
 
 
-def tuning_page(model: str, tuning: Tuning) -> str:
-    """Render a policy and its frontier."""
+def tuning_page(model: str, tuning: Tuning, data: Mapping[str, Any]) -> str:
+    """Render a policy and its frontier; `data` is its document."""
     points = [(bpw, kl, "sum of KL") for bpw, kl in tuning.frontier]
     plot = Plot("Bits against cost", "bits per weight", "sum of the KL of each matrix alone", points)
     summary = f"{tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)"
-    return _page(f"policy for {model}", [summary, "", *tuning.rules], [plot])
+    return _page(f"policy for {model}", [summary, "", *tuning.rules], [plot], "squish/tune/1", data)
 
 
-def _page(title: str, lines: Iterable[str], plots: Iterable[Plot]) -> str:
-    text = escape_html("\n".join(lines))
-    return (
-        f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape_html(title)}</title>\n<style>{STYLE}</style>\n'
-        f"<h1>{escape_html(title)}</h1>\n{''.join(plot.svg() for plot in plots)}<pre>{text}</pre>\n"
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape_html(text)}</text>'
+def _page(title: str, lines: Iterable[str], plots: Sequence[Plot], schema: str, data: Mapping[str, Any]) -> str:
+    numbers = section("Numbers", element("pre", "\n".join(lines)))
+    return page(title, [numbers, *(section(plot.title, plot.svg()) for plot in plots)], schema, data)
