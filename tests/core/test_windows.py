@@ -91,10 +91,17 @@ def test_a_file_is_opened_converted_and_edited(tmp_path: Path) -> None:
 
 
 FORMATS = {
-    "gguf": "q8_0", "hf:method=gptq": "int4:group_size=32", "mlx": "int4:group_size=32", "npydir": "int8", "onnx": "int4:group_size=32",
-    "safetensors": None, "squizd": "int4", "uqff": "q8_0", "ztensor": None,
-}  # fmt: skip
-"""Format -> an encoding of it."""
+    "gguf ü.gguf": ("gguf", "q8_0", "gguf"),
+    "hf ü": ("hf:method=gptq", "int4:group_size=32", None),
+    "mlx ü": ("mlx", "int4:group_size=32", "hf"),
+    "npydir ü": ("npydir", "int8", None),
+    "onnx ü": ("onnx", "int4:group_size=32", None),
+    "safetensors ü": ("safetensors", None, None),
+    "squizd ü.squizd": ("squizd", "int4", None),
+    "uqff ü": ("uqff", "q8_0", "hf"),
+    "ztensor ü.zt": ("ztensor", None, None),
+}
+"""Name -> format, encoding, and names of the tensors where a default would ask for a tokenizer."""
 
 
 def test_a_model_is_converted_to_each_format_checked_edited_and_cached(tmp_path: Path) -> None:
@@ -123,13 +130,12 @@ def test_a_model_is_converted_to_each_format_checked_edited_and_cached(tmp_path:
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": vocabulary,
             "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 128, "tie_word_embeddings": True,
             "torch_dtype": "float16", "_name_or_path": "模型"}}), encoding="utf-8")
-        RENAMES = {{"gguf": {{"rename": "gguf"}}, "mlx": {{"rename": "hf"}}, "uqff": {{"rename": "hf"}}}}  # it has no tokenizer
-        for form, encode in {FORMATS!r}.items():
+        for name, (form, encode, rename) in {FORMATS!r}.items():
+            target = Path(name)
             for _ in range(2):  # the second run replaces the first one's file
-                target = Path(f"{{form.partition(':')[0]}} ü" + {{"gguf": ".gguf", "squizd": ".squizd", "ztensor": ".zt"}}.get(form, ""))
                 if target.is_dir():
                     __import__("shutil").rmtree(target)
-                squish.convert(model, target, form, encode=encode, **RENAMES.get(form, {{}}))
+                squish.convert(model, target, form, encode=encode, rename=rename)
             for maps in (True, False):
                 with squish.open(target, mmap=maps) as file:
                     assert len(file) and all(np.isfinite(each.numpy()).all() for each in file.values()), form
