@@ -2,6 +2,7 @@
 
     python tests/cross/check.py windows                     a DLL, by MinGW: its exports, and what it loads
     python tests/cross/check.py aarch64 [WORDS FOR PYTEST]  the tests of the kernels, in a Python of aarch64 under qemu
+    python tests/cross/check.py instructions                the instructions of each product, per weight and vector
 
 Debian's packages: g++-mingw-w64-x86-64-posix, g++-aarch64-linux-gnu, qemu-user. The Python of aarch64 is Debian's too,
 unpacked into build/aarch64/root, with wheels from the package index beside it. Everything is below build/.
@@ -117,25 +118,54 @@ def linked_packages() -> None:
         link.symlink_to(package)
 
 
-def aarch64(words: Sequence[str]) -> None:
-    """Run the tests of the kernels with every instruction set that qemu knows."""
+def prepared() -> tuple[dict[str, str], list[str]]:
+    """Environment of that Python with the compiled library, and the instruction sets that qemu knows."""
     library = compiled(HOME / "native", "Linux", "aarch64", "aarch64-linux-gnu-g++")
     python_of_aarch64()
     linked_packages()
-    paths = [HOME / "site", ROOT, *sorted(ROOT.glob("plugins/*/src"))]
-    env = {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "SQUISH_CPU_LIBRARY": str(library),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    paths = [HOME / "site", ROOT, ROOT / "tests" / "helpers", *sorted(ROOT.glob("plugins/*/src"))]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "SQUISH_CPU_LIBRARY": str(library)}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
     sets = run(*QEMU, "-c", "from squish_cpu.library import library; print(*library().instructions)", env=env)
     print(f"instruction sets under qemu: {sets}", flush=True)
+    return env, sets.split()
+
+
+def aarch64(words: Sequence[str]) -> None:
+    """Run the tests of the kernels with every instruction set that qemu knows."""
+    env, _ = prepared()
     files = [str(PLUGIN / "tests" / f"test_cpu_{name}.py") for name in KERNELS]
     command = [*QEMU, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", *(words or files)]
     sys.exit(subprocess.run(command, cwd=ROOT, env={**os.environ, **env}).returncode)
 
 
-TARGETS: dict[str, Callable[[Sequence[str]], None]] = {"windows": windows, "aarch64": aarch64}
+def instructions(words: Sequence[str]) -> None:
+    """Count the instructions of products, with a plugin of qemu."""
+    env, sets = prepared()
+    plugin = HOME / "count.so"
+    run("cc", "-O2", "-shared", "-fPIC", "-o", plugin, ROOT / "tests" / "cross" / "count.c")
+    emulated = (QEMU[0], "-plugin", str(plugin), *QEMU[1:])
+    for name in sets:
+        line = [*emulated, str(ROOT / "tests" / "cross" / "counted.py")]
+        output = subprocess.STDOUT
+        chosen = {**os.environ, **env, "SQUISH_CPU_INSTRUCTIONS": name}
+        done = subprocess.run(
+            line, env=chosen, stdout=subprocess.PIPE, stderr=output, check=True, text=True, encoding="utf-8"
+        )
+        marks: list[int] = []
+        for text in done.stdout.splitlines():
+            if text.isdigit():
+                marks.append(int(text))
+            elif " | " in text:
+                case, _, values = text.rpartition(" | ")
+                print(f"{name} | {case} | {(marks[-1] - marks[-2]) / int(values):.2f}", flush=True)
+
+
+TARGETS: dict[str, Callable[[Sequence[str]], None]] = {
+    "windows": windows,
+    "aarch64": aarch64,
+    "instructions": instructions,
+}
 
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in TARGETS:

@@ -6,6 +6,8 @@ What Windows lacks is read from mypy's stubs of the standard library, which say 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -148,3 +150,19 @@ def test_text_is_utf_8_everywhere() -> None:
         for line, name in without_encoding(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert found == []
+
+
+def test_make_runs_the_tests_as_python_does() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "$(python) -m tests\n" in makefile
+    assert "$(python) -m tests --requirements $(left_out)" in makefile
+
+
+def test_the_requirements_are_every_plugin_that_is_not_left_out() -> None:
+    command = [sys.executable, "-m", "tests", "--requirements", "cpu_backend"]
+    lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode().split("\n")
+    folders = {
+        line.removeprefix("-e ./plugins/").partition("[")[0] for line in lines if line.startswith("-e ./plugins/")
+    }
+    assert folders == {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")} - {"cpu_backend"}
+    assert "-e ." in lines
