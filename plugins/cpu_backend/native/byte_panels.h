@@ -156,6 +156,12 @@ template <class Panels> struct BytesAsInt8 : PanelBase<Panels> {
                 dots[v] = whole16(read<int32_t>(starts + 2 * v * padded + runs * unit + run));
             UNROLL for (int k = 8 / runs * run; k < 8 / runs * (run + 1); k++) {
                 const Word16 codes = Panels::four(at, k);
+#ifdef __ARM_FEATURE_DOTPROD
+                if constexpr (Count == 4) {
+                    dot_four(dots, codes ^ (0x01010101u * uint32_t(Panels::centre)), x + 16 * k);
+                    continue;
+                }
+#endif
                 UNROLL for (int v = 0; v < Count; v++) dots[v] = Panels::dot(dots[v], codes, x + 4 * k * Count + 4 * v);
             }
             UNROLL for (int v = 0; v < Count; v++) {

@@ -6,6 +6,12 @@
 
 namespace ISA {
 
+// Unrolls steps over columns. NEON lacks the registers for what GCC would then load ahead.
+#ifdef __aarch64__
+#define STEPS _Pragma("GCC unroll 1")
+#else
+#define STEPS UNROLL
+#endif
 constexpr int64_t FAR = 8192;  // bytes: sixteen rows side by side are read faster than one
 
 #ifndef __aarch64__
@@ -74,9 +80,15 @@ struct AsInt8 : NibblePanels {
     INLINE void add(const uint8_t* at, const int8_t* x, int64_t unit, F (&part)[Count][ways<Count>]) const {
         Whole16 dots[Count];
         UNROLL for (int v = 0; v < Count; v++) dots[v] = whole16(0);
-        UNROLL for (int k = 0; k < 4; k++) {
+        STEPS for (int k = 0; k < 4; k++) {
             prefetch(at + FAR + 64 * k);
             const Word16 both = read<Word16>(at + 64 * k), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
+#ifdef __ARM_FEATURE_DOTPROD
+            if constexpr (Count == 4) {
+                dot_four(dots, low, x + 32 * k), dot_four(dots, high, x + 32 * k + 16);
+                continue;
+            }
+#endif
             UNROLL for (int v = 0; v < Count; v++) {
                 const int8_t* with = x + 8 * k * Count + 4 * v;
                 dots[v] = dot4(dot4(dots[v], low, with), high, with + 4 * Count);
@@ -120,7 +132,7 @@ struct AsF32 : NibblePanels {
     template <class Prepared> INLINE AsF32(const Weights& w, int64_t, const Prepared&, int64_t) : values(float(w.zero)) {}
     template <int Count>
     INLINE void add(const uint8_t* at, const float* x, int64_t, F (&part)[Count][ways<Count>]) const {
-        UNROLL for (int k = 0; k < 4; k++) {
+        STEPS for (int k = 0; k < 4; k++) {
             prefetch(at + FAR + 64 * k);
             const Word16 codes = read<Word16>(at + 64 * k);
             UNROLL for (int i = 0; i < 8; i++, x += Count) {
