@@ -21,12 +21,12 @@ installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
 pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
-  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/selection.py)
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/cross/check.py tests/selection.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env check demo test oracles peers engines system fuzz sanitize bench lint wheels site docs screenshots clean
+.PHONY: help env check demo test oracles peers engines system fuzz sanitize cross bench lint wheels site docs screenshots clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -43,8 +43,9 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	  echo "make: $(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
+	@$(python) -m tests --requirements $(left_out) > $(VENV)/requirements.txt
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e . $(foreach each,$(plugins),-e 'plugins/$(each)$(if $(wildcard plugins/$(each)/tests),[testing])') jsonschema matplotlib model-signing mypy pandas polars pyopenssl pytest-xdist pyyaml ruff sybil textual || $(failed)
+	  --overrides without-torch.txt -r $(VENV)/requirements.txt || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)
@@ -55,7 +56,7 @@ check: $(installed)  ## while working: lint, and the tests that the change since
 	$(pytest) -q tests/lint $$($(python) tests/selection.py) -m "not oracle and not fuzz and not system"
 
 test: $(installed)  ## run the tests that need nothing else
-	$(pytest) -m "not oracle and not fuzz and not system"
+	$(python) -m tests
 
 # In the order of the files: those with the fewest tests take the longest, and would come last.
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
@@ -85,6 +86,12 @@ sanitize: $(installed)  ## run the compiled plugin's tests under AddressSanitize
 	env SQUISH_CPU_LIBRARY=build/sanitize/libsquish_cpu.so ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(compiler) -print-file-name=libasan.so) $$($(compiler) -print-file-name=libubsan.so)" \
 	  $(pytest) -q $(addprefix plugins/cpu_backend/tests/test_cpu_,values.py int8.py panels.py byte_panels.py encoders.py encode_affine.py encode_triple.py statistics.py) -m "not oracle"
+
+cross: $(installed)  ## compile the kernels for Windows and aarch64, and run their tests under qemu
+	@for each in x86_64-w64-mingw32-g++-posix aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$each >/dev/null || \
+	  echo "make: $$each is not installed, so what needs it is left out" >&2; done
+	@! command -v x86_64-w64-mingw32-g++-posix >/dev/null || $(python) tests/cross/check.py windows
+	@! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; } >/dev/null || $(python) tests/cross/check.py aarch64
 
 bench: $(installed)  ## run the benchmarks
 	$(python) -m benchmarks

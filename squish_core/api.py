@@ -24,7 +24,7 @@ _NAMES = {
     "squish_core.io.source": ("BytesSource", "Source", "check_file_name", "closed"),
     "squish_core.io.urls": ("RemoteTarget", "SourceOpener", "target_exists"),
     "squish_core.io.local": ("open_source",),
-    "squish_core.io.system": ("peak_memory", "sync_files"),
+    "squish_core.io.system": ("machine_memory", "peak_memory", "sync_files"),
     "squish_core.io.pin": ("Pin", "Statement", "Traffic"),
     "squish_core.formats.base": ("Container", "Options", "WritableContainer"),
     "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),

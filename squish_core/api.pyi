@@ -125,6 +125,7 @@ from squish_core.io.source import BytesSource as BytesSource
 from squish_core.io.source import Source as Source
 from squish_core.io.source import check_file_name as check_file_name
 from squish_core.io.source import closed as closed
+from squish_core.io.system import machine_memory as machine_memory
 from squish_core.io.system import peak_memory as peak_memory
 from squish_core.io.system import sync_files as sync_files
 from squish_core.io.urls import RemoteTarget as RemoteTarget

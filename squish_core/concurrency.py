@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, UsageError
 from squish_core.guard import quietly
+from squish_core.io.system import cores
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -28,11 +29,6 @@ MOST = 1024
 WORKERS = 8
 """Default number of threads of a `map_in_order`."""
 _END: Any = object()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_limit() -> int | None:

@@ -21,27 +21,12 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, MissingFileError, WriteError
 from squish_core.io import system
 from squish_core.io.paths import home_hint, make_folders, nearest_folder
-from squish_core.io.rollback import remove_stale_rollback, rollback_target, torn_bytes
+from squish_core.io.rollback import remove_stale_rollback
 from squish_core.io.sink import PackedSink, Sink, Syncer
-from squish_core.io.system import (
-    BINARY,
-    IS_POSIX,
-    is_locked,
-    is_same_file,
-    lockable,
-    open_folder,
-    release,
-    replace,
-    set_mode,
-    try_lock,
-    unlink,
-    wait_lock,
-)
 
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part", re.DOTALL)
 _FRESH = 10.0
 """Seconds for which an unlocked temporary may belong to a writer on Windows, which closes it before it renames it."""
-_UNTRUSTED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _STATES = {True: "live", False: "dead", None: "unknown"}
 
 
@@ -68,15 +53,15 @@ class NewTemporary:
 
     def move_to(self, target: Path) -> None:
         """Rename the complete temporary to the target."""
-        if not IS_POSIX:
+        if not system.IS_POSIX:
             self.release()
-        replace(self.path, target)
+        system.replace(self.path, target)
 
     def release(self) -> None:
         """Give up the lock."""
         if self._is_open:
             self._is_open = False
-            release(self.path, self.fd)
+            system.release(self.path, self.fd)
 
 
 @contextmanager
@@ -89,7 +74,7 @@ def new_temporary(target: Path, create: Callable[[Path], int]) -> Iterator[NewTe
     absent = [folder for folder in target.parents if not os.path.lexists(folder)]
     try:
         temporary = NewTemporary(path, create(path))
-        while wait_lock(temporary.fd) is False or not is_same_file(lockable(path), temporary.fd):
+        while system.wait_lock(temporary.fd) is False or not system.is_same_file(system.lockable(path), temporary.fd):
             # Another writer took it for an abandoned one before it was locked, and removed it.
             temporary.release()
             path = _beside(target)
@@ -97,7 +82,7 @@ def new_temporary(target: Path, create: Callable[[Path], int]) -> Iterator[NewTe
         yield temporary
     except BaseException:
         with suppress(OSError):
-            if temporary is not None and not IS_POSIX:
+            if temporary is not None and not system.IS_POSIX:
                 temporary.release()
         with suppress(OSError):
             _delete(path)
@@ -115,14 +100,6 @@ def temporaries(folder: Path) -> Iterator[Temporary]:
     for path in _entries(folder):
         if temporary := _temporary(path):
             yield temporary
-
-
-def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Files below a folder whose last append was interrupted, with the number of bytes it left."""
-    for path in _entries(folder):
-        target = rollback_target(path)
-        if target is not None and (count := torn_bytes(target)):
-            yield target, count
 
 
 def remove_dead(target: Path) -> list[str]:
@@ -143,14 +120,14 @@ def remove_dead(target: Path) -> list[str]:
 
 def remove(leftover: Temporary) -> bool:
     """Remove a temporary unless its writer is running; raises OSError if that fails."""
-    fd = None if not IS_POSIX and leftover.age < _FRESH else _open(leftover.path)
+    fd = None if not system.IS_POSIX and leftover.age < _FRESH else _open(leftover.path)
     if fd is None:
         return False
     temporary = NewTemporary(leftover.path, fd)
     try:
-        if try_lock(fd) is not True or not is_same_file(lockable(leftover.path), fd):
+        if system.try_lock(fd) is not True or not system.is_same_file(system.lockable(leftover.path), fd):
             return False
-        if not IS_POSIX:
+        if not system.IS_POSIX:
             temporary.release()
         _delete(leftover.path)
         return True
@@ -168,7 +145,7 @@ def _delete(path: Path) -> None:
 
         rmtree(path)
     else:
-        unlink(path)
+        system.unlink(path)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -196,7 +173,7 @@ def _temporary(path: Path) -> Temporary | None:
             with suppress(OSError):
                 infos.append(os.lstat(os.path.join(parent, name)))
     fd = _open(path)
-    state = _STATES[is_locked(fd) if fd is not None else None]
+    state = _STATES[system.is_locked(fd) if fd is not None else None]
     if fd is not None:
         os.close(fd)
     size = sum(info.st_size for info in infos if not stat.S_ISDIR(info.st_mode))
@@ -206,7 +183,7 @@ def _temporary(path: Path) -> Temporary | None:
 
 def _open(path: Path) -> int | None:
     try:
-        return os.open(lockable(path), os.O_RDONLY | BINARY | _UNTRUSTED)
+        return os.open(system.lockable(path), system.READ_NO_LINK)
     except OSError:
         return None
 
@@ -323,13 +300,13 @@ def atomic_folder(
 
 def _create_file(path: Path, target: Path, mode: int | None) -> int:
     """Create a temporary that has the permissions of an existing target from its first byte on."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | system.BINARY
     with creation(target):
         make_folders(target)
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
     if old is not None:
-        set_mode(fd, old)
+        system.set_mode(fd, old)
     return fd
 
 
@@ -338,7 +315,7 @@ def create_folder(path: Path, target: Path, mode: int | None) -> int:
     with creation(target):
         make_folders(target)
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
-    return open_folder(path)
+    return system.open_folder(path)
 
 
 def check_target(target: Path, *, is_folder: bool) -> None:

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError, WriteError
+from squish_core.io.system import IS_POSIX
 
 FOLDER, SIZE = "SQUISH_CACHE", "SQUISH_CACHE_SIZE"
 """Environment variables: location of the cache, and its maximum size in bytes."""
@@ -153,6 +154,8 @@ def remove(entry: CacheEntry) -> None:
     trash = entry.path.with_name(f".{entry.key}.{os.getpid()}.removed")
     try:
         entry.path.rename(trash)
-    except FileNotFoundError:
-        return  # another process was faster
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or not IS_POSIX:
+            return  # another process was faster, or has it open, where the system then renames nothing
+        raise
     rmtree(trash, ignore_errors=True)

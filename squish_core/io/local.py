@@ -20,12 +20,12 @@ from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, snapshot_of, subfolders
 from squish_core.io.rollback import committed_size
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed, shrunk_error
-from squish_core.io.system import BINARY
+from squish_core.io.system import IS_POSIX, READ, read_at, read_into_at
 
 
 def map_shared(fd: int, size: int) -> memoryview:
     """Map the first `size` bytes (at least one) of an open file, read-only. Views keep the mapping alive."""
-    if sys.platform == "win32":
+    if not IS_POSIX:
         return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
     return _mapping(fd, 0, size, mmap.PROT_READ, mmap.MAP_SHARED).toreadonly()
 
@@ -34,7 +34,7 @@ def map_private(fd: int, offset: int, length: int) -> memoryview:
     """Map a range (at least one byte) of an open file copy-on-write: writes never reach the file."""
     start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     size = offset + length - start
-    if sys.platform == "win32":
+    if not IS_POSIX:
         view = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_COPY, offset=start))
     else:
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
@@ -47,7 +47,7 @@ UNTRACKED: Mapping[str, Any] = {"trackfd": False}
 IS_UNTRACKED = sys.version_info >= (3, 13) and sys.platform == "linux"
 """Whether `mmap.mmap` takes them; on macOS it would also flush the disk with each mapping."""
 
-if sys.platform != "win32":
+if IS_POSIX:
 
     def _mapping(fd: int, offset: int, size: int, protection: int, flags: int) -> memoryview:
         if IS_UNTRACKED:
@@ -65,9 +65,7 @@ if sys.platform != "win32":
 
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    )  # fmt: skip
+    _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -95,18 +93,33 @@ class _Handle:
     """A file descriptor, closed with its last reference: a read that races `close` still reads this file."""
 
     def __init__(self, path: Path | str) -> None:
-        # O_NONBLOCK: opening a pipe in the file's place must not wait for a writer.
-        self.fd = os.open(path, os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0))
+        self.fd = os.open(path, READ)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
         if hasattr(self, "fd"):
             close(self.fd)
 
 
-class FileSource(Source):
-    """A regular file: headers through pread, tensor bytes through one lazy, read-only mapping."""
+class _LocalSource(Source):
+    """A file or folder at `path`; `folder` has its members."""
 
     path: Path
+    folder: Path
+
+    @property
+    def cheap_views(self) -> bool:  # type: ignore[override]
+        """Whether views are of mappings."""
+        return self._maps
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        return regular_files(self.folder / folder)
+
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        return subfolders(self.folder / folder)
+
+
+class FileSource(_LocalSource):
+    """A regular file: headers through pread, tensor bytes through one lazy, read-only mapping."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -116,7 +129,7 @@ class FileSource(Source):
         except OSError as error:
             raise missing(path, error) from None
         super().__init__(str(path), size)
-        self.path = path
+        self.path, self.folder = path, path.parent
         if finding:
             self.findings = (finding,)
         self.identity = _identity(info)
@@ -126,17 +139,6 @@ class FileSource(Source):
             hint = "Squish needs random access; write the data to a file first."
             found = file_type(info.st_mode)
             raise FormatError("is not a regular file", file=str(path), found=found, code=ErrorCode.FILE_KIND, hint=hint)
-
-    def _names(self, folder: str = "") -> tuple[str, ...]:
-        return regular_files(self.path.parent / folder)
-
-    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        return subfolders(self.path.parent / folder)
-
-    @property
-    def cheap_views(self) -> bool:  # type: ignore[override]
-        """Whether views are of the mapping."""
-        return self._maps
 
     def check_size(self) -> None:
         handle = self._open()
@@ -150,23 +152,19 @@ class FileSource(Source):
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._check(offset, len(out), what)
         handle = self._open()
-        if not hasattr(os, "preadv"):  # Windows
-            super().read_into(offset, out, what)
-            return
-        pieces = [(start, out[start : start + PIECE]) for start in range(0, len(out), PIECE)]
-        if len(pieces) < 2:
-            for start, piece in pieces:
-                self._fill(handle, offset + start, piece)
+        if len(out) <= PIECE:
+            self._fill(handle, offset, out)
             return
         # Parallel reads keep the disk busy and share the page faults of fresh memory.
         with Pool(workers(READERS)) as readers:
-            readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces)
+            fill = partial(self._fill, handle)
+            readers.map(lambda at: fill(offset + at, out[at : at + PIECE]), range(0, len(out), PIECE))
 
     def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
         done = 0
         while done < len(out):
             try:
-                count = os.preadv(handle.fd, [out[done:]], offset + done)
+                count = read_into_at(handle.fd, out[done:], offset + done)
             except OSError as error:
                 raise self._read_error(error, offset + done) from None
             if not count:
@@ -189,15 +187,15 @@ class FileSource(Source):
         return handle
 
     def _open_member(self, name: str) -> Source:
-        return FileSource(self.path.parent / name)
+        return FileSource(self.folder / name)
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        _refuse_links(self.path.parent, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
+        _refuse_links(self.folder, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
 
     def _read(self, offset: int, length: int) -> bytes:
-        if length <= PIECE and hasattr(os, "pread"):
+        if length <= PIECE:
             try:
-                data = os.pread(self._open().fd, length, offset)
+                data = read_at(self._open().fd, length, offset)
             except OSError as error:
                 raise self._read_error(error, offset) from None
             if len(data) == length:
@@ -207,7 +205,7 @@ class FileSource(Source):
         return bytes(out)
 
     def _view(self, offset: int, length: int) -> memoryview:
-        if not self._maps and hasattr(os, "preadv"):  # Windows cannot truncate a mapped file
+        if not self._maps:
             import numpy as np
 
             out = np.empty(length, np.uint8).data  # a bytearray would be zeroed first
@@ -273,27 +271,15 @@ def _map_privately(name: str, identity: Identity, offset: int, length: int) -> m
     return None
 
 
-class FolderSource(Source):
+class FolderSource(_LocalSource):
     """A folder; its regular files are members."""
 
     is_dir = True
-    path: Path
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), 0)
-        self.path = path
+        self.path = self.folder = path
         self._first: dict[str, Identity] = {}
-
-    @property
-    def cheap_views(self) -> bool:  # type: ignore[override]
-        """Whether views of its files are of mappings."""
-        return self._maps
-
-    def _names(self, folder: str = "") -> tuple[str, ...]:
-        return regular_files(self.path / folder)
-
-    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
-        return subfolders(self.path / folder)
 
     def stat(self, path: str) -> tuple[int, int] | None:
         try:
@@ -311,7 +297,7 @@ class FolderSource(Source):
         return member
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        _refuse_links(self.path, path, member)
+        _refuse_links(self.folder, path, member)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:
         for piece in path.split("/"):

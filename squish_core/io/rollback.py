@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.io.system import BINARY, is_locked, unlink
+from squish_core.io.system import BINARY, READ_NO_LINK, is_locked, read_at, unlink
 
 if TYPE_CHECKING:
     from squish_core.model import Problem
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 TAIL = 64
 """Number of last bytes that identify the target: inode numbers are reused."""
 _FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,39}) tail=((?:[0-9a-f]{2}){0,64})\n")
-_NAME = re.compile(r"\.(.+)\.edit", re.DOTALL)
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | BINARY
 
 
 @frozen
@@ -53,16 +51,10 @@ def rollback_path(target: Path | str) -> str:
     return os.path.join(folder, f".{name}.edit")
 
 
-def rollback_target(path: Path) -> Path | None:
-    """Return the target of a rollback file, from its name; None for any other file name."""
-    match = _NAME.fullmatch(path.name)
-    return path.with_name(match[1]) if match else None
-
-
 def read_rollback(target: Path | str) -> Rollback | None:
     """The rollback file of a file; None if it is missing or incomplete, that is, before the first appended byte."""
     try:
-        fd = os.open(rollback_path(target), _READ_FLAGS)
+        fd = os.open(rollback_path(target), READ_NO_LINK)
     except OSError:
         return None
     try:
@@ -114,19 +106,6 @@ def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
     return rollback.size, _finding(path, rollback.size, size, bool(running))
 
 
-def torn_bytes(target: Path) -> int:
-    """Bytes that an interrupted append left at the end of a file; 0 if the append is still running."""
-    try:
-        fd = os.open(target, os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return 0
-    try:
-        size, finding = committed_size(target, fd)
-        return os.fstat(fd).st_size - size if finding and finding.code == ErrorCode.TORN_APPEND else 0
-    finally:
-        os.close(fd)
-
-
 def _rollback_of(path: Path) -> Rollback | None:
     """Return the rollback file of the file that `path` leads to."""
     return read_rollback(os.path.realpath(path) if os.path.islink(path) else path)
@@ -134,8 +113,7 @@ def _rollback_of(path: Path) -> Rollback | None:
 
 def _tail(fd: int, size: int) -> bytes:
     count = min(TAIL, size)
-    os.lseek(fd, size - count, os.SEEK_SET)
-    return os.read(fd, count)
+    return read_at(fd, count, size - count)
 
 
 def _finding(path: Path, size: int, actual_size: int, running: bool) -> Problem:

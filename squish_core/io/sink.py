@@ -15,7 +15,7 @@ from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, map_in_order
 from squish_core.errors import FormatError
 from squish_core.io.source import Source, check_file_name
-from squish_core.io.system import write_at
+from squish_core.io.system import WRITES_IN_THREADS, write_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -310,7 +310,7 @@ class Sink:
     @property
     def _supports_pwrite(self) -> bool:
         """Whether threads can write at any offset: not if the file is compressed, nor on Windows."""
-        return self._file is not None and self._syncer is not None and hasattr(os, "pwrite")
+        return self._file is not None and self._syncer is not None and WRITES_IN_THREADS
 
     def _fill_in_threads(self, read_into: Callable[[int, memoryview], object], length: int, size: int) -> None:
         assert self._file is not None
@@ -371,18 +371,11 @@ class PackedSink(Sink):
             self._write(view.cast("B"))
             self._advance(view.nbytes)
 
-    def patch(self, offset: int, data: bytes) -> None:
-        raise self._not_seekable()
-
-    def read_back(self, offset: int, length: int) -> bytes:
-        raise self._not_seekable()
-
-    def truncate(self, offset: int) -> None:
-        raise self._not_seekable()
-
-    def _not_seekable(self) -> FormatError:
-        return FormatError(
+    def _refuse(self, *arguments: Any, **named: Any) -> Any:
+        raise FormatError(
             "this format revises earlier bytes of its file, so it cannot be written compressed",
             code="compressed",
             hint="Remove the compression suffix from the file name.",
         )
+
+    patch = read_back = truncate = _refuse

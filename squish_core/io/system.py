@@ -1,6 +1,8 @@
-"""Differences between operating systems: file locks, writes at an offset, open folders, renames, process memory.
+"""Differences between operating systems: locks, reads and writes at an offset, open folders, renames, cores, memory.
 
-No other module checks the system, except `local` (mappings), `sink` (allocation) and `cache` (the user's folder).
+Modules outside `io` use nothing that Windows lacks; in it, `local` (mappings), `sink` (allocation and copies in the
+kernel) and `cache` (the user's folder) check the system, too. It imports the vocabulary alone, and is below
+`concurrency`, which asks it for the cores.
 Windows locks are mandatory, so one byte far behind the end of a file stands for the file: its data stays readable. It
 opens no folders, so a file in a folder stands for the folder. It neither renames nor removes open files, so they are
 closed before, and it refuses to replace a file that anything has open or mapped.
@@ -8,11 +10,15 @@ closed before, and it refuses to replace a file that anything has open or mapped
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +35,15 @@ def _module(name: str) -> Any:
 
 _fcntl: Any = _module("fcntl")
 _msvcrt: Any = None if _fcntl else _module("msvcrt")
+_resource: Any = _module("resource")
 
 IS_POSIX = _fcntl is not None
 BINARY = getattr(os, "O_BINARY", 0)
+READ = os.O_RDONLY | BINARY | getattr(os, "O_NONBLOCK", 0)
+"""Flags to open a file for reading: a pipe in its place must not wait for a writer."""
+READ_NO_LINK = READ | getattr(os, "O_NOFOLLOW", 0)
+WRITES_IN_THREADS = hasattr(os, "pwrite")
+"""Whether `write_at` leaves the descriptor's position alone, so that threads can share it."""
 LOCKED_BYTE = 1 << 62
 """Offset of the byte that is locked on Windows."""
 LOCK_FILE = ".squish-lock"
@@ -42,25 +54,40 @@ _POLL = 0.02
 _position_lock = threading.Lock()
 
 
-def lock(fd: int, shared: bool = False) -> None:
-    """Lock an open file at once: BlockingIOError if another one has the lock, OSError if its system has no locks."""
-    if IS_POSIX:
-        _fcntl.flock(fd, _fcntl.LOCK_NB | (_fcntl.LOCK_SH if shared else _fcntl.LOCK_EX))
-        return
-    if _msvcrt is None:
-        raise OSError("no locks")
+WAIT = 10.0
+"""Seconds to wait for another process's lock."""
+
+
+def try_lock(fd: int, shared: bool = False) -> bool | None:
+    """Lock an open file: False if another descriptor has the lock, None if the file system has no locks."""
     try:
-        _locking(fd, _msvcrt.LK_NBLCK)  # Windows offers exclusive locks only
-    except PermissionError:
-        raise BlockingIOError from None
+        if IS_POSIX:
+            _fcntl.flock(fd, _fcntl.LOCK_NB | (_fcntl.LOCK_SH if shared else _fcntl.LOCK_EX))
+        elif _msvcrt is not None:
+            _locking(fd, _msvcrt.LK_NBLCK)  # Windows offers exclusive locks only
+        else:
+            return None
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, None if IS_POSIX else errno.EACCES) else None
+    return True
 
 
-def unlock(fd: int) -> None:
-    """Release the lock of an open file."""
-    if IS_POSIX:
+def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
+    """Lock an open file, waiting up to `seconds`; returns what `try_lock` does."""
+    deadline = time.monotonic() + seconds
+    while (locked := try_lock(fd)) is False and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return locked
+
+
+def is_locked(fd: int) -> bool | None:
+    """Return whether another descriptor has locked the open file; None if the file system has no locks."""
+    free = try_lock(fd, shared=True)
+    if free and IS_POSIX:
         _fcntl.flock(fd, _fcntl.LOCK_UN)
-    else:
+    elif free:
         _locking(fd, _msvcrt.LK_UNLCK)
+    return None if free is None else not free
 
 
 def _locking(fd: int, mode: int) -> None:
@@ -171,6 +198,24 @@ def sync_files(folder: Path) -> None:
                 os.close(fd)
 
 
+def read_at(fd: int, length: int, offset: int) -> bytes:
+    """Read up to `length` bytes at an offset of a file; the descriptor's position may change."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, length, offset)
+    with _position_lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, length)
+
+
+def read_into_at(fd: int, out: memoryview, offset: int) -> int:
+    """Read bytes at an offset of a file into memory; returns their number. The descriptor's position may change."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [out], offset)
+    with _position_lock, FileIO(fd, closefd=False) as file:
+        file.seek(offset)
+        return file.readinto(out)
+
+
 def write_at(fd: int, data: memoryview, offset: int) -> None:
     """Write all bytes at an offset of a file; the descriptor's position may change."""
     while data:
@@ -206,61 +251,68 @@ def peak_memory() -> int | None:
     >>> (peak_memory() or 0) > 1_000_000
     True
     """
-    resource = _module("resource")
-    if resource is None:
-        return _peak_on_windows()
-    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if os.uname().sysname == "Darwin" else peak * 1024
+    if _resource is not None:
+        peak: int = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    # PROCESS_MEMORY_COUNTERS: its length and the page faults, then eight sizes. -1: this process.
+    counters = _windows_sizes("K32GetProcessMemoryInfo", 8, -1)
+    return counters[1] if counters else None
 
 
-def _peak_on_windows() -> int | None:
-    """`PeakWorkingSetSize` of GetProcessMemoryInfo."""
+def machine_memory() -> tuple[int | None, int | None]:
+    """Memory of the machine, and how much of it is available.
+
+    Returns
+    -------
+    tuple of int or None
+        Bytes; None for what the system does not tell.
+
+    Examples
+    --------
+    >>> total, available = machine_memory()
+    >>> total is None or available is None or 0 < available < total
+    True
+    """
+    if sizes := _windows_sizes("GlobalMemoryStatusEx", 7):  # MEMORYSTATUSEX: its length and the load, then seven sizes
+        return sizes[1], sizes[2]
+    total = available = None
+    with suppress(AttributeError, ValueError, OSError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError), open("/proc/meminfo", encoding="ascii") as lines:
+        available = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+    return total, available
+
+
+def _windows_sizes(function: str, count: int, *arguments: int) -> Any:
+    """Let a function of 64-bit Windows fill a structure of two 32-bit numbers and `count` sizes; None elsewhere."""
     import ctypes
 
     windows: Any = getattr(ctypes, "windll", None)
-    if windows is None:
+    if windows is None or sys.maxsize < 1 << 32:
         return None
-    sizes = (ctypes.c_size_t * 10)()  # PROCESS_MEMORY_COUNTERS: two numbers of 32 bits, then eight sizes
-    sizes_at = ctypes.sizeof(ctypes.c_uint32) * 2
-    ctypes.c_uint32.from_buffer(sizes).value = sizes_at + 8 * ctypes.sizeof(ctypes.c_size_t)
-    kernel = windows.kernel32
-    kernel.GetCurrentProcess.restype = ctypes.c_void_p
-    kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-    size = ctypes.c_uint32.from_buffer(sizes).value
-    if not kernel.K32GetProcessMemoryInfo(kernel.GetCurrentProcess(), sizes, size):
-        return None
-    return ctypes.c_size_t.from_buffer(sizes, sizes_at).value
+    sizes = (ctypes.c_uint64 * (count + 1))((count + 1) * 8)  # the first number is the structure's length
+    length = (ctypes.c_uint32(ctypes.sizeof(sizes)),) if arguments else ()
+    filled = getattr(windows.kernel32, function)(*map(ctypes.c_void_p, arguments), sizes, *length)
+    return sizes if filled else None
 
 
-WAIT = 10.0
-"""Seconds to wait for another process's lock."""
-
-
-def try_lock(fd: int, shared: bool = False) -> bool | None:
-    """Lock an open file: False if another descriptor has the lock, None if the file system has no locks."""
+@contextmanager
+def limited_memory(memory: int) -> Iterator[None]:
+    """MemoryError, on Linux, for allocations beyond `memory` bytes on top of the current mappings."""
+    with open("/proc/self/statm", "rb") as pages:
+        mapped = int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    before = _resource.getrlimit(_resource.RLIMIT_AS)
+    lower = min([mapped + memory, *(limit for limit in before if limit != _resource.RLIM_INFINITY)])
+    _resource.setrlimit(_resource.RLIMIT_AS, (lower, before[1]))
     try:
-        lock(fd, shared)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
+        yield
+    finally:
+        _resource.setrlimit(_resource.RLIMIT_AS, before)
 
 
-def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
-    """Lock an open file, waiting up to `seconds`; returns what `try_lock` does."""
-    deadline = time.monotonic() + seconds
-    while (locked := try_lock(fd)) is False and time.monotonic() < deadline:
-        time.sleep(_POLL)
-    return locked
-
-
-def is_locked(fd: int) -> bool | None:
-    """Return whether another descriptor has locked the open file; None if the file system has no locks."""
-    free = try_lock(fd, shared=True)
-    if free:
-        unlock(fd)
-    return None if free is None else not free
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_same_file(path: Path, fd: int) -> bool:

@@ -666,7 +666,7 @@ def test_doctor_reports_files_it_could_not_remove(squish: Any, tmp_path: Path, m
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("squish_core.io.atomic.unlink", refused)
+    monkeypatch.setattr("squish_core.io.system.unlink", refused)
     ran = squish("doctor", str(tmp_path), "--clean", "--json")
     (row,) = ran.json["temporaries"]
     assert (ran.code, ran.json["ok"], row["state"], row["error"]) == (1, False, "dead", "Permission denied")

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.concurrency import Pool, cores, map_in_order, prefetch, workers
+from squish_core.concurrency import Pool, map_in_order, prefetch, workers
 from squish_core.errors import UsageError
+from squish_core.io.system import cores
 
 ROOT = Path(__file__).parents[2]
 

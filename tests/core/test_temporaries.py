@@ -9,15 +9,17 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import kills
 import pytest
 
+from squish_core.codes import ErrorCode
 from squish_core.io import system
-from squish_core.io.atomic import atomic_file, atomic_folder, temporaries, torn_appends
+from squish_core.io.atomic import atomic_file, atomic_folder, temporaries
+from squish_core.io.local import FileSource
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
@@ -129,7 +131,7 @@ def test_a_temporary_removed_between_its_creation_and_its_lock_is_created_again(
             removed[0].unlink()
         return wait(fd)
 
-    monkeypatch.setattr("squish_core.io.atomic.wait_lock", remove_first)
+    monkeypatch.setattr("squish_core.io.system.wait_lock", remove_first)
     write_file(tmp_path / "out")
     assert len(removed) == 1
     assert os.listdir(tmp_path) == ["out"]
@@ -234,5 +236,6 @@ def test_a_torn_append_is_listed_with_the_bytes_it_left(tmp_path: Path) -> None:
     target = tmp_path / "model"
     target.write_bytes(b"old")
     assert subprocess.run([sys.executable, "-c", code, str(target)]).returncode == -signal.SIGKILL
-    assert list(torn_appends(tmp_path)) == [(target, target.stat().st_size - 3)]
+    with closing(FileSource(target)) as source:
+        assert (source.size, [finding.code for finding in source.findings]) == (3, [ErrorCode.TORN_APPEND])
     assert target.stat().st_size > 3

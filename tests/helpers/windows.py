@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl as _fcntl  # of the real system, for the fake
+import mmap
 import os
 import shutil
 import sys
@@ -16,13 +17,15 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy  # noqa: F401 - as typer
 import typer  # noqa: F401 - libraries that choose by `sys.platform` are loaded before the modules are gone
 
 MISSING_MODULES = ("fcntl", "resource", "termios", "pwd", "grp")
 MISSING_FUNCTIONS = (
     "pwrite", "pread", "preadv", "pwritev", "sync", "fchmod", "fchown", "chown", "getuid", "geteuid", "getgid",
     "sched_getaffinity", "copy_file_range", "sendfile", "fork", "register_at_fork", "posix_fallocate", "posix_fadvise",
-    "killpg", "setsid", "mkfifo", "getloadavg",
+    "killpg", "setsid", "mkfifo", "getloadavg", "sysconf", "uname", "readv", "writev", "nice", "chroot",
+    "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY", "O_SYNC", "WNOHANG", "getpgid", "getrlimit", "wait4",
 )  # fmt: skip
 _REAL = {name: getattr(os, name) for name in ("open", "close", "replace", "rename", "unlink", "rmdir", "lseek")}
 _LOCKS = Path(os.environ["WINDOWS_LOCKS"])
@@ -125,6 +128,9 @@ def install() -> None:
     for name in MISSING_FUNCTIONS:
         if hasattr(os, name):
             delattr(os, name)
+    for name in dir(mmap):
+        if name.startswith(("PROT_", "MAP_", "MADV_")):
+            delattr(mmap, name)
     for name in ("replace", "rename", "unlink", "rmdir"):
         setattr(os, name, _checked(name))
     os.remove = os.unlink

@@ -10,8 +10,9 @@
 #ifndef INLINE
 #define INLINE inline __attribute__((always_inline))
 #endif
+#define ALWAYS __attribute__((always_inline))  // of a lambda
 // Unrolls loops over registers. Portable vectors are not registers, and unrolling them doubles compile time.
-#ifdef __AVX2__
+#if defined(__AVX2__) || defined(__aarch64__)
 #define UNROLL _Pragma("GCC unroll 16")
 #else
 #define UNROLL
@@ -32,6 +33,8 @@ static INLINE float bf16_to_float(uint16_t bits) { return as_float(uint32_t(bits
 static INLINE float half_to_float(uint16_t half) {
 #ifdef __F16C__
     return _cvtsh_ss(half);
+#elif defined(__aarch64__)
+    return float(read<__fp16>(&half));
 #else
     uint32_t sign = uint32_t(half & 0x8000) << 16, rest = half & 0x7fff;
     if (rest >= 0x7c00) return as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13 | (rest > 0x7c00 ? 0x400000 : 0));

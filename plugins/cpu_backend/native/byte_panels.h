@@ -26,6 +26,9 @@ struct EightBitPanels {
             each = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(each), _mm256_sign_epi8(with, each)), ones);
         return sums + read<Whole16>(half);
     }
+#elif defined(__aarch64__)
+    static constexpr int32_t centre = 128;  // codes are signed bytes
+    static INLINE Whole16 dot(Whole16 sums, Word16 codes, const int8_t* x) { return dot4(sums, codes ^ 0x80808080, x); }
 #else
     static constexpr int32_t centre = 0;
     static INLINE Whole16 dot(Whole16 sums, Word16 codes, const int8_t* x) { return dot4(sums, codes, x); }
@@ -150,14 +153,19 @@ template <class Panels> struct BytesAsInt8 : PanelBase<Panels> {
         UNROLL for (int run = 0; run < runs; run++) {
             Whole16 dots[Count];
             UNROLL for (int v = 0; v < Count; v++)
-                dots[v] = Whole16{} + read<int32_t>(starts + 2 * v * padded + runs * unit + run);
+                dots[v] = whole16(read<int32_t>(starts + 2 * v * padded + runs * unit + run));
             UNROLL for (int k = 8 / runs * run; k < 8 / runs * (run + 1); k++) {
                 const Word16 codes = Panels::four(at, k);
+#ifdef __ARM_FEATURE_DOTPROD
+                if constexpr (Count == 4) {
+                    dot_four(dots, codes ^ (0x01010101u * uint32_t(Panels::centre)), x + 16 * k);
+                    continue;
+                }
+#endif
                 UNROLL for (int v = 0; v < Count; v++) dots[v] = Panels::dot(dots[v], codes, x + 4 * k * Count + 4 * v);
             }
             UNROLL for (int v = 0; v < Count; v++) {
-                const Float16 dot = __builtin_convertvector(dots[v], Float16);
-                F sum = read<F>(&dot);
+                F sum = floats_of(dots[v]);
                 if (runs == 2) sum = sum * this->run_scale(unit, run);  // exact: below 2^24
                 part[v][0] = fma(sum, splat(scales[v * padded + unit]), part[v][0]);
             }
@@ -183,8 +191,7 @@ template <class Panels, bool Rounded> struct BytesAsF32 : PanelBase<Panels> {
             UNROLL for (int k = 8 / runs * run; k < 8 / runs * (run + 1); k++) {
                 const Word16 codes = Panels::four(at, k);
                 UNROLL for (int i = 0; i < 4; i++) {
-                    const Float16 code = __builtin_convertvector((Whole16)(codes >> 8 * i & 255), Float16);
-                    const F value = read<F>(&code) - least;
+                    const F value = floats_of((Whole16)(codes >> 8 * i & 255)) - least;
                     UNROLL for (int v = 0; v < Count; v++) total[v] = fma(value, splat(x[(4 * k + i) * Count + v]), total[v]);
                 }
             }

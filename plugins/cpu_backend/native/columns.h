@@ -5,9 +5,16 @@
 
 namespace ISA {
 
+#ifndef __aarch64__
 typedef uint32_t Word16 __attribute__((vector_size(64)));
 typedef int32_t Whole16 __attribute__((vector_size(64)));
-typedef float Float16 __attribute__((vector_size(64)));
+static INLINE F floats_of(Whole16 x) {
+    typedef float Float16 __attribute__((vector_size(64)));
+    const Float16 value = __builtin_convertvector(x, Float16);
+    return read<F>(&value);
+}
+static INLINE Whole16 whole16(int32_t x) { return Whole16{} + x; }
+#endif
 
 static INLINE Word16 words_at(const uint8_t* at, int64_t count) {
     if (count >= 16) return read<Word16>(at);
@@ -29,8 +36,7 @@ template <int Bits> struct LowBits {
 #ifdef __AVX512F__
         if constexpr (Bits <= 4) return {_mm512_permutexvar_ps((__m512i)words, table.v)};
 #endif
-        const Float16 value = __builtin_convertvector((Whole16)((words & mask) ^ flip) - middle, Float16);
-        return read<F>(&value);
+        return floats_of((Whole16)((words & mask) ^ flip) - middle);
     }
 };
 

@@ -23,6 +23,14 @@ using Codes8 = Prepared<int8_t>;
 // Batches of vectors: 8, then 4, then single ones.
 static INLINE int64_t together(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : 1; }
 
+// The same for panels.
+#ifdef __aarch64__
+constexpr int64_t ABREAST = 4;  // the sums of eight vectors would take all registers
+#else
+constexpr int64_t ABREAST = 8;
+#endif
+static INLINE int64_t abreast(int64_t left) { return together(left < ABREAST ? left : ABREAST); }
+
 // Columns per sum: 16 (Q6_K), 32, or a group of several 32.
 template <class Units> struct GroupSums {
     static INLINE void add(const Weights& w, float* sums, int64_t, int64_t u, float& scale, F low, F high) {
@@ -38,7 +46,7 @@ void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
     constexpr bool shuffled = Units::units == 1 && Units::order(1) == 2;
     const int64_t units = w.columns / 32;
     for (int64_t v = 0, first = 0; v < m; v++) {
-        const int64_t run = Mixed ? together(m - first) : 1;
+        const int64_t run = Mixed ? abreast(m - first) : 1;
         int8_t* out = to.codes + first * w.columns + 4 * (v - first);
         float *scales = to.scales + v * to.padded, *sums = to.sums + 2 * v * to.padded;
         memset(scales, 0, size_t(to.padded) * sizeof *scales);
@@ -64,6 +72,7 @@ void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
 // Products of one row with Count vectors.
 template <class Units, int Count> struct RowSum8 {
     static constexpr int per = Units::scales == Scales::EACH ? 2 : 1;
+    static constexpr bool eight = Units::bytes >= 32 * Units::units;  // codes of 8 bits
 #ifdef __AVX512VNNI__
     static constexpr bool wide = Units::units == 8;
     using Sum = std::conditional_t<wide, F, Sum8>;
@@ -104,8 +113,8 @@ template <class Units, int Count> struct RowSum8 {
                 const float* s = scale + v * PANEL * per + unit * per;
                 const int8_t* with = x + v * columns;
                 Sum next;
-                if constexpr (per == 2) next = add_products(low, high, with, s[0], s[1], even[v]);
-                else next = add_products(low, high, with, s[0], even[v]);
+                if constexpr (per == 2) next = add_products<eight>(low, high, with, s[0], s[1], even[v]);
+                else next = add_products<eight>(low, high, with, s[0], even[v]);
                 even[v] = odd[v], odd[v] = next;
             }
         }
@@ -119,7 +128,7 @@ template <class Units, int Count> struct RowSum8 {
             B high;
             const B low = codes(0, high);
             UNROLL for (int v = 0; v < Count; v++)
-                part[v] = add_products(low, high, x + v * columns, scales[v * padded + u], part[v]);
+                part[v] = add_products<eight>(low, high, x + v * columns, scales[v * padded + u], part[v]);
         }
         UNROLL for (int v = 0; v < Count; v++) even[v] = fma(part[v], scale, even[v]);
     }

@@ -48,4 +48,6 @@ struct Kernels {
 DECLARE(portable)
 DECLARE(avx2)
 DECLARE(avx512)
+DECLARE(dotprod)
+DECLARE(i8mm)
 #undef DECLARE

@@ -8,7 +8,19 @@
 #include "kernels.h"
 #include "pool.h"
 
+#if defined(_WIN32)
+#define API extern "C" __declspec(dllexport)
+#else
 #define API extern "C" __attribute__((visibility("default")))
+#endif
+
+#if defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__aarch64__) && defined(_WIN32)
+#include <windows.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 namespace {
 
@@ -28,6 +40,22 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi2");
 }
+#elif defined(__aarch64__)
+#if defined(__APPLE__)
+bool has(const char* feature) {
+    int value = 0;
+    size_t size = sizeof value;
+    return !sysctlbyname(feature, &value, &size, nullptr, 0) && value;
+}
+bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+#elif defined(_WIN32)
+bool has_dotprod() { return IsProcessorFeaturePresent(43); }  // PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE
+bool has_i8mm() { return has_dotprod() && IsProcessorFeaturePresent(66); }  // PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE
+#else
+bool has_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }  // HWCAP_ASIMDDP
+bool has_i8mm() { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1); }  // HWCAP2_I8MM
+#endif
 #endif
 bool always() { return true; }
 
@@ -36,6 +64,9 @@ const Choice choices[] = {
 #if defined(__x86_64__)
     {"avx512", &avx512::kernels, has_avx512},
     {"avx2", &avx2::kernels, has_avx2},
+#elif defined(__aarch64__)
+    {"i8mm", &i8mm::kernels, has_i8mm},
+    {"dotprod", &dotprod::kernels, has_dotprod},
 #endif
     {"portable", &portable::kernels, always},
 };

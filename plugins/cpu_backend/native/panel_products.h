@@ -6,8 +6,15 @@
 
 namespace ISA {
 
+// Unrolls steps over columns. NEON lacks the registers for what GCC would then load ahead.
+#ifdef __aarch64__
+#define STEPS _Pragma("GCC unroll 1")
+#else
+#define STEPS UNROLL
+#endif
 constexpr int64_t FAR = 8192;  // bytes: sixteen rows side by side are read faster than one
 
+#ifndef __aarch64__
 // sums + the products of each lane's four codes with four activations
 static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
     [[maybe_unused]] const int32_t four = read<int32_t>(x);
@@ -24,12 +31,13 @@ static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
     return sums;
 #endif
 }
+#endif
 
 // Activations converted for X, and the sums of each group if weights have offsets.
 template <class X> void arrange_panels(const Weights& w, const float* x, void* room, int64_t m) {
     const Prepared<typename X::Number> to(room, w.columns, m);
     for (int64_t v = 0, first = 0; v < m; v++) {
-        const int64_t run = together(m - first);
+        const int64_t run = abreast(m - first);
         typename X::Number* out = to.codes + first * w.columns + X::step * (v - first);
         float* sums = to.sums + 2 * v * to.padded;
         memset(sums, 0, size_t(to.padded) * sizeof *sums);
@@ -70,18 +78,24 @@ struct AsInt8 : NibblePanels {
         : zero(float(w.zero)), scales(x.scales + v0 * x.padded), padded(x.padded) {}
     template <int Count>
     INLINE void add(const uint8_t* at, const int8_t* x, int64_t unit, F (&part)[Count][ways<Count>]) const {
-        Whole16 dots[Count] = {};
-        UNROLL for (int k = 0; k < 4; k++) {
+        Whole16 dots[Count];
+        UNROLL for (int v = 0; v < Count; v++) dots[v] = whole16(0);
+        STEPS for (int k = 0; k < 4; k++) {
             prefetch(at + FAR + 64 * k);
             const Word16 both = read<Word16>(at + 64 * k), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
+#ifdef __ARM_FEATURE_DOTPROD
+            if constexpr (Count == 4) {
+                dot_four(dots, low, x + 32 * k), dot_four(dots, high, x + 32 * k + 16);
+                continue;
+            }
+#endif
             UNROLL for (int v = 0; v < Count; v++) {
                 const int8_t* with = x + 8 * k * Count + 4 * v;
                 dots[v] = dot4(dot4(dots[v], low, with), high, with + 4 * Count);
             }
         }
         UNROLL for (int v = 0; v < Count; v++) {
-            const Float16 dot = __builtin_convertvector(dots[v], Float16);
-            part[v][0] = fma(read<F>(&dot), splat(scales[v * padded + unit]), part[v][0]);
+            part[v][0] = fma(floats_of(dots[v]), splat(scales[v * padded + unit]), part[v][0]);
         }
     }
 };
@@ -96,8 +110,7 @@ struct Values {
     F zero;
     INLINE explicit Values(float zero) : zero(splat(zero)) {}
     INLINE F operator()(Word16 codes) const {
-        const Float16 value = __builtin_convertvector((Whole16)(codes & 15), Float16);
-        return read<F>(&value) - zero;
+        return floats_of((Whole16)(codes & 15)) - zero;
     }
 #endif
 };
@@ -106,7 +119,12 @@ struct AsF32 : NibblePanels {
     using Number = float;
     static constexpr auto prepare = arrange_panels<AsF32>;
     static constexpr int step = 1;
-    template <int Count> static constexpr int ways = Count == 1 ? 4 : Count == 4 ? 2 : 1;  // independent accumulators hide latency
+    // Independent accumulators hide latency; those of four vectors take half of the registers of NEON.
+#ifdef __aarch64__
+    template <int Count> static constexpr int ways = Count == 1 ? 2 : 1;
+#else
+    template <int Count> static constexpr int ways = Count == 1 ? 4 : Count == 4 ? 2 : 1;
+#endif
     static constexpr float zero = 0;  // included in the values
     static constexpr int order(int i) { return i % 2 * 4 + i / 2; }
     static INLINE void put(F x, float* to) { store(to, x); }
@@ -114,7 +132,7 @@ struct AsF32 : NibblePanels {
     template <class Prepared> INLINE AsF32(const Weights& w, int64_t, const Prepared&, int64_t) : values(float(w.zero)) {}
     template <int Count>
     INLINE void add(const uint8_t* at, const float* x, int64_t, F (&part)[Count][ways<Count>]) const {
-        UNROLL for (int k = 0; k < 4; k++) {
+        STEPS for (int k = 0; k < 4; k++) {
             prefetch(at + FAR + 64 * k);
             const Word16 codes = read<Word16>(at + 64 * k);
             UNROLL for (int i = 0; i < 8; i++, x += Count) {
@@ -217,10 +235,11 @@ void multiply_panels(const Weights& w, int64_t row0, int64_t count, const void* 
     for (int64_t panel = row0 / PANEL_ROWS; panel * PANEL_ROWS < row0 + count; panel++)
         for (int64_t v = 0, step; v < m; v += step) {
             F sums[8];
-            step = together(m - v);
-            if (step == 8) multiply_panel<X, 8>(w, panel, x, v, sums);
-            else if (step == 4) multiply_panel<X, 4>(w, panel, x, v, sums);
-            else multiply_panel<X, 1>(w, panel, x, v, sums);
+            step = abreast(m - v);
+            if constexpr (ABREAST == 8)
+                if (step == 8) multiply_panel<X, 8>(w, panel, x, v, sums);
+            if (step == 4) multiply_panel<X, 4>(w, panel, x, v, sums);
+            if (step == 1) multiply_panel<X, 1>(w, panel, x, v, sums);
             for (int64_t k = 0; k < step; k++) keep(sums[k], panel, row0, count, y + (v + k) * y_pitch);
         }
 }

@@ -1,6 +1,8 @@
 #include "pool.h"
 
+#ifndef _WIN32
 #include <pthread.h>
+#endif
 
 #include <atomic>
 #include <condition_variable>
@@ -82,7 +84,9 @@ void renew() { pool = new (std::nothrow) Pool; }
 void share(int threads, int64_t count, int64_t step, void (*work)(void*, int64_t, int64_t), void* context) {
     std::call_once(prepared, [] {
         renew();
+#ifndef _WIN32
         pthread_atfork(nullptr, nullptr, renew);
+#endif
     });
     Job job;
     job.work = work, job.context = context, job.count = count, job.step = step;

@@ -151,11 +151,11 @@ struct Sum8 { __m256 v; };
 static INLINE __m256i products16(B codes, const int8_t* x) {
     return _mm256_madd_epi16(_mm256_cvtepu8_epi16(codes.v), _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)x)));
 }
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     const __m256i sums = _mm256_add_epi32(products16(low, x), products16(high, x + 16));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
     to.v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(low, x)), _mm256_set1_ps(scale_low), to.v);
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(high, x + 16)), _mm256_set1_ps(scale_high), to.v)};
 }

@@ -205,12 +205,12 @@ static INLINE void lookup64(Halves low, Halves high, const uint8_t* at, Halves32
 
 // Adds the products of 32 unsigned and 32 signed bytes, times a scale, to eight lanes.
 struct Sum8 { __m256 v; };
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
     const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
     const __m256 scales = _mm256_insertf128_ps(_mm256_set1_ps(scale_low), _mm_set1_ps(scale_high), 1);

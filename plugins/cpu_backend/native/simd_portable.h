@@ -121,10 +121,10 @@ typedef F Sum8;
 static INLINE Integers products16(B codes, const int8_t* x) {
     return __builtin_convertvector(codes.v, Integers) * __builtin_convertvector(read<Signed>(x), Integers);
 }
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     return {__builtin_convertvector(products16(low, x) + products16(high, x + 16), Floats) * scale + to.v};
 }
-static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+template <bool Eight> static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
     to.v += __builtin_convertvector(products16(low, x), Floats) * scale_low;
     return {to.v + __builtin_convertvector(products16(high, x + 16), Floats) * scale_high};
 }

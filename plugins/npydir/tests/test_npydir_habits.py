@@ -231,7 +231,7 @@ def test_the_first_load_builds_the_next_tier(
     squish.convert(model(tmp_path), folder, "npydir", encode)
     if family:
         (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    monkeypatch.setattr(choice, "total_memory", lambda: memory)
+    monkeypatch.setattr(choice, "machine_memory", lambda: (memory, None))
     if setting:
         monkeypatch.setenv("SQUISH_TIERS", "build")
     with squish.open(folder, None if setting else "npydir:tiers=build") as file:
@@ -336,7 +336,7 @@ def test_info_and_plan_say_what_the_first_load_builds(
 
 def test_a_tier_that_cannot_be_built_leaves_the_model_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
-    monkeypatch.setattr(resources, "available", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "machine_memory", lambda: (1 << 30, 1 << 20))
     with squish.open(tmp_path / "out", "npydir:tiers=build") as file:
         assert file["lm_head.weight"].numpy().shape == (16, 256)
     build = background.wait(tmp_path / "out")

@@ -17,6 +17,7 @@ import typer
 from squish_core import text
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError, redact
+from squish_core.io.system import IS_POSIX
 
 from . import settings, spellings, tables
 from .options import App
@@ -160,8 +161,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name must not stop a terminal that is not UTF-8; on Windows, files and pipes would not be UTF-8 either.
+            stream.reconfigure(encoding=None if IS_POSIX else "utf-8", errors="backslashreplace")
     showwarning, spelling = warnings.showwarning, text.spelling
     warnings.showwarning, text.spelling = show_warning, option
     line = list(argv)

@@ -72,7 +72,7 @@ def measure_rates(source: Source | None) -> MachineRates:
 def last_level() -> int:
     """Size of the largest cache that the system reports (Linux), or 32 MiB."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
-    return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
+    return max((int(size.read_text("ascii").strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
 
 
 def filling(size: int) -> Callable[[], object]:

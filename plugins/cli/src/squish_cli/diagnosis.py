@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ from squish_core import concurrency
 from squish_core.codes import ErrorCode
 from squish_core.display import Shown, fit_all, table
 from squish_core.errors import SquishError, UsageError
-from squish_core.io.local import open_folder
+from squish_core.io import system
+from squish_core.io.local import FileSource, open_folder
 from squish_core.io.paths import missing
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE
@@ -38,12 +40,12 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 def leftovers(folder: str, clean: bool) -> Answer:
     """List what interrupted writes left in a folder and its subfolders; `clean` removes dead writers' temporaries."""
-    from squish_core.io.atomic import remove, temporaries, torn_appends
+    from squish_core.io.atomic import remove, temporaries
 
     open_folder(folder).close()  # raises if the path is not a folder
     path = Path(folder)
     try:
-        found, torn = list(temporaries(path)), list(torn_appends(path))
+        found, torn = list(temporaries(path)), list(_torn_appends(path))
     except OSError as error:
         raise missing(path, error) from None
     rows = []
@@ -68,6 +70,15 @@ def leftovers(folder: str, clean: bool) -> Answer:
     ok = not any(row["error"] for row in rows)
     data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
     return Answer(data, list(_leftover_lines(rows, appends)), 0 if ok else 1)
+
+
+def _torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Files below a folder whose last append was interrupted, with the number of bytes it left."""
+    for rollback in sorted(folder.rglob(".*.edit")):
+        target = rollback.with_name(rollback.name[1:].removesuffix(".edit"))
+        with suppress(SquishError), closing(FileSource(target)) as source:
+            if any(finding.code == ErrorCode.TORN_APPEND for finding in source.findings):
+                yield target, target.stat().st_size - source.size
 
 
 def _leftover_lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -322,18 +333,12 @@ def _versions() -> dict[str, str | None]:
 
 
 def _machine() -> Machine:
-    total: int | None
-    free: int | None
-    try:
-        page_size = os.sysconf("SC_PAGE_SIZE")
-        total, free = (page_size * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        total = free = None
+    total, free = system.machine_memory()
     return Machine(
         system=f"{platform.system()} {platform.release()}",
         processor=platform.machine(),
         byteorder=sys.byteorder,
-        cores=concurrency.cores(),
+        cores=system.cores(),
         memory=total,
         free_memory=free,
     )

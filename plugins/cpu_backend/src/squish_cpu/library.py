@@ -15,7 +15,7 @@ from squish_core.api import SquishError, workers
 
 INSTRUCTIONS, THREADS, LIBRARY = "SQUISH_CPU_INSTRUCTIONS", "SQUISH_CPU_THREADS", "SQUISH_CPU_LIBRARY"
 MOST_THREADS = 1024
-ALL_INSTRUCTIONS = ("avx512", "avx2", "portable")
+ALL_INSTRUCTIONS = ("avx512", "avx2", "i8mm", "dotprod", "portable")
 Function = Callable[..., Any]
 
 

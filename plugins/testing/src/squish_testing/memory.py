@@ -7,6 +7,8 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from squish_core.io.system import limited_memory
+
 EVERY = 32
 """One block in so many is measured, if the system can limit the others."""
 
@@ -17,7 +19,7 @@ def within(memory: int, number: int, what: str) -> AbstractContextManager[None]:
     On Linux one block in `EVERY` is measured and the others are limited; elsewhere all are measured, which takes
     five times as long.
     """
-    return _limited(memory) if sys.platform == "linux" and number % EVERY else _measured(memory, what)
+    return limited_memory(memory) if sys.platform == "linux" and number % EVERY else _measured(memory, what)
 
 
 @contextmanager
@@ -29,19 +31,3 @@ def _measured(memory: int, what: str) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak < memory, f"{what}: a peak of {peak} bytes"
-
-
-@contextmanager
-def _limited(memory: int) -> Iterator[None]:
-    """MemoryError for allocations beyond `memory` bytes on top of the current mappings."""
-    import resource  # absent on Windows
-
-    with open("/proc/self/statm", "rb") as sizes:
-        mapped = int(sizes.read().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    lower = min([mapped + memory, *(limit for limit in before if limit != resource.RLIM_INFINITY)])
-    resource.setrlimit(resource.RLIMIT_AS, (lower, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -72,7 +72,9 @@ class Suite:
         entry = self.entry()
         command = [sys.executable, "-c", _LISTING, self.plugin, entry.dist]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        process = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False
+        )
         assert process.returncode == 0, f"listing plugins in a new process exits {process.returncode}: {process.stderr}"
         _, modules = json.loads(process.stdout)
         implementation = entry.info.factory.partition(":")[0]

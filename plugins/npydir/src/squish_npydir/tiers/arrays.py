@@ -89,7 +89,7 @@ def _arrays(output: Path) -> Iterator[tuple[str, Arrays]]:
     for path in (output / "tensors").glob("*.npy"):
         key, _, suffix = path.stem.rpartition("__")
         arrays.setdefault(key, {})[suffix] = path
-    for name, key in json.loads((output / MANIFEST).read_text()).items():
+    for name, key in json.loads((output / MANIFEST).read_text("utf-8")).items():
         yield name, arrays[key]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from squish_core.api import ErrorCode, Index, Limits, Source, SquishError, UsageError, load_json
+from squish_core.api import ErrorCode, Index, Limits, Source, SquishError, UsageError, load_json, machine_memory
 
 from ..features import INT3_FAMILIES, MLX_GROUPS
 
@@ -45,7 +45,7 @@ def next_tiers(index: Index, source: Source, limits: Limits) -> tuple[str, ...]:
         return ("4bit",)
     if any((each.label or "").startswith("int3") for each in first) and is_int3_family(index, source, limits):
         return ("3bit",)
-    memory = total_memory()
+    memory, _ = machine_memory()
     weights = sum(spec.elements for spec in tensors.values())
     fits = memory is None or 2 * weights * DENSE_MEMORY <= memory
     return ("mlx", "finalized") if fits else ("finalized",)
@@ -66,11 +66,3 @@ def family_of(index: Index, source: Source, limits: Limits) -> str | None:
     except SquishError:
         return None
     return family if isinstance(family, str) else None
-
-
-def total_memory() -> int | None:
-    """Return the memory of the machine in bytes; None if the system does not report it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

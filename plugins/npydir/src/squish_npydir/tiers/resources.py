@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from squish_core.api import ErrorCode, LimitError
+from squish_core.api import ErrorCode, LimitError, machine_memory
 
 MEMORY = 256 << 20
 """Memory of a build in bytes, for panels and temporaries of encoders; independent of the model's size."""
@@ -23,24 +23,13 @@ def check_resources(folder: Path, disk: int) -> None:
             code="disk",
             hint="Free disk space, or build a smaller tier.",
         )
-    memory = available()
-    if memory is not None and memory < MEMORY:
+    _, available = machine_memory()
+    if available is not None and available < MEMORY:
         raise LimitError(
             "not enough memory available",
             file=str(folder),
             expected=f"{MEMORY} bytes",
-            found=f"{memory} bytes",
+            found=f"{available} bytes",
             code=ErrorCode.MEMORY,
             hint="Close other programs and build again; finished tensors are kept.",
         )
-
-
-def available() -> int | None:
-    """Return the available memory in bytes; None if the system does not report it (Linux does)."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
