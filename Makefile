@@ -21,7 +21,7 @@ installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
 pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
-  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/cross/check.py tests/selection.py)
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard docs/_pages/*.py examples/*.py tests/wheels/*.py tests/cross/build.py tests/selection.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
@@ -90,8 +90,8 @@ sanitize: $(installed)  ## run the compiled plugin's tests under AddressSanitize
 cross: $(installed)  ## compile the kernels for Windows and aarch64, and run their tests under qemu
 	@for each in x86_64-w64-mingw32-g++-posix aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$each >/dev/null || \
 	  echo "make: $$each is not installed, so what needs it is left out" >&2; done
-	@! command -v x86_64-w64-mingw32-g++-posix >/dev/null || $(python) tests/cross/check.py windows
-	@! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; } >/dev/null || $(python) tests/cross/check.py aarch64
+	@! command -v x86_64-w64-mingw32-g++-posix >/dev/null || $(python) tests/cross/build.py windows
+	@! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; } >/dev/null || $(python) tests/cross/build.py aarch64
 
 bench: $(installed)  ## run the benchmarks
 	$(python) -m benchmarks

@@ -1,4 +1,4 @@
-"""What `check.py instructions` counts: products and decoding of one matrix, between two marks (calls of `getppid`)."""
+"""What `build.py instructions` counts: products and decoding of one matrix, between two marks (calls of `getppid`)."""
 
 import os
 

@@ -31,6 +31,7 @@ from squish_core.file import File
 from squish_core.io.atomic import atomic_file
 from squish_core.io.paths import missing
 from squish_core.model import CodecSpec, TensorSpec
+from squish_core.plugins.catalog import install_command
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 
@@ -415,11 +416,9 @@ def _hashers() -> dict[str, Any]:
     try:
         from xxhash import xxh64
     except ImportError:
-        from squish_core import environment
-
         raise MissingPluginError(
             "the sums of gguf-hash need the package xxhash",
             code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run `{environment.command(['xxhash'])}`.",
+            hint=f"Run `{install_command('squish-convert', extra='[hash]')}`.",
         ) from None
     return {"xxh64": xxh64(), "sha1": sha1(), "sha256": sha256()}

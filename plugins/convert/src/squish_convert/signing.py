@@ -141,7 +141,7 @@ def _module(name: str) -> Any:
         raise MissingPluginError(
             "signatures need the package model-signing",
             code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run `{install_command('squish-convert', extra='sign')}`.",
+            hint=f"Run `{install_command('squish-convert', extra='[sign]')}`.",
         ) from None
 
 

@@ -1,8 +1,8 @@
 """Compile the native code for other systems, and run what can be run here.
 
-    python tests/cross/check.py windows                     a DLL, by MinGW: its exports, and what it loads
-    python tests/cross/check.py aarch64 [WORDS FOR PYTEST]  the tests of the kernels, in a Python of aarch64 under qemu
-    python tests/cross/check.py instructions                the instructions of each product, per weight and vector
+    python tests/cross/build.py windows                     a DLL, by MinGW: its exports, and what it loads
+    python tests/cross/build.py aarch64 [WORDS FOR PYTEST]  the tests of the kernels, in a Python of aarch64 under qemu
+    python tests/cross/build.py instructions                the instructions of each product, per weight and vector
 
 Debian's packages: g++-mingw-w64-x86-64-posix, g++-aarch64-linux-gnu, qemu-user. The Python of aarch64 is Debian's too,
 unpacked into build/aarch64/root, with wheels from the package index beside it. Everything is below build/.
