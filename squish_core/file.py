@@ -16,7 +16,6 @@ from squish_core.codecs.stored import StoredArray
 from squish_core.codecs.views import dense_arrays
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.display import Shown, of_convert
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
@@ -28,6 +27,7 @@ from squish_core.limits import DEFAULT, MIB, Limits
 from squish_core.model import Encoding, Index, Part, TensorSpec
 from squish_core.plugins.catalog import install_command
 from squish_core.plugins.registry import Registry
+from squish_core.shown import Shown, of_convert
 from squish_core.tensor import Tensor
 from squish_core.text import did_you_mean
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
-from squish_core.display import Shown, fit_all, table, to_json
+from squish_core.display import fit_all, table, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.model import TensorSpec, Typed
+from squish_core.shown import Shown
 from squish_core.tensor import Tensor
 from squish_core.text import counted, escape, format_bytes
 

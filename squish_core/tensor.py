@@ -11,12 +11,12 @@ from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codes import ErrorCode
-from squish_core.display import Plotted
 from squish_core.dtypes import DType
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary, computing
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding, check_declared
+from squish_core.shown import Plotted
 from squish_core.text import install_hint
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MEMORY, MODES, Cost, Offer
 from squish_core.codes import ErrorCode
-from squish_core.display import Shown, fit_all, to_json
+from squish_core.display import fit_all, to_json
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.shown import Shown
 from squish_core.text import escape, format_bytes
 
 LONG = 40

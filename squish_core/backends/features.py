@@ -13,9 +13,10 @@ from squish_core.backends.base import chosen_backend
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.resolve import Lookup, resolve
 from squish_core.codes import ErrorCode
-from squish_core.display import Shown, table
+from squish_core.display import table
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
+from squish_core.shown import Shown
 
 ANY = "any"
 """Stands for the choice among all backends."""

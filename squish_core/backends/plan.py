@@ -14,10 +14,11 @@ from squish_core.backends.offers import Offer
 from squish_core.backends.resolve import Lookup, Resolver, resolve
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codes import ErrorCode
-from squish_core.display import Plotted, fit_all
+from squish_core.display import fit_all
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.guard import boundary, computing
 from squish_core.model import Encoding, Index, Refusal, TensorSpec
+from squish_core.shown import Plotted
 from squish_core.text import escape
 
 

@@ -9,9 +9,9 @@ from squish_core import dtypes
 from squish_core.backends.checks import check_input, check_out, require_rank
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import sliced
-from squish_core.display import Shown, of_convert
 from squish_core.dtypes import DType
 from squish_core.errors import UsageError
+from squish_core.shown import Shown, of_convert
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,11 +11,12 @@ from attrs import evolve, field, frozen
 from squish_core import opening
 from squish_core.checking.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
-from squish_core.display import Shown, fit_all, to_json
+from squish_core.display import fit_all, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, UsageError, redact, shorten
 from squish_core.file import File
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.shown import Shown
 from squish_core.text import counted, words
 
 PLACES = 4

@@ -372,7 +372,10 @@ class PackedSink(Sink):
             self._advance(view.nbytes)
 
     def _refuse(self, *arguments: Any, **named: Any) -> Any:
-        raise FormatError(
+        raise self._not_seekable()
+
+    def _not_seekable(self) -> FormatError:
+        return FormatError(
             "this format revises earlier bytes of its file, so it cannot be written compressed",
             code="compressed",
             hint="Remove the compression suffix from the file name.",

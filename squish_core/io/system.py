@@ -321,3 +321,19 @@ def is_same_file(path: Path, fd: int) -> bool:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except OSError:
         return False
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Let two paths swap what they lead to, in one step; return whether the system and its file system can."""
+    import ctypes
+
+    if not IS_POSIX:
+        return False
+    names, library, swap = (os.fsencode(first), os.fsencode(second)), ctypes.CDLL(None), 2
+    try:
+        if sys.platform == "darwin":
+            return library.renamex_np(*names, swap) == 0
+        current_folder = -100
+        return library.renameat2(current_folder, names[0], current_folder, names[1], swap) == 0
+    except AttributeError:  # an older system
+        return False

@@ -12,7 +12,6 @@ import pluggy
 from attrs import evolve, fields_dict
 
 from squish_core.codes import ErrorCode
-from squish_core.display import Shown
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import builtin, catalog
@@ -42,6 +41,7 @@ from squish_core.plugins.hookspecs import (
     SchedulerInfo,
     SourceInfo,
 )
+from squish_core.shown import Shown
 from squish_core.text import did_you_mean
 from squish_core.version import __version__
 

@@ -247,7 +247,6 @@ def test_info_of_tensors_summarizes_their_values(squish: Any, write: Any) -> Non
         "-0.5",
         "1.472",
         "0.00%",
-        "4",
         "1",
         "0",
         "1",
@@ -566,7 +565,7 @@ class BadCommands:
 
 @pytest.mark.parametrize(
     ("command", "package"),
-    [("cache build", "squish-npydir"), ("check-model", "squish-models"), ("edit", "squish-ztensor")],
+    [("cache build", "squish-npydir"), ("check-model", "squish-models"), ("refs", "squish-remote")],
 )
 def test_a_command_of_an_absent_package_says_what_to_install(
     squish: Any, install: Any, command: str, package: str

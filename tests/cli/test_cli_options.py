@@ -23,7 +23,8 @@ import squish_core as squish
 OWN_TEXTS = {
     ("diff", "--names"), ("activations", "--names"), ("tune", "--encode"), ("tune", "--to"), ("needs", "--backend"),
     ("matrix", "--backend"), ("cache build", "--delete-source"), ("activations", "--output"), ("tune", "--output"),
-    ("new-plugin", "--output"),
+    ("new-plugin", "--output"), ("edit", "--output"), ("report", "--output"), ("info", "--by"), ("hash", "--manifest"),
+    ("hash", "--signature"), ("prove", "--all"), ("prove", "--imatrix"), ("install", "--dry-run"), ("card", "--base"),
 }  # fmt: skip
 """Options that mean something of the command's own: other values, or another file."""
 

@@ -213,7 +213,7 @@ def test_progress_is_a_document_a_line_and_the_result_is_the_last(
 def test_quiet_leaves_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
     _, printed = answer(capsys, "verify m.gguf --deep --quiet", "--json-lines")
     [document] = printed.splitlines()
-    assert json.loads(document)["schema"] == "squish/verify/2"
+    assert json.loads(document)["schema"] == "squish/verify/1"
 
 
 def test_a_command_without_progress_takes_no_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,5 +48,6 @@ def test_the_examples_of_a_module_run(module: str) -> None:
     results = doctest.testmod(
         importlib.import_module(module), extraglobs={"squish": squish, "np": np}, optionflags=doctest.ELLIPSIS
     )
-    assert results.attempted or module.startswith("squish_torch.")  # examples that need a model's tokenizer are skipped
+    # examples that need the tokenizer of a model or a key are skipped
+    assert results.attempted or module.startswith(("squish_torch.", "squish_convert.signing"))
     assert not results.failed

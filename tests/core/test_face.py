@@ -49,7 +49,7 @@ def test_the_command_prints_the_object(
     assert shown == [line for line in str(result).splitlines() if line not in free_memory]
     run([*words, "--json"])
     printed, data = json.loads(capsys.readouterr().out), json.loads(json.dumps(result.to_dict(), default=str))
-    only_printed = {"schema", "components", "pending_caches"} - data.keys()
+    only_printed = {"schema", "components", "lineage", "pending_caches"} - data.keys()
     printed = {key: value for key, value in printed.items() if key not in only_printed}
     for each in (printed, data):
         each.get("machine", {}).pop("free_memory", None)

@@ -21,9 +21,9 @@ PACKAGES = {"squish_core": ROOT} | {
 FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "cuda", "metal")
 CORE = (
-    "text", "version", "log", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model",
-    "specs", "io.system", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "tensor",
-    "summary", "file", "layers", "detect", "opening", "checking",
+    "text", "version", "log", "codes", "environment", "errors", "display", "shown", "dtypes", "limits", "guard",
+    "model", "specs", "io.system", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins",
+    "tensor", "summary", "file", "layers", "detect", "opening", "checking",
 )  # fmt: skip
 """Packages and modules of the core, in order: each imports only those before it."""
 

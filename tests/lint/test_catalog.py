@@ -12,7 +12,7 @@ from squish_core.plugins import catalog
 
 
 @pytest.fixture(autouse=True)
-def checkout(published: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "checkout", lambda: Path(__file__).parents[2])
 
 

@@ -38,6 +38,11 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["convert", "LOCAL", "URL"],
     ],
     "cp": [["cp", "URL", "out.safetensors"]],
+    "hash": [["hash", "URL", "--manifest", "manifest.json"]],
+    "prove": [["prove", "LOCAL", "URL"]],
+    "card": [["card", "URL", "--base", "LOCAL"]],
+    "report": [["report", "URL", "--values"], ["report", "LOCAL", "URL"]],
+    "browse": [["browse", "URL", "--json"]],
     "bench": [["bench", "URL"]],
     "needs": [["needs", "URL"], ["needs", "URL", "--backend", "numpy"], ["stat", "URL"], ["URL"]],
     "check-model": [["check-model", "URL", "--for", engine] for engine in ("llama.cpp", "mlx", "transformers")],
@@ -52,7 +57,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "doctor": [["doctor", "URL"]],
 }
 WITHOUT_FILES = {
-    "schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families", "config", "explain",
+    "schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families", "config", "explain", "install",
 }  # fmt: skip
 
 

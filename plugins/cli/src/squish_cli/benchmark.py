@@ -14,7 +14,7 @@ from attrs import asdict, evolve, frozen
 
 from squish_core import opening
 from squish_core.concurrency import Pool, workers
-from squish_core.display import Shown, fit_all, table
+from squish_core.display import fit_all, table
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -24,6 +24,7 @@ from squish_core.limits import DEFAULT
 from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.shown import Shown
 from squish_core.specs import parse_spec
 from squish_core.tensor import Tensor
 from squish_core.text import format_bytes

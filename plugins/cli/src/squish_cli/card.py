@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import asdict, frozen
 
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, redact
 from squish_core.plugins import catalog
 from squish_core.text import escape, format_bytes
 from squish_core.version import __version__
@@ -81,7 +81,8 @@ def card(
             with Progress("comparing", quiet) as progress, squish.open(base) as original:
                 difference = squish.diff(original, opened, progress=progress)
                 rows, same = errors_of(difference)
-                command = command or command_of(opened, original, file, base)
+                command = command or command_of(opened, original, redact(file), redact(base))
+    file, base = redact(file), base and redact(base)
     lines = [*front_matter(summary, base), *file_lines(summary, files), *type_lines(summary)]
     lines += [*error_lines(base, rows, same), *command_lines(command)] if base or command else []
     data = {

@@ -18,7 +18,7 @@ from attrs import asdict, field, frozen
 
 from squish_core import concurrency
 from squish_core.codes import ErrorCode
-from squish_core.display import Shown, fit_all, table
+from squish_core.display import fit_all, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.io import system
 from squish_core.io.local import FileSource, open_folder
@@ -27,6 +27,7 @@ from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.shown import Shown
 from squish_core.text import escape, format_bytes
 
 from .cache import cache_group

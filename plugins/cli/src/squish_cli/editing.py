@@ -83,7 +83,7 @@ def edit(
     output: Out = None,
     recover: Recover = False,
 ) -> Answer:
-    """Change metadata, names and tensors of a file or of a model's folder.
+    """Change metadata, names and tensors in place or in a copy.
 
     The format stays. Bytes are overwritten only where one write suffices; otherwise the file is written beside and
     renamed (zTensor 2: appended to), so an edit that is interrupted changes nothing. Edits of one file wait for each

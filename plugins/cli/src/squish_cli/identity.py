@@ -54,7 +54,7 @@ def hash(  # noqa: A001
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
 ) -> Answer:
-    """Print ids of a file's content: one for all tensors, and with --json one for each.
+    """Print an id of a file's content, with --json one for each tensor.
 
     An id covers names, shapes and codes, not metadata or the format: a copy of the codes in another format keeps it,
     unless the copy renames tensors.
@@ -99,7 +99,7 @@ def prove(
     ] = False,
     quiet: Quiet = False,
 ) -> Answer:
-    """Tell which encoder made the tensors of a quantized file from those of its base.
+    """Tell which encoder made a quantized file from its base.
 
     Encodes the base again, under the names and rows of FILE, and compares every stored byte: exact, near (another
     rounding or weighting), or different. Exit code 1 unless every tensor is exact.

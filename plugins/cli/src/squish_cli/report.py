@@ -38,7 +38,7 @@ def report(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("-o", "--out", metavar="OUT", help="The page to write. By default, NAME.html in this folder."),
+        typer.Option("-o", "--output", metavar="OUT", help="The page to write. By default, NAME.html in this folder."),
     ] = None,
     values: Annotated[
         bool, typer.Option("--values", help="Also read all values, for histograms and outliers.")

@@ -157,7 +157,7 @@ def prove(
     --------
     >>> _ = squish.convert("model.safetensors", "q8.gguf", encode="q8_0", rename="keep")
     >>> print(prove("q8.gguf", "model.safetensors"))
-    exact: 1 of 1 tensors: ggml.q8_0 1
+    exact: 3 of 3 tensors: ggml.q8_0 2, f32 1
     """
     with ExitStack() as stack:
         one, two = (

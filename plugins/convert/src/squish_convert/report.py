@@ -10,10 +10,11 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.display import Plotted, fit_all, table
+from squish_core.display import fit_all, table
 from squish_core.errors import MAX_MESSAGE, redact, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
+from squish_core.shown import Plotted
 from squish_core.text import counted, format_bytes
 
 from .compare.metrics import Distance

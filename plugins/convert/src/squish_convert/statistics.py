@@ -11,8 +11,9 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from squish_core.backends.base import Counts
-from squish_core.display import Plotted, fit_all, table, to_json
+from squish_core.display import fit_all, table, to_json
 from squish_core.errors import CodecError
+from squish_core.shown import Plotted
 
 if TYPE_CHECKING:
     from squish_core.backends.weight import Weight
@@ -116,7 +117,7 @@ class Statistics(Plotted):
         return {**to_json(self), "absmax": self.absmax, "exact": self.exact}
 
 
-COLUMNS = ("min", "max", "mean", "std", "outliers", "values", "zeros", "infinite", "NaN")
+COLUMNS = ("min", "max", "mean", "std", "outlier", "zeros", "inf", "NaN")
 BAR = 40
 """Characters of the longest bar."""
 
@@ -126,7 +127,7 @@ def statistics_row(statistics: Statistics) -> tuple[str, ...]:
     moments = (statistics.min, statistics.max, statistics.mean, statistics.std)
     cells = ("none" if value is None else f"{value:.4g}" for value in moments)
     outliers = "none" if statistics.outliers is None else f"{statistics.outliers:.2%}"
-    counts = (statistics.values, statistics.zeros, statistics.infinite, statistics.nan)
+    counts = (statistics.zeros, statistics.infinite, statistics.nan)
     return *cells, outliers, *(f"{count:,}" for count in counts)
 
 
@@ -241,7 +242,7 @@ class Moments:
         return {
             "mean": self._mean,
             "std": std,
-            "rms": sqrt(variance + self._mean**2),
+            "rms": sqrt(variance + self._mean * self._mean),  # ** raises where * is infinite
             "quantiles": dict(zip(QUANTILES, map(float, values))),
             "outliers": far / sample.size if sample.size else None,
             "sampled": sample.size,

@@ -10,9 +10,10 @@ from typing import Any, overload
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
-from squish_core.display import Plotted, fit_all, table, to_json
+from squish_core.display import fit_all, table, to_json
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.file import File, absent
+from squish_core.shown import Plotted
 from squish_core.tensor import Tensor
 from squish_core.text import close_matches
 

@@ -14,12 +14,13 @@ from squish_core import opening
 from squish_core.checking.check import ProgressCallback
 from squish_core.checking.maps import Span, file_at, map_spans
 from squish_core.codecs.regions import panels
-from squish_core.display import Plotted, fit_all, table, to_json
+from squish_core.display import fit_all, table, to_json
 from squish_core.errors import SquishError, UsageError, redact
 from squish_core.file import File
 from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.formats.metadata import untyped
 from squish_core.plugins.registry import Registry
+from squish_core.shown import Plotted
 from squish_core.tensor import Tensor
 from squish_core.text import words
 

@@ -22,7 +22,16 @@ from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.atomic import atomic_file, check_target
 from squish_core.io.sink import Sink
-from squish_core.io.system import IS_POSIX, is_same_file, lockable, open_folder, release, wait_lock, write_at
+from squish_core.io.system import (
+    IS_POSIX,
+    is_same_file,
+    lockable,
+    open_folder,
+    read_at,
+    release,
+    wait_lock,
+    write_at,
+)
 from squish_core.limits import Limits
 from squish_core.model import Segment
 from squish_core.plugins.registry import Registry
@@ -440,7 +449,7 @@ def _in_place(file: OutputFile, path: Path, plan: ConversionPlan, new: File, nam
     except OSError:
         return False
     try:
-        page = bytearray(os.pread(fd, high - low, low))
+        page = bytearray(read_at(fd, high - low, low))
         for start, data in ranges:
             page[start - low : start - low + len(data)] = data
         if isinstance(lock, LockedFile):

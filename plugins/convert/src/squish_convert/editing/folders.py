@@ -5,11 +5,8 @@ Apart from `edit`, because it is about the file system alone.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +14,7 @@ from pathlib import Path
 from squish_core.codes import ErrorCode
 from squish_core.errors import WriteError
 from squish_core.io.atomic import create_folder, new_temporary, remove_dead, sync_folder
-
-_AT_FDCWD, _EXCHANGE, _SWAP = -100, 2, 2
+from squish_core.io.system import exchange
 
 
 @contextmanager
@@ -33,7 +29,13 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         shutil.copytree(target, temporary.path, symlinks=True, copy_function=_link, dirs_exist_ok=True)
         yield temporary.path
         sync_folder(temporary.path)
-        exchange(temporary.path, target)
+        if not exchange(temporary.path, target):
+            raise WriteError(
+                "several files of this folder change, and this system cannot exchange folders in one step",
+                file=str(folder),
+                code=ErrorCode.FILE_KIND,
+                hint="Write a copy: {option:output=OUT}.",
+            )
         sync_folder(target.parent)
         shutil.rmtree(temporary.path)  # now the old one
 
@@ -43,25 +45,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target, follow_symlinks=False)
     except OSError:
         shutil.copy2(source, target)
-
-
-def exchange(first: Path, second: Path) -> None:
-    """Let two paths swap what they lead to, as one step; WriteError where the system cannot."""
-    names = os.fsencode(first), os.fsencode(second)
-    library = ctypes.CDLL(None, use_errno=True)
-    try:
-        if sys.platform == "darwin":
-            result = library.renamex_np(*names, _SWAP)
-        else:
-            result = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE)
-    except AttributeError:
-        result = -1
-        ctypes.set_errno(errno.ENOSYS)
-    if result:
-        raise WriteError(
-            "several files of this folder change, and this system cannot exchange folders in one step",
-            file=str(second),
-            found=os.strerror(ctypes.get_errno()),
-            code=ErrorCode.FILE_KIND,
-            hint="Write a copy: {option:output=OUT}.",
-        )
