@@ -206,7 +206,7 @@ def test_a_diagnosis_in_python_has_the_environment(file: Path, monkeypatch: pyte
 
 
 def test_every_variable_of_the_source_is_a_setting() -> None:
-    """Variables of the kit and of completion are none of the user's, and one that runs code has its place in no file."""
+    """Variables of the kit and of completion are none of the user's; one that runs code has its place in no file."""
     names = set()
     for path in (*ROOT.glob("squish_core/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

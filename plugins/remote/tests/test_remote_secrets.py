@@ -57,7 +57,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "doctor": [["doctor", "URL"]],
 }
 WITHOUT_FILES = {
-    "schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families", "config", "explain", "install",
+    "schema", "formats", "codecs", "backends", "plugins", "matrix", "new-plugin", "families", "config", "explain",
+    "install",
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def hash(  # noqa: A001
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
 ) -> Answer:
-    """Print an id of a file's content, with --json one for each tensor.
+    """Print an id of a file's content, by its codes.
 
     An id covers names, shapes and codes, not metadata or the format: a copy of the codes in another format keeps it,
     unless the copy renames tensors.
