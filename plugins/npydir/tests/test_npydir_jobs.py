@@ -29,6 +29,14 @@ def directory(tmp_path: Path, encode: str = "int8", **more: np.ndarray) -> Path:
     return tmp_path / "m"
 
 
+BUILT = [("int8", "finalized"), ("int8", "int4"), ("int8", "3bit"), ("int4", "panels")]
+INTERRUPTED = [
+    (tier, resume) for tier in ("finalized", "int4", "int4a", "mlx", "4bit") for resume in (True, "verify")
+    if (tier, resume) not in (("finalized", True), ("mlx", "verify"))
+]  # fmt: skip
+"""Tiers of the long runs; a few of each are in all."""
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Contents by name; seals are left out, which have modification times."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "squish_seals.json")
@@ -37,7 +45,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("encode", "tier"),
-    [("int8", "finalized"), ("int8", "int4"), ("int8", "mlx"), ("int8", "3bit"), ("int4", "4bit"), ("int4", "panels")],
+    [("int8", "mlx"), ("int4", "4bit"), *(pytest.param(*each, marks=pytest.mark.fuzz) for each in BUILT)],
 )
 def test_processes_build_the_files_of_one_process(tmp_path: Path, encode: str, tier: str) -> None:
     folder = directory(tmp_path, encode)
@@ -76,8 +84,10 @@ def interrupt(folder: Path, tier: str) -> None:
         cache.build(folder, tier, stop, job=TASK)
 
 
-@pytest.mark.parametrize("tier", ["finalized", "int4", "int4a", "mlx", "4bit"])
-@pytest.mark.parametrize("resume", [True, "verify"])
+@pytest.mark.parametrize(
+    ("tier", "resume"),
+    [("finalized", True), ("mlx", "verify"), *(pytest.param(*each, marks=pytest.mark.fuzz) for each in INTERRUPTED)],
+)
 def test_an_interrupted_job_goes_on(tmp_path: Path, tier: str, resume: bool | str) -> None:
     folder = directory(tmp_path)
     copytree(folder, tmp_path / "serial")

@@ -70,13 +70,7 @@ class Suite:
     def test_registering_imports_no_implementation(self) -> None:
         """Listing plugins imports the register modules only: neither NumPy nor an implementation."""
         entry = self.entry()
-        command = [sys.executable, "-c", _LISTING, self.plugin, entry.dist]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        process = subprocess.run(
-            command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False
-        )
-        assert process.returncode == 0, f"listing plugins in a new process exits {process.returncode}: {process.stderr}"
-        _, modules = json.loads(process.stdout)
+        modules = _modules_of_listing(self.plugin, entry.dist)
         implementation = entry.info.factory.partition(":")[0]
         heavy = sorted({implementation, *HEAVY}.intersection(modules))
         assert not heavy, f"registering {self.plugin_id()} imports {', '.join(heavy)}"
@@ -88,6 +82,17 @@ class Suite:
             json.dumps(facts)
         implementation = self.registry.implementation(self.kind, self.plugin_id())
         assert implementation.id == self.plugin_id(), f"{self.plugin_id()!r} is imported as {implementation.id!r}"
+
+
+@cache
+def _modules_of_listing(plugin: str, dist: str) -> list[str]:
+    """Modules that a new process imports to list the plugins; all suites of a plugin share it."""
+    command = [sys.executable, "-c", _LISTING, plugin, dist]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+    assert process.returncode == 0, f"listing plugins in a new process exits {process.returncode}: {process.stderr}"
+    _, modules = json.loads(process.stdout)
+    return list(modules)
 
 
 @contextmanager
