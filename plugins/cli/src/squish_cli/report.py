@@ -68,7 +68,8 @@ def report(
             with Progress("comparing", quiet, file=redact(file)) as progress:
                 compared = squish.diff(opened, other, progress=progress)
         data, parts = _content(opened, compared, found)
-        write_page(target, page(f"{Path(opened.name).name}", parts, SCHEMA, data))
+        names = [opened.name] if other is None else [opened.name, redact(other)]
+        write_page(target, page(" and ".join(Path(name).name for name in names), parts, SCHEMA, data))
     data = {**data, "target": target}
     return Answer(data, [f"wrote {target}"])
 
