@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -17,7 +18,9 @@ JSON_PIECE = 1 << 16
 """Bytes parsed at once: Python objects take up to thirty times the size of their JSON."""
 SHALLOW = 2
 """Nesting that is tried first: the pattern of all legal nesting takes milliseconds to compile."""
-_SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)*+"'
+_ALL = b"*+" if sys.version_info >= (3, 11, 5) else b"*"
+"""Repeats a group without going back; before Python 3.11.5, that gives wrong matches (python/cpython#106052)."""
+_SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)' + _ALL + b'"'
 _KEY = re.compile(_SPACE + _STRING + _SPACE + b":" + _SPACE, re.DOTALL)
 _TEXT = re.compile(_STRING + _SPACE + rb"(?=[,}])", re.DOTALL)
 _COMMA, _CLOSE, _END = (re.compile(_SPACE + mark) for mark in (b",", rb"\}", rb"\Z"))
@@ -293,10 +296,10 @@ def _members(depth: int) -> re.Pattern[bytes]:
     """Pattern of complete members whose values are nested at most `depth` deep."""
     nested = rb"(?!)"
     for _ in range(depth):
-        nested = rb'[{[](?:[^][{}"]++|' + _STRING + b"|" + nested + rb")*+[]}]"
+        nested = rb'[{[](?:[^][{}"]++|' + _STRING + b"|" + nested + b")" + _ALL + rb"[]}]"
     value = b"(?:" + nested + b"|" + _STRING + rb'|[^][{}",:]++)'
     member = _SPACE + _STRING + _SPACE + b":" + _SPACE + value + _SPACE + b"(?=[,}])"
-    return re.compile(member + b"(?:," + member + b")*+", re.DOTALL)
+    return re.compile(member + b"(?:," + member + b")" + _ALL, re.DOTALL)
 
 
 def _nesting(piece: bytes) -> int:
