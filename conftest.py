@@ -39,9 +39,10 @@ def published(patch: pytest.MonkeyPatch) -> None:
 
 def documents_fit_their_schemas(patch: pytest.MonkeyPatch) -> None:
     """Compare each document that a command prints in this process with its schema."""
-    from documents import checked_print
+    from documents import checked_print, schemas
     from squish_cli import api, output
 
+    schemas()  # kept: a test may have another registry
     for module in (output, api):
         patch.setattr(module, "print_document", checked_print)
 

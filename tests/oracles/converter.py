@@ -101,4 +101,5 @@ def run(
             modules = {"sentence_transformers_dense_modules": Path(source, "modules.json").exists()}
             own = {"hparams": settings} if as_it_stands else {}
             model = made(Path(source), gguf.LlamaFileType.ALL_F32, Path(targets[name]), **modules, **own)
+            getattr(made, "_lora_files", {}).clear()  # the class keeps those of the model before
             model.write() if tensors else model.write_vocab()
