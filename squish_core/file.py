@@ -423,7 +423,7 @@ class File(Mapping[str, "Tensor"], Shown):
         >>> table[0]["name"], table[0]["mean"]
         ('blk.0.ffn_norm.weight', 1.0)
         """
-        return of_convert("tables").statistics_table(self, patterns, progress)
+        return of_convert("tables").Selection(self, patterns).statistics(progress=progress)
 
     def get_tensor(self, name: str) -> np.ndarray:
         """Return the decoded array of one tensor, under the name of the safetensors API.

@@ -74,7 +74,7 @@ def card(
     import squish_core as squish
 
     with squish.open(file, format) as opened:
-        summary, files = opened.summary(), list(files_of(opened, file))
+        summary, files = opened.summary(), list(files_of(opened))
         rows: list[CardErrors] = []
         same = 0
         if base is not None:
@@ -97,7 +97,7 @@ def card(
     return Answer(data, lines, verbatim=True)
 
 
-def files_of(opened: File, name: str) -> Iterator[CardFile]:
+def files_of(opened: File) -> Iterator[CardFile]:
     """Yield the files of a model, with digests of those on this machine."""
     from hashlib import file_digest
 

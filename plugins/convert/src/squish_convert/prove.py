@@ -196,26 +196,26 @@ def _prove(file: File, base: File, spec: TensorSpec, statistics: ActivationStati
     """Return what is known of one tensor."""
     stored_as = str(spec.encodings[0].codec) if spec.encodings else spec.problem or ""
     stored_as = spec.dtype if stored_as == "dense" else stored_as
-    known = partial(ProvenTensor, name=spec.name, stored_as=stored_as)
+    proven = partial(ProvenTensor, name=spec.name, stored_as=stored_as)
     if spec.name not in base:
-        return known(state=MISSING)
+        return proven(state=MISSING)
     if base[spec.name].shape != spec.shape:
-        return known(state=DIFFERS, reason=f"shape {list(base[spec.name].shape)} in the base")
+        return proven(state=DIFFERS, reason=f"shape {list(base[spec.name].shape)} in the base")
     try:
         trials = [_Trial(file, base, spec, codec, statistics) for codec in _candidates(file, spec, statistics)]
         best = max(trials, key=lambda trial: trial.first_share, default=None)
         if best is None:
-            return known(state=UNPROVEN, reason="no encoder takes this shape or these parameters")
+            return proven(state=UNPROVEN, reason="no encoder takes this shape or these parameters")
         share = best.share()
     except (CodecError, MissingPluginError) as error:
-        return known(state=UNPROVEN, reason=error.message)
+        return proven(state=UNPROVEN, reason=error.message)
     encoder = spec.dtype if best.codec.id == "dense" else str(best.codec)
     if share == 1:
-        return known(state=EXACT, encoder=encoder, equal=1.0)
+        return proven(state=EXACT, encoder=encoder, equal=1.0)
     stored, encoded = best.distances()
     alike = share >= HALF and stored.nmse <= TOLERANCE * encoded.nmse
     state = NEAR if share >= ALIKE or alike else DIFFERS
-    return known(state=state, encoder=encoder, equal=share, nmse=stored.nmse, encoder_nmse=encoded.nmse)
+    return proven(state=state, encoder=encoder, equal=share, nmse=stored.nmse, encoder_nmse=encoded.nmse)
 
 
 def _candidates(file: File, spec: TensorSpec, statistics: ActivationStatistics | None) -> Iterator[CodecSpec]:

@@ -39,12 +39,7 @@ def sign(model: str | Path, key: str | Path, signature: str | Path) -> None:
     >>> sign("model.gguf", "key.pem", "model.gguf.sig")  # doctest: +SKIP
     """
     _readable(model, key)
-    hashing, signing = _module("hashing"), _module("signing")
-    try:
-        config = signing.Config().use_elliptic_key_signer(private_key=key)
-    except (ValueError, TypeError, OSError) as error:
-        raise _key_error(key, error, "a private key of an elliptic curve, in PEM and without a password") from None
-    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=True))
+    config = _configured("signing", "private", key, signature)
     try:
         config.sign(Path(model), Path(signature))
     except OSError as error:
@@ -84,12 +79,7 @@ def check_signature(model: str | Path, key: str | Path, signature: str | Path) -
     """
     _readable(model, key, signature)
     _check_bundle(signature)
-    hashing, verifying = _module("hashing"), _module("verifying")
-    try:
-        config = verifying.Config().use_elliptic_key_verifier(public_key=key)
-    except (ValueError, TypeError, OSError) as error:
-        raise _key_error(key, error, "a public key of an elliptic curve, in PEM") from None
-    config.set_hashing_config(hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=True))
+    config = _configured("verifying", "public", key, signature)
     try:
         config.verify(Path(model), Path(signature))
     except Exception as error:  # several kinds of its libraries
@@ -131,6 +121,26 @@ def _readable(*paths: str | Path) -> None:
             raise missing(Path(path), error) from None
 
 
+def _configured(module: str, kind: str, key: str | Path, signature: str | Path) -> Any:
+    """Return a configuration of model-signing that uses a key and leaves out the signature itself."""
+    config, hashing = _module(module).Config(), _module("hashing").Config()
+    use = config.use_elliptic_key_signer if kind == "private" else config.use_elliptic_key_verifier
+    try:
+        use(**{f"{kind}_key": key})
+    except (ValueError, TypeError, OSError) as error:
+        hint = "`openssl ecparam -name prime256v1 -genkey -noout -out key.pem` makes one, "
+        hint += "`openssl ec -in key.pem -pubout -out key.pub` its public key."
+        raise UsageError(
+            "the key cannot be used",
+            file=str(key),
+            expected=f"a {kind} key of an elliptic curve, in PEM and without a password",
+            found=str(error)[:160],
+            code="signature",
+            hint=hint,
+        ) from None
+    return config.set_hashing_config(hashing.set_ignored_paths(paths=[signature], ignore_git_paths=True))
+
+
 def _module(name: str) -> Any:
     """Return a module of model-signing."""
     from importlib import import_module
@@ -143,11 +153,3 @@ def _module(name: str) -> Any:
             code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-convert', extra='[sign]')}`.",
         ) from None
-
-
-def _key_error(key: str | Path, error: Exception, expected: str) -> UsageError:
-    hint = "`openssl ecparam -name prime256v1 -genkey -noout -out key.pem` makes one, "
-    hint += "`openssl ec -in key.pem -pubout -out key.pub` its public key."
-    return UsageError(
-        "the key cannot be used", file=str(key), expected=expected, found=str(error)[:160], code="signature", hint=hint
-    )

@@ -226,8 +226,8 @@ class Moments:
             x = x[np.isfinite(x)]
             mean = float(x.mean()) if x.size else 0.0
         if x.size:
-            total, delta, around = self._count + x.size, mean - self._mean, x - mean
-            self._squares += float(around @ around) + delta * delta * self._count * x.size / total
+            total, delta, deviations = self._count + x.size, mean - self._mean, x - mean
+            self._squares += float(deviations @ deviations) + delta * delta * self._count * x.size / total
             self._mean += delta * x.size / total
             self._count = total
 

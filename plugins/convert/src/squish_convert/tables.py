@@ -31,10 +31,11 @@ class Selection(Mapping[str, Tensor], Plotted):
     """The tensors of a file whose names match a pattern, by name in file order."""
 
     def __init__(self, file: File, patterns: str | Iterable[str] = ()) -> None:
-        wanted = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-        self.file, self.patterns = file, wanted
-        names = (name for name in file if not wanted or any(fnmatchcase(name, pattern) for pattern in wanted))
-        self._names = dict.fromkeys(names)
+        self.file, self.patterns = file, (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        self._names = dict.fromkeys(name for name in file if self._matches(name))
+
+    def _matches(self, name: str) -> bool:
+        return not self.patterns or any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
@@ -198,11 +199,6 @@ class Table(Sequence[Mapping[str, Any]], Plotted):
         lines = table(shown, "<<" + ">" * (len(shown) - 2), rows)
         more = [f"and {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
         return "\n".join(fit_all([self.title, *lines, *more]))
-
-
-def statistics_table(file: File, patterns: str | Iterable[str], progress: Any) -> Table:
-    """Return the statistics of the matching tensors."""
-    return _statistics(Selection(file, patterns), progress)
 
 
 def _statistics(tensors: Selection, progress: Any) -> Table:

@@ -448,15 +448,7 @@ class Declared(TextModel):
             others = {name: value for name, value in settings.items() if name != key.hf}
             expected = self.usual({**self.unstated, **others}).get(key.hf)
             if key.hf in self.implicit and settings.get(key.hf, expected) != expected:
-                error = FormatError(
-                    f"cannot be expressed in the config.json of a {self.model_type}",
-                    part=f"{self.architecture}.{key.gguf}",
-                    code=ErrorCode.CONFIG,
-                    expected=expected,
-                    found=settings[key.hf],
-                    hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-                )
-                return {INEXPRESSIBLE: error}
+                return {INEXPRESSIBLE: self._inexpressible(key.gguf, expected=expected, found=settings[key.hf])}
         return {}
 
     def _of_kinds(self, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -428,14 +428,18 @@ class TextSettings(Family):
         loaded = LoadedKeys(self.architecture, model.meta)
         scaling, inexpressible = rope_settings(loaded, model.vectors, settings)
         for name in loaded.inexpressible([key.gguf for key in self.keys]):
-            inexpressible = FormatError(
-                f"cannot be expressed in the config.json of a {self.model_type}",
-                code=ErrorCode.CONFIG,
-                part=f"{self.architecture}.{name}",
-                found=str(loaded[name])[:60],
-                hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-            )
+            inexpressible = self._inexpressible(name, found=str(loaded[name])[:60])
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
+
+    def _inexpressible(self, key: str, message: str = "", **facts: Any) -> FormatError:
+        """Return the error about a key of a GGUF that no config.json can express."""
+        return FormatError(
+            message or f"cannot be expressed in the config.json of a {self.model_type}",
+            part=f"{self.architecture}.{key}",
+            code=ErrorCode.CONFIG,
+            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
+            **facts,
+        )
 
 
 def _is_base_model(config: Mapping[str, Any]) -> bool:

@@ -194,8 +194,8 @@ def _change(
     limits: Limits,
 ) -> list[OutgoingTensor]:
     """Change the decoded manifest in place; return the new `squish.meta` if the file has its metadata there."""
-    plain = {key: value.value if isinstance(value, Typed) else value for key, value in attributes.items()}
-    if not v2_writer.storable(plain):
+    values = {key: value.value if isinstance(value, Typed) else value for key, value in attributes.items()}
+    if not v2_writer.storable(values):
         raise FormatError("zTensor cannot store an attribute of this type", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)
     metadata = sidecar.restore(manifest.as_v1(record), source, limits) if record else None
@@ -208,7 +208,7 @@ def _change(
     meta = {key: value for key, value in old.items() if key not in attributes}
     new = {key: value for key, value in attributes.items() if value is not None}
     if restored is None:
-        meta |= {key: plain[key] for key in new}
+        meta |= {key: values[key] for key in new}
     if meta:
         root["attributes"] = meta
     if restored is None or not (attributes or files):

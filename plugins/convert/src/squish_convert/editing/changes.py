@@ -124,8 +124,9 @@ def _renamed(names: Sequence[str], rename: Mapping[str, str], where: str) -> dic
     for name in names:
         for form, new, _ in forms:
             if match := form.fullmatch(name):
-                pieces = iter(match.groups())
-                renamed[name] = re.sub(r"\*", lambda _, pieces=pieces: next(pieces), new)  # type: ignore[misc]
+                texts = new.split("*")
+                pieces = (*match.groups()[: len(texts) - 1], "")
+                renamed[name] = "".join(text + piece for text, piece in zip(texts, pieces))
                 break
     new_names = [renamed.get(name, name) for name in names]
     if twice := sorted({name for name in new_names if new_names.count(name) > 1} if renamed else ()):
@@ -187,8 +188,8 @@ def _typed_key(key: str, meta: Mapping[str, Any]) -> tuple[str, str | None]:
 def _value(file: File, key: str, text: str, kind: str | None, old: Any) -> Any:
     """Return text as the type that it is declared to have, or that the key has; text if there is none."""
     kind = kind or (old.type if isinstance(old, Typed) else None)
-    plain = untyped(old)
-    if kind in (None, "str") and not isinstance(plain, (bool, int, float, list, tuple)):
+    former = untyped(old)
+    if kind in (None, "str") and not isinstance(former, (bool, int, float, list, tuple)):
         return Typed("str", text) if kind else text
     if kind == "str":
         return Typed("str", text)
@@ -197,15 +198,15 @@ def _value(file: File, key: str, text: str, kind: str | None, old: Any) -> Any:
             return Typed("bytes", bytes.fromhex(text))
         value = json.loads(text)
         values = value if isinstance(value, list) else [value]
-        is_array = kind.startswith("array:") if kind else isinstance(plain, (list, tuple))
-        if isinstance(value, list) != is_array or not all(_fits(each, kind, plain) for each in values):
+        is_array = kind.startswith("array:") if kind else isinstance(former, (list, tuple))
+        if isinstance(value, list) != is_array or not all(_fits(each, kind, former) for each in values):
             raise ValueError
     except ValueError:
         raise FormatError(
             "the value does not have the type of the key",
             file=file.name,
             part=key,
-            expected=kind or type(plain).__name__,
+            expected=kind or type(former).__name__,
             found=repr(text[:60]),
             code=ErrorCode.USAGE,
             hint=f"{{option:set={key}:str=TEXT}} sets text." if file.format == "gguf" else "Lists are written as JSON.",

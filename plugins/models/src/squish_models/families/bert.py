@@ -151,14 +151,6 @@ class Bert(Declared):
             settings[INEXPRESSIBLE] = self._inexpressible(POOLING, f"is {RANK}, but there is no {SCORER} to rank with")
         return settings
 
-    def _inexpressible(self, key: str, message: str) -> FormatError:
-        return FormatError(
-            message,
-            part=f"{self.architecture}.{key}",
-            code=ErrorCode.CONFIG,
-            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-        )
-
     def _token_types(self, model: Model) -> int:
         """The number of types of tokens, without which llama.cpp does not load the model either."""
         stated = model.value(TYPES)

@@ -225,14 +225,11 @@ class Deepseek4(Declared):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         clamps, ratios = {*settings["clamps"], *settings.get("shared_clamps", ())}, settings["compress_ratios"]
-        if len(clamps) != 1 or settings["gating_function"] != SQRT_SOFTPLUS:
-            raise FormatError(
-                "cannot be expressed in the config.json of a deepseek_v4",
-                part=f"{self.architecture}.{'swiglu_clamp_exp' if len(clamps) != 1 else 'expert_gating_func'}",
-                code=ErrorCode.CONFIG,
-                expected="one value for all layers" if len(clamps) != 1 else SQRT_SOFTPLUS,
-                found=str(sorted(clamps))[:60] if len(clamps) != 1 else settings["gating_function"],
-            )
+        if len(clamps) != 1:
+            expected, found = "one value for all layers", str(sorted(clamps))[:60]
+            raise self._inexpressible("swiglu_clamp_exp", expected=expected, found=found)
+        if (function := settings["gating_function"]) != SQRT_SOFTPLUS:
+            raise self._inexpressible("expert_gating_func", expected=SQRT_SOFTPLUS, found=function)
         if len(ratios) < settings["num_hidden_layers"] or not {*ratios} <= {*RATIOS.values()}:
             raise FormatError(
                 "does not say of each layer how many tokens become one",

@@ -261,13 +261,15 @@ class Gemma4(Declared):
         wide = sizes[first:] == [2 * size] * settings[SHARED] != []
         if sizes != [size] * first + [2 * size if wide else size] * settings[SHARED]:
             settings[INEXPRESSIBLE] = self._inexpressible(
-                "mlp_sizes", "one size, or twice that in layers that share keys"
+                "feed_forward_length", expected="one size, or twice that in layers that share keys"
             )
         own = [f"blk.{n}.attn_v.weight" in model.tensors for n, kind in enumerate(kinds[:first]) if kind == FULL]
         same = own != [] and not any(own) and "blk.0.attn_qkv.weight" not in model.tensors
         groups = settings.pop(GLOBAL_GROUPS, None)
         if not same and groups not in (None, settings["num_key_value_heads"]):
-            settings[INEXPRESSIBLE] = self._inexpressible("kv_heads", "one number, in layers with values of their own")
+            settings[INEXPRESSIBLE] = self._inexpressible(
+                "attention.head_count_kv", expected="one number, in layers with values of their own"
+            )
         return {
             **DEFAULTS,
             **dict.fromkeys(ROUTING),
@@ -279,14 +281,6 @@ class Gemma4(Declared):
             "enable_moe_block": bool(settings.get("num_experts")),
             TOKENS: settings["vocab_size"],
         }
-
-    def _inexpressible(self, name: str, expected: str) -> FormatError:
-        return FormatError(
-            f"cannot be expressed in the config.json of a {self.model_type}",
-            part=self._place(name, "gguf"),
-            code=ErrorCode.CONFIG,
-            expected=expected,
-        )
 
 
 def shared_keys(settings: Mapping[str, Any]) -> Collection[str]:

@@ -209,19 +209,12 @@ class MimoV2(Declared):
             settings.setdefault(GROUPS, settings[LOCAL_GROUPS] // 2)
             settings[LOCAL_GROUPS] = 2 * settings[GROUPS]
         if settings[LOCAL_GROUPS] != 2 * settings[GROUPS]:
-            settings[INEXPRESSIBLE] = self._inexpressible("attention.head_count_kv", "twice as many with a window")
+            settings[INEXPRESSIBLE] = self._inexpressible(
+                "attention.head_count_kv", expected="twice as many with a window"
+            )
         if settings.get("rope_scaling") is not None:
-            settings[INEXPRESSIBLE] = self._inexpressible("rope.scaling.type", "no scaling")
+            settings[INEXPRESSIBLE] = self._inexpressible("rope.scaling.type", expected="no scaling")
         return settings
-
-    def _inexpressible(self, key: str, expected: str) -> FormatError:
-        return FormatError(
-            f"cannot be expressed in the config.json of a {self.model_type}",
-            part=f"{self.architecture}.{key}",
-            code=ErrorCode.CONFIG,
-            expected=expected,
-            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-        )
 
 
 def _usual_kinds(count: int) -> dict[str, list[str]]:

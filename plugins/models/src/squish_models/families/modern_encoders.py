@@ -63,12 +63,10 @@ class Encoder(TextModel):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         if LoadedKeys(self.architecture, model.meta)["attention.causal"] is not False:
-            settings[INEXPRESSIBLE] = FormatError(
+            settings[INEXPRESSIBLE] = self._inexpressible(
+                "attention.causal",
                 "is true or absent, which no config.json of this model expresses: it attends to later tokens, too",
-                part=f"{self.architecture}.attention.causal",
-                code=ErrorCode.CONFIG,
                 expected=False,
-                hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
             )
         if settings.get("rope_scaling") is not None:
             settings[INEXPRESSIBLE] = FormatError(

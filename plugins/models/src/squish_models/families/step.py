@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from attrs import evolve
 from squish_convert.api import Add, Carried, Model, Rule, Stack
 
-from squish_core.api import ErrorCode, FormatError, LazyAssets, Options
+from squish_core.api import LazyAssets, Options
 
 from ..config.keys import COMMON, LAYER_SIZES, NUMBERS_LIST, SWITCHES_LIST, Key, check_settings
 from ..config.rope import ROTATED, rope_kind
@@ -251,19 +251,10 @@ class Step35(Declared):
         if settings.get(SCALING):
             settings[SCALED_KINDS] = [FULL]
         if settings["rotary_dim"] != size:
-            settings[INEXPRESSIBLE] = self._inexpressible("rope.dimension_count", size)
+            settings[INEXPRESSIBLE] = self._inexpressible("rope.dimension_count", expected=size)
         if settings.setdefault("gating_function", SIGMOID) != SIGMOID:
-            settings[INEXPRESSIBLE] = self._inexpressible("expert_gating_func", SIGMOID)
+            settings[INEXPRESSIBLE] = self._inexpressible("expert_gating_func", expected=SIGMOID)
         return settings
-
-    def _inexpressible(self, key: str, expected: object) -> FormatError:
-        return FormatError(
-            f"cannot be expressed in the config.json of a {self.model_type}",
-            part=f"{self.architecture}.{key}",
-            code=ErrorCode.CONFIG,
-            expected=expected,
-            hint="Convert it to a GGUF, or keep the names with {option:rename=keep}.",
-        )
 
 
 def _trunk(config: Mapping[str, Any]) -> dict[str, Any]:
