@@ -30,7 +30,13 @@ COMMANDS: dict[str, list[list[str]]] = {
     "ls": [["ls", "URL"]],
     "info": [["info", "URL"], ["info", "URL", "w"], ["info", "URL", "--format", "gguf"]],
     "plan": [["plan", "URL"], ["plan", "URL", "w", "--backend", "numpy"]],
-    "verify": [["verify", "URL"], ["verify", "URL", "--deep"], ["verify", "URL", "LOCAL"]],
+    "verify": [
+        ["verify", "URL"],
+        ["verify", "URL", "--deep"],
+        ["verify", "URL", "LOCAL"],
+        ["verify", "URL", "--key", "text.txt"],
+        ["verify", "URL", "--key", "text.txt", "--signature", "text.txt"],
+    ],
     "diff": [["diff", "URL", "LOCAL"], ["diff", "LOCAL", "URL"]],
     "convert": [
         ["convert", "URL", "out.gguf"],
@@ -38,7 +44,7 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["convert", "LOCAL", "URL"],
     ],
     "cp": [["cp", "URL", "out.safetensors"]],
-    "hash": [["hash", "URL", "--manifest", "manifest.json"]],
+    "hash": [["hash", "URL", "--manifest", "manifest.json"], ["hash", "URL", "--sign", "text.txt"]],
     "prove": [["prove", "LOCAL", "URL"]],
     "card": [["card", "URL", "--base", "LOCAL"]],
     "report": [["report", "URL", "--values"], ["report", "LOCAL", "URL"]],

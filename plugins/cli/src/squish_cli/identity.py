@@ -12,6 +12,7 @@ import typer
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError, redact
+from squish_core.plugins.sources import scheme_of
 
 from .options import FileName, Format, Quiet
 from .output import Answer, Progress
@@ -65,6 +66,8 @@ def hash(  # noqa: A001
 
     if signature and not sign:
         raise UsageError("--signature needs --sign KEY", code=ErrorCode.USAGE, hint="Add --sign key.pem.")
+    if sign:
+        check_is_here(file)
     with open_file(file, format) as opened, Progress("hashing", quiet, file=redact(file)) as progress:
         sums = gguf_sums(opened) if gguf else []
         content = hash_content(opened, progress=progress)
@@ -112,6 +115,13 @@ def prove(
     return Answer(proof.to_dict(), list(proof_lines(proof, None if everything else SHOWN)), 0 if proof.proven else 1)
 
 
+def check_is_here(file: str) -> None:
+    """Raise UsageError for a URL: a signature covers every byte of files on this machine."""
+    if scheme_of(file) is not None:
+        hint = "Download it first: `squish cp URL FILE`."
+        raise UsageError("a signature is of files on this machine", file=redact(file), code=ErrorCode.USAGE, hint=hint)
+
+
 def attested(
     file: str,
     format: str | None,  # noqa: A002
@@ -125,10 +135,11 @@ def attested(
         raise UsageError(
             "--signature and --key belong together",
             code=ErrorCode.USAGE,
-            hint="Add --key key.pub." if signature else f"Add --signature {file}.sig.",
+            hint="Add --key key.pub." if signature else f"Add --signature {redact(file)}.sig.",
         )
     problems: tuple[Problem, ...] = ()
     if signature and key:
+        check_is_here(file)
         from squish_convert.signing import check_signature
 
         problems += check_signature(Path(file), key, signature)
