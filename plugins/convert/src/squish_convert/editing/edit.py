@@ -29,6 +29,7 @@ from squish_core.io.system import (
     open_folder,
     read_at,
     release,
+    replace,
     wait_lock,
     write_at,
 )
@@ -237,7 +238,7 @@ def _by_format(
         with locked_file(copy) as own:
             container.edit(own, resolved, added, file.limits)
             lock.notes += own.notes
-        os.replace(copy, target)
+        replace(copy, target)
     finally:
         copy.unlink(missing_ok=True)
     return "copied"
