@@ -31,9 +31,11 @@ def directory(tmp_path: Path, encode: str = "int8", **more: np.ndarray) -> Path:
 
 BUILT = [("int8", "finalized"), ("int8", "int4"), ("int8", "3bit"), ("int4", "panels")]
 INTERRUPTED = [
-    (tier, resume) for tier in ("finalized", "int4", "int4a", "mlx", "4bit") for resume in (True, "verify")
+    (tier, resume)
+    for tier in ("finalized", "int4", "int4a", "mlx", "4bit")
+    for resume in (True, "verify")
     if (tier, resume) not in (("finalized", True), ("mlx", "verify"))
-]  # fmt: skip
+]
 """Tiers of the long runs; a few of each are in all."""
 
 
