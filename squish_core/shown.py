@@ -16,7 +16,10 @@ def of_convert(module: str) -> Any:
 
 
 class Shown:
-    """A result that notebooks show as tables, by squish-convert; as text if that is not installed."""
+    """A result that notebooks show as tables, by squish-convert; as text if that is not installed.
+
+    A class that squish-convert does not know has a method `tables`, which returns the elements.
+    """
 
     __slots__ = ()
 
@@ -25,7 +28,7 @@ class Shown:
 
         if find_spec("squish_convert") is None:
             return None
-        html: str = of_convert("notebook").html(self)
+        html: str = import_module("squish_convert.notebook").html(self)
         return html
 
 

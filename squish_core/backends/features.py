@@ -63,11 +63,15 @@ class Matrix(Shown):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return a row for each combination: the encoding that is chosen, and what runs it on each backend."""
+        """Return the table as text."""
+        header, rows = self.cells()
+        return table(header, "<" * len(header), rows)
+
+    def cells(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+        """Return titles and a row for each combination: the chosen encoding, and what runs it on each backend."""
         names = max((list(row.features) for row in self.rows), key=len, default=[])
         rows = [(*_feature_cells(row, names), *_answer_cells(row, self.backends)) for row in self.rows]
-        header = (*names, "encoding", *self.backends)
-        return table(header, "<" * len(header), rows)
+        return (*names, "encoding", *self.backends), rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: for each combination and backend, the choice or the code and reason of the error."""

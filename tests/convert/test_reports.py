@@ -18,6 +18,7 @@ from squish_convert.rules import EncodeRule, ineffective_rules
 import squish_core as squish
 from squish_core.errors import Problem
 from squish_core.model import CodecSpec
+from squish_core.shown import Plotted, Shown
 
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 NAME = "<b>&\x1b[31m"
@@ -97,7 +98,6 @@ ELEMENTS = frozenset(
         "div",
         "li",
         "p",
-        "pre",
         "span",
         "style",
         "summary",
@@ -136,8 +136,12 @@ def test_html_has_tables_and_escapes_markup(path: Path, other: Path) -> None:
             html = shown_in_notebook(result)
             assert "&lt;b&gt;&amp;" in html
             assert "<table" in html
-        for result in (file.summary(), tensor.statistics(), squish.verify(path), squish.registry()):
+        others = [file.summary(), tensor.statistics(), squish.verify(path), squish.registry()]
+        others += [squish.registry().matrix("toy.box"), squish.benchmark(path), squish.diagnose()]
+        for result in others:
             assert "<table" in shown_in_notebook(result)
+    kinds = {each for each in (*Shown.__subclasses__(), *Plotted.__subclasses__()) if each.__module__[:7] == "squish_"}
+    assert {type(result) for result in named + others} >= kinds - {Plotted}
 
 
 def test_html_of_20000_tensors_is_short_and_quick() -> None:

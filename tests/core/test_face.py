@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,12 @@ def test_the_command_prints_the_object(
         each.get("machine", {}).pop("free_memory", None)
     assert printed == data
     assert result._repr_html_().startswith('<div class="squish">')
+
+
+def test_the_first_file_that_is_shown_loads_no_numpy() -> None:
+    code = "import sys, squish_core; squish_core.open(sys.argv[1])._repr_html_(); print('numpy' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code, DATA / "sample.safetensors"], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("False\n", "")
 
 
 @pytest.mark.parametrize("name", ["gguf", "npydir", "safetensors", "squizd", "uqff", "zt"])

@@ -31,6 +31,7 @@ from squish_core.text import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
+    from squish_convert.html import Html
 
     from squish_core.codecs.base import Codec
 
@@ -178,16 +179,35 @@ class Benchmark(Shown):
 
     def lines(self) -> Iterator[str]:
         """Yield the measurements as text."""
-        rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
-        rates_text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
-        yield from (f"limits: {rates_text} (last-level cache {format_bytes(self.limits.cache)})", "")
-        yield from table(
-            ("what", "backend", "ratio", "of", "MB", "ms", "codec"),
-            "<<><>><",
-            [(row.what, row.backend, *_figures(row), row.codec) for row in self.rows if row.seconds is not None],
-        )
-        if reasons := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
+        yield from (f"limits: {self._limits()}", "")
+        yield from table(HEADER, ALIGN, [_cells(row) for row in self._measured()])
+        if reasons := self._refusals():
             yield from ("", "not measured", *(f"  {reason}" for reason in reasons))
+
+    def tables(self) -> Html:
+        """Return the measurements for notebooks, a folded table for each backend."""
+        from squish_convert import html
+        from squish_convert.notebook import folded
+        from squish_convert.places import grouped
+
+        rows = grouped(self._measured(), lambda row: row.backend or row.what)
+        refusals = [(reason,) for reason in self._refusals()]
+        return html.join(
+            html.facts([("limits", self._limits())]),
+            folded(rows, "measurement", HEADER, ALIGN, _cells),
+            html.details("not measured", html.table(("why",), "<", refusals)) if refusals else "",
+        )
+
+    def _limits(self) -> str:
+        rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
+        text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
+        return f"{text} (last-level cache {format_bytes(self.limits.cache)})"
+
+    def _measured(self) -> list[Measurement]:
+        return [row for row in self.rows if row.seconds is not None]
+
+    def _refusals(self) -> list[str]:
+        return sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused})
 
     def __str__(self) -> str:
         return "\n".join(fit_all(self.lines()))
@@ -233,9 +253,12 @@ def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchm
         return Benchmark(limits=limits, rows=(_opening(target, file, limits), *_tensors(file)))
 
 
-def _figures(row: Measurement) -> tuple[str, str, str, str]:
-    ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", _short(1e3 * (row.seconds or 0))
+HEADER, ALIGN = ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><"
+
+
+def _cells(row: Measurement) -> tuple[str, ...]:
+    ratio, size = "" if row.ratio is None else f"{row.ratio:.3g}", f"{(row.size or 0) / 1e6:.3g}"
+    return row.what, row.backend, ratio, row.of, size, _short(1e3 * (row.seconds or 0)), row.codec
 
 
 def _short(milliseconds: float) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from attrs import asdict, field, frozen
@@ -35,6 +35,9 @@ from .listings import conflicts, missing_packages, provided_ids, summarize
 from .options import App
 from .output import Answer
 from .settings import Configuration, configuration
+
+if TYPE_CHECKING:
+    from squish_convert.html import Html
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -144,6 +147,11 @@ class PluginState:
     reasons: tuple[str, ...]
     brings: Mapping[str, list[str]]
 
+    @property
+    def title(self) -> str:
+        """Package and version."""
+        return f"{self.package} {self.version}".strip()
+
 
 @frozen(kw_only=True)
 class BackendState:
@@ -158,6 +166,12 @@ class BackendState:
     device: str
     facts: Mapping[str, Any]
     unverified: str
+
+    @property
+    def about(self) -> str:
+        """Device and facts, why it does not run, and what has never run it."""
+        facts = ", ".join(f"{key} {value}" for key, value in self.facts.items())
+        return "; ".join(filter(None, (self.device, facts, self.reason, self.unverified)))
 
 
 @frozen(kw_only=True)
@@ -205,46 +219,72 @@ class Diagnosis(Shown):
         """Yield the diagnosis as text."""
         for name, version in self.versions.items():
             yield f"{name:12} {version or 'not installed'}"
-        machine, memory = self.machine, "unknown"
-        if machine.memory and machine.free_memory is not None:
-            memory = f"{format_bytes(machine.memory)} ({format_bytes(machine.free_memory)} free)"
-        yield from ("", f"machine      {machine.system}, {machine.processor}, {machine.byteorder}-endian")
-        yield f"             {machine.cores} cores, memory {memory}"
-        threads = self.threads
-        origin = (
-            f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
-        )
-        yield f"threads      {threads.problem or f'{threads.workers} ({origin})'}"
-        yield from self._setting_lines()
+        yield ""
+        yield from (f"{name:12} {text}" for name, text in self._surroundings())
+        if self.configuration.problem:
+            yield f"broken: {self.configuration.problem}"
         if self.conflict:
             yield from ("", f"broken: {self.conflict}")
             return
         yield from ("", "plugins")
         for plugin in self.plugins:
-            state, name = "ok" if plugin.ok else "broken", f"{plugin.package} {plugin.version}".strip()
-            yield f"  {state:6}  {name}" + (f": {summarize(plugin.brings)}" if plugin.ok or plugin.brings else "")
+            yield f"  {'ok' if plugin.ok else 'broken':6}  {plugin.title}" + (
+                f": {summarize(plugin.brings)}" if plugin.ok or plugin.brings else ""
+            )
             yield from (f"          {reason}" for reason in plugin.reasons)
         yield from (f"  conflict: {message}" for message in self.conflicts)
         yield from ("", "backends")
         for backend in self.backends:
-            facts = ", ".join(f"{key} {value}" for key, value in backend.facts.items())
-            about = "; ".join(text for text in (backend.device, facts, backend.reason, backend.unverified) if text)
-            yield f"  {'ok' if backend.ok else 'no':6}  {backend.id}: {about}"
+            yield f"  {'ok' if backend.ok else 'no':6}  {backend.id}: {backend.about}"
         if self.missing:
             yield from ("", "not installed")
-            rows = [(catalog.install_command(name), summarize(ids)) for name, ids in self.missing.items()]
-            yield from table(("", ""), "<<", rows, "  ")[1:]
+            yield from table(("", ""), "<<", self._missing(), "  ")[1:]
 
-    def _setting_lines(self) -> Iterator[str]:
-        """Yield the settings that are not the default, each with where it comes from, and a fault of the file."""
+    def tables(self) -> Html:
+        """Return the diagnosis for notebooks."""
+        from squish_convert import html
+
+        versions = [(name, version or "not installed") for name, version in self.versions.items()]
+        faults = filter(None, (self.configuration.problem, self.conflict, *self.conflicts))
+        plugins = [
+            ("ok" if each.ok else "broken", each.title, "; ".join(each.reasons) or summarize(each.brings))
+            for each in self.plugins
+        ]
+        backends = [("ok" if each.ok else "no", each.id, each.about) for each in self.backends]
+        working, missing = all(plugin.ok for plugin in self.plugins), self._missing()
+        lists = (
+            ("versions", ("", ""), versions, False),
+            ("plugins", ("", "plugin", "what it brings"), plugins, not working),
+            ("backends", ("", "backend", "about"), backends, True),
+            ("not installed", ("to install it", "what it brings"), missing, False),
+        )
+        folds = (
+            html.details(f"{title}: {len(rows)}", html.table(header, "<" * len(header), rows), open_=is_open)
+            for title, header, rows, is_open in lists
+            if rows
+        )
+        return html.join(html.facts([*self._surroundings(), *(("broken", fault) for fault in faults)]), *folds)
+
+    def _surroundings(self) -> Iterator[tuple[str, str]]:
+        """Yield the machine, the threads, and the settings that are not the default with where they come from."""
+        machine, threads, memory = self.machine, self.threads, "unknown"
+        if machine.memory and machine.free_memory is not None:
+            memory = f"{format_bytes(machine.memory)} ({format_bytes(machine.free_memory)} free)"
+        yield "machine", f"{machine.system}, {machine.processor}, {machine.byteorder}-endian"
+        yield "", f"{machine.cores} cores, memory {memory}"
+        origin = (
+            f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
+        )
+        yield "threads", threads.problem or f"{threads.workers} ({origin})"
         heading = "settings"
         for each in self.configuration.settings:
             if each.origin != "default":
                 place = self.configuration.file if each.origin == "file" else "env"
-                yield f"{heading:12} {each.variable}={each.value} (from {place})"
+                yield heading, f"{each.variable}={each.value} (from {place})"
                 heading = ""
-        if self.configuration.problem:
-            yield f"broken: {self.configuration.problem}"
+
+    def _missing(self) -> list[tuple[str, str]]:
+        return [(catalog.install_command(name), summarize(ids)) for name, ids in self.missing.items()]
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from squish_core.backends.chain import Chain
-from squish_core.backends.plan import FilePlan
-from squish_core.backends.weight import Weight
-from squish_core.checking.verify import Report, severities
-from squish_core.errors import Problem
-from squish_core.file import File
-from squish_core.plugins.hookspecs import INFOS
-from squish_core.plugins.registry import Registry
-from squish_core.summary import Summary, abbreviate, stored_as
-from squish_core.tensor import Tensor
+from squish_core.summary import abbreviate, stored_as
 from squish_core.text import counted, format_bytes
 
-from .compare.diff import Difference
 from .html import Html, details, element, facts, join, table
 from .places import grouped, layer_of, layer_order, total
-from .report import Conversion
-from .statistics import LOWEST, Statistics
-from .tables import Selection, Table
+
+if TYPE_CHECKING:
+    from squish_core.backends.chain import Chain
+    from squish_core.backends.features import Matrix
+    from squish_core.backends.plan import FilePlan
+    from squish_core.backends.weight import Weight
+    from squish_core.checking.verify import Report
+    from squish_core.errors import Problem
+    from squish_core.file import File
+    from squish_core.plugins.registry import Registry
+    from squish_core.summary import Summary
+    from squish_core.tensor import Tensor
+
+    from .compare.diff import Difference
+    from .report import Conversion
+    from .statistics import Statistics
+    from .tables import Selection, Table
 
 MOST_ROWS = 500
 """Rows of all tables of a result together, which keeps it below 200 kB."""
@@ -38,42 +42,45 @@ STYLE = (
 
 
 def html(result: Any) -> str:
-    """Return a result as HTML; one without tables of its own as text."""
+    """Return a result as HTML."""
     return join(Html('<div class="squish"><style>'), Html(STYLE), Html("</style>"), view(result), Html("</div>"))
 
 
 def view(result: Any) -> Html:
-    """Return the tables of a result without a style, for a page."""
-    tables = next((tables for kind, tables in VIEWS.items() if isinstance(result, kind)), None)
-    return element("pre", str(result)) if tables is None else tables(result)
+    """Return the tables of a result without a style, for a page; `tables` of a class of another distribution."""
+    names = (f"{kind.__module__}.{kind.__name__}" for kind in type(result).__mro__)
+    tables = next((VIEWS[name] for name in names if name in VIEWS), None)
+    return tables(result) if tables else result.tables()
 
 
 Row = Sequence[object]
 
 
-def by_layer(
-    items: Iterable[Any],
-    name: Callable[[Any], str],
+def folded(
+    groups: Mapping[str, list[Any]],
+    items: str,
     header: Row,
     align: str,
     row: Callable[[Any], Row],
-    note: Callable[[list[Any]], str] = lambda items: "",
+    note: Callable[[list[Any]], str] = lambda members: "",
 ) -> Html:
-    """Return a table for each layer, folded; a model of one layer unfolded."""
-    found = grouped(items, lambda item: layer_of(name(item)))
-    layers = dict(sorted(found.items(), key=lambda item: layer_order(item[0])))
-    most = max(MOST_ROWS // max(min(len(layers), MOST_GROUPS), 1), 1)
+    """Return a folded table for each group of some items, such as "tensor"; a single one unfolded."""
+    most = max(MOST_ROWS // max(min(len(groups), MOST_GROUPS), 1), 1)
     folds = []
-    for layer, members in list(layers.items())[:MOST_GROUPS]:
-        remaining = len(members) - most
+    for name, members in list(groups.items())[:MOST_GROUPS]:
+        remaining, remark = len(members) - most, note(members)
         more = element("p", f"and {remaining:,} more") if remaining > 0 else ""
-        rows = table(header, align, map(row, members[:most]))
-        remark = note(members)
-        title = f"{short(layer)}: {counted(len(members), 'tensor')}{f', {remark}' if remark else ''}"
-        folds.append(details(title, rows, more, open_=len(layers) == 1))
-    if len(layers) > MOST_GROUPS:
-        folds.append(element("p", f"and {len(layers) - MOST_GROUPS:,} more layers"))
+        title = f"{short(name)}: {counted(len(members), items)}{f', {remark}' if remark else ''}"
+        folds.append(details(title, table(header, align, map(row, members[:most])), more, open_=len(groups) == 1))
+    if len(groups) > MOST_GROUPS:
+        folds.append(element("p", f"and {len(groups) - MOST_GROUPS:,} more"))
     return join(*folds)
+
+
+def by_layer(items: Iterable[Any], name: Callable[[Any], str], *columns: Any) -> Html:
+    """Return a folded table for each layer; further arguments are those of `folded`."""
+    layers = grouped(items, lambda item: layer_of(name(item)))
+    return folded(dict(sorted(layers.items(), key=lambda item: layer_order(item[0]))), "tensor", *columns)
 
 
 def short(name: str) -> str:
@@ -152,7 +159,16 @@ def _chain(chain: Chain) -> Html:
     return table(("", "backend", "codec", "mode", "why"), "<<<<<", rows, short(chain.target))
 
 
+def _matrix(matrix: Matrix) -> Html:
+    header, rows = matrix.cells()
+    about = [("format", matrix.container), ("backends", ", ".join(matrix.backends)), ("combinations", f"{len(rows):,}")]
+    encodings = grouped(rows, lambda row: row[len(header) - len(matrix.backends) - 1])
+    return join(facts(about), folded(encodings, "combination", header, "<" * len(header), lambda row: row))
+
+
 def _plan(plan: FilePlan) -> Html:
+    from squish_core.backends.chain import Chain
+
     about: list[tuple[str, object]] = [("file", plan.target), ("mode", plan.mode)]
     about += [(f"on {name}", counted(count, "tensor")) for name, count in plan.backends.items()]
     about += [("cannot run here", counted(len(plan.errors), "tensor"))] if plan.errors else []
@@ -189,6 +205,8 @@ def _statistics(statistics: Statistics) -> Html:
 
 def histogram(statistics: Statistics) -> Html:
     """Return the number of values per power of two, with a bar for both signs."""
+    from .statistics import LOWEST
+
     powers = sorted({*statistics.negative, *statistics.positive})
     counts = [(k, statistics.negative.get(k, 0), statistics.positive.get(k, 0)) for k in powers]
     most = max((negative + positive for _, negative, positive in counts), default=1)
@@ -271,6 +289,8 @@ def step_row(step: Any) -> Row:
 
 
 def _report(report: Report) -> Html:
+    from squish_core.checking.verify import severities
+
     counts = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     about = [
         ("file", report.file),
@@ -326,6 +346,8 @@ def _summary(summary: Summary) -> Html:
 
 
 def _registry(registry: Registry) -> Html:
+    from squish_core.plugins.hookspecs import INFOS
+
     folds = []
     for kind in INFOS:
         rows = [
@@ -340,18 +362,20 @@ def _registry(registry: Registry) -> Html:
     )
 
 
-VIEWS: Mapping[type, Callable[[Any], Html]] = {
-    File: _file,
-    Selection: _selection,
-    Tensor: _tensor,
-    Weight: _weight,
-    Chain: _chain,
-    FilePlan: _plan,
-    Statistics: _statistics,
-    Table: _table,
-    Difference: _difference,
-    Conversion: _conversion,
-    Report: _report,
-    Summary: _summary,
-    Registry: _registry,
+VIEWS: Mapping[str, Callable[[Any], Html]] = {
+    "squish_core.file.File": _file,
+    "squish_core.tensor.Tensor": _tensor,
+    "squish_core.summary.Summary": _summary,
+    "squish_core.backends.weight.Weight": _weight,
+    "squish_core.backends.chain.Chain": _chain,
+    "squish_core.backends.plan.FilePlan": _plan,
+    "squish_core.backends.features.Matrix": _matrix,
+    "squish_core.checking.verify.Report": _report,
+    "squish_core.plugins.registry.Registry": _registry,
+    "squish_convert.tables.Selection": _selection,
+    "squish_convert.tables.Table": _table,
+    "squish_convert.statistics.Statistics": _statistics,
+    "squish_convert.compare.diff.Difference": _difference,
+    "squish_convert.report.Conversion": _conversion,
 }
+"""Class -> its tables; by name, so that the first file that is shown loads neither NumPy nor what converts."""

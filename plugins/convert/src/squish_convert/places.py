@@ -88,10 +88,13 @@ def groups(file: File, by: str) -> list[Group]:
 
 def total(name: str, tensors: Iterable[Tensor]) -> Group:
     """Return the totals of some tensors."""
-    listed = list(tensors)
-    untied = [tensor for tensor in listed if tensor.spec.tied_to is None]
-    parameters, size = sum(tensor.size for tensor in untied), sum(tensor.nbytes for tensor in untied)
-    return Group(name, len(listed), parameters, size)
+    count = parameters = size = 0
+    for tensor in tensors:
+        count += 1
+        if tensor.spec.tied_to is None:
+            parameters += tensor.size
+            size += tensor.nbytes
+    return Group(name, count, parameters, size)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
