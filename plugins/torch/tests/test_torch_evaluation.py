@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,11 @@ def test_the_first_line_names_the_map(folder: Path, tmp_path: Path) -> None:
     assert same.mapped == ""
 
 
+def main_numbers(page: str) -> dict[str, str]:
+    """The first table of a page."""
+    return dict(re.findall(r"<th scope=\"row\">(.*?)</th><td>(.*?)</td>", page))
+
+
 def test_a_page_has_plots_and_escapes_names(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "<q4>.zt"
     model.write_bytes((folder / "q4.zt").read_bytes())
@@ -211,6 +217,12 @@ def test_a_page_has_plots_and_escapes_names(folder: Path, tmp_path: Path) -> Non
     text = page.read_text()
     assert text.count("<svg") == 3
     assert text.count("<rect") == 4
+    perplexity = main_numbers(text)["perplexity"].split(" \u00b1 ")
+    assert float(perplexity[0]) > 1
+    assert main_numbers(text)["base"] == str(folder / "hf")
+    assert re.search(r"<td>mean</td><td class=\"n\">\d", text)
+    assert len(re.findall(r"<td>model\.layers\.\d</td>", text)) == 2 + 2 + 2  # hidden states, cost, best kept
+    assert "<pre" not in text
     assert "<q4>" not in text
     assert "&lt;q4&gt;" in text
 

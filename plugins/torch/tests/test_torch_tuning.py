@@ -29,8 +29,12 @@ def test_a_policy_keeps_its_budget_and_converts(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy, target = tmp_path / "policy.toml", tmp_path / "out.zt"
-    assert main(words(folder, "bpw=6", "--encode", "q8_0", "--encode", "q4_0", "-o", str(policy), "--json")) == 0
+    options = ["--encode", "q8_0", "--encode", "q4_0", "-o", str(policy), "--html", str(tmp_path / "page.html")]
+    assert main(words(folder, "bpw=6", *options, "--json")) == 0
     data = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<tr><td>all others</td><td>keep</td></tr>" in page
+    assert page.count("<td>q8_0</td>") + page.count("<td>q4_0</td>") == len(data["rules"]) - 1
     assert data["bits"] <= 6
     steps = data["frontier"]
     assert len(steps) > 1

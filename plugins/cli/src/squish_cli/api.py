@@ -9,7 +9,8 @@ _NAMES = {
     "squish_cli.annotations": ("Finding", "check_output", "finding_lines"),
     "squish_cli.charts": ("Plot",),
     "squish_cli.options": ("check_page",),
-    "squish_cli.pages": ("element", "page", "section", "write_page"),
+    "squish_cli.pages": ("page", "section", "write_page"),
+    "squish_convert.html": ("Html", "details", "element", "facts", "table"),
     "squish_cli.output": ("JSON", "JSON_LINES", "PIECE", "TEXT", "Answer", "Progress", "print_document", "style"),
 }
 

@@ -13,7 +13,11 @@ from squish_cli.output import Progress as Progress
 from squish_cli.output import TEXT as TEXT
 from squish_cli.output import print_document as print_document
 from squish_cli.output import style as style
-from squish_cli.pages import element as element
 from squish_cli.pages import page as page
 from squish_cli.pages import section as section
 from squish_cli.pages import write_page as write_page
+from squish_convert.html import Html as Html
+from squish_convert.html import details as details
+from squish_convert.html import element as element
+from squish_convert.html import facts as facts
+from squish_convert.html import table as table

@@ -12,7 +12,13 @@ from squish_core.text import escape
 
 
 class Html(str):
-    """Markup, which is not escaped again."""
+    """Markup, which is not escaped again.
+
+    Examples
+    --------
+    >>> element("p", Html("<br>"), "<br>")
+    '<p><br>&lt;br&gt;</p>'
+    """
 
     __slots__ = ()
 
@@ -57,7 +63,29 @@ def element(name: str, *content: object, **attributes: object) -> Html:
 
 
 def table(header: Sequence[object], align: str, rows: Iterable[Sequence[object]], caption: object = "") -> Html:
-    """Return a table; columns with ">" in `align` are numbers."""
+    """Make a table.
+
+    Parameters
+    ----------
+    header
+        Titles of the columns; no row of titles if all are empty.
+    align
+        "<" or ">" for each column; ">" are numbers.
+    rows
+        The cells: text, which is escaped, and elements.
+    caption
+        What the rows are.
+
+    Returns
+    -------
+    Html
+        The element.
+
+    Examples
+    --------
+    >>> table(("", ""), "<>", [("norm", 128)])
+    '<table><tbody><tr><td>norm</td><td class="n">128</td></tr></tbody></table>'
+    """
     classes = [' class="n"' if side == ">" else "" for side in align]
     body = "".join(
         f"<tr>{''.join(f'<td{kind}>{text(cell)}</td>' for kind, cell in zip(classes, row))}</tr>" for row in rows
@@ -69,11 +97,47 @@ def table(header: Sequence[object], align: str, rows: Iterable[Sequence[object]]
 
 
 def facts(pairs: Iterable[tuple[object, object]]) -> Html:
-    """Return a table of names and values."""
+    """Make a table of names and values.
+
+    Parameters
+    ----------
+    pairs
+        Names and values: text, which is escaped, and elements.
+
+    Returns
+    -------
+    Html
+        The element.
+
+    Examples
+    --------
+    >>> facts([("bits", 4.5)])
+    '<table class="facts"><tbody><tr><th scope="row">bits</th><td>4.5</td></tr></tbody></table>'
+    """
     rows = "".join(f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in pairs)
     return Html(f'<table class="facts"><tbody>{rows}</tbody></table>')
 
 
 def details(summary: object, *content: object, open_: bool = False) -> Html:
-    """Return content that unfolds."""
+    """Make an element that unfolds.
+
+    Parameters
+    ----------
+    summary
+        What is always shown.
+    *content
+        Text, which is escaped, and elements.
+    open_
+        Whether it is unfolded at first.
+
+    Returns
+    -------
+    Html
+        The element.
+
+    Examples
+    --------
+    >>> details("parts", "codes, scales")
+    '<details><summary>parts</summary>codes, scales</details>'
+    """
     return element("details", element("summary", summary), *content, open=open_)

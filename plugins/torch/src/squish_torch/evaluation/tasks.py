@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,18 @@ def evaluate_tasks(
 
 def task_lines(results: dict[str, Any]) -> list[str]:
     """Format the metrics: `task: metric value +- standard error`."""
-    lines = []
-    for task, metrics in results["results"].items():
+    rows = task_rows(results["results"])
+    return [f"{task}: {metric} {value:.4f}{f' +- {error}' if error else ''}" for task, metric, value, error in rows]
+
+
+def task_rows(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, float, str]]:
+    """Return task, metric, value, and the standard error as text, if there is one."""
+    rows = []
+    for task, metrics in results.items():
         for key, value in metrics.items():
             metric, _, rest = key.partition(",")
             if metric.endswith("_stderr") or not isinstance(value, float):
                 continue
             error = metrics.get(f"{metric}_stderr,{rest}")
-            margin = f" +- {error:.4f}" if isinstance(error, float) else ""
-            lines.append(f"{task}: {metric} {value:.4f}{margin}")
-    return lines
+            rows.append((task, metric, value, f"{error:.4f}" if isinstance(error, float) else ""))
+    return rows
