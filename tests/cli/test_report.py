@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import web_server
+from documents import check
 from squish_cli import main
 from squish_cli.charts import squarify
 from squish_testing import expect_error
@@ -93,12 +95,12 @@ def reported(*words: object) -> Page:
 def test_a_page_shows_where_the_bytes_are(model: Path) -> None:
     page = reported(model)
     assert page.headings[0] == "model.safetensors"
-    kinds = page.table("kind", "tensors", "parameters", "size", "share", "bits")
+    kinds = page.table("kind", "tensors", "parameters", "size", "share", "bits/weight")
     assert ["mlp.up_proj", "12", "3,072", "12.29 kB", "49.5%", "32.00"] in kinds
     layers = [row[0] for row in page.table("layer", "tensors")]
     assert layers == [*(f"model.layers.{number}" for number in range(12)), "outside layers"]
     assert [row[0] for row in page.table("type", "tensors")] == ["f32", "f16"]
-    assert len(page.table("tensor", "shape", "stored as", "bits", "bytes")) == len(TENSORS)
+    assert len(page.table("tensor", "shape", "stored as", "bits/weight", "bytes")) == len(TENSORS)
     assert sum(int(row[2]) for row in page.table("backend", "mode", "tensors")) == len(TENSORS)
 
 
@@ -158,6 +160,28 @@ def test_values_are_read_on_request(model: Path) -> None:
     assert page.data["magnitudes"]["0"] == 512 + 128 + 4  # ones
     header = ("tensor", "mean", "std", "largest", "in std", "outliers")
     assert ["model.layers.3.mlp.up_proj.weight", "4", "0", "4"] in [row[:4] for row in page.table(*header)]
+    assert {row["name"]: row["absmax"] for row in page.data["outliers"]}["model.layers.3.mlp.up_proj.weight"] == 4
+    assert ["2^0", "644"] in page.table("from", "number")
+
+
+def test_all_scales_are_counted_and_a_remote_file_is_fetched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    squish.save("q.gguf", {"w": np.full((600, 2048), 127, np.float32)}, encode="q8_0")  # more than a panel
+    ranges, answer = list[str](), web_server.Handler.answer
+
+    def counting(handler: web_server.Handler, body: bytes | None) -> None:
+        ranges.append(handler.headers.get("Range", "bytes=0-0"))
+        answer(handler, body)
+
+    monkeypatch.setattr(web_server.Handler, "answer", counting)
+    with web_server.serving() as address:
+        page = reported(f"{address}/q.gguf", "--values")
+    assert page.data["scales"] == {"0": 600 * 2048 // 32}
+    ends = (each.removeprefix("bytes=").split("-") for each in ranges)
+    fetched = sum(int(stop) + 1 - int(start) for start, stop in ends)
+    assert fetched < 1.2 * Path("q.gguf").stat().st_size
 
 
 def test_a_second_file_is_compared_by_layer_and_kind(model: Path) -> None:
@@ -180,10 +204,33 @@ def test_a_second_file_is_compared_by_layer_and_kind(model: Path) -> None:
 )
 def test_other_commands_write_pages_of_the_same_parts(model: Path, words: list[str], table: list[str]) -> None:
     assert main([*words, "--html", "page.html"]) == 0
-    page = Page(Path("page.html").read_text("utf-8"))
+    raw = Path("page.html").read_text("utf-8")
+    page = Page(raw)
+    assert "<img" not in raw
+    check(page.data)
     assert table in [row[:2] for rows in page.tables for row in rows]
     assert page.data["schema"].startswith(f"squish/{words[0]}/")
     assert "style-src 'sha256-" in str(page.attributes)
+
+
+def test_a_page_of_findings_has_files_that_cannot_be_read(model: Path) -> None:
+    Path("broken.gguf").write_bytes(b"GGUF\x03")
+    assert main(["verify", str(model), "missing.gguf", "broken.gguf", "--html", "page.html"]) == 2
+    page = Page(Path("page.html").read_text("utf-8"))
+    assert page.headings == ["Findings in 3 files", str(model), "missing.gguf", "broken.gguf"]
+    assert "missing.gguf: no such file" in Path("page.html").read_text("utf-8")
+
+
+def test_metadata_and_the_architecture_are_in_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    squish.save("m/model.safetensors", LAYERS, metadata={"<b>": "two\nlines"})
+    Path("m/config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    rows = [row for rows in reported("m").tables for row in rows]
+    assert [row for row in rows if row[0] in ("architecture", "class", "<b>")] == [
+        ["architecture", "llama"],
+        ["class", "LlamaForCausalLM"],
+        ["<b>", "two\\nlines"],
+    ]
 
 
 def test_what_a_model_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,9 +76,11 @@ def _leaf(leaf: Leaf, box: Box) -> Html:
 
 
 def _label(x: float, y: float, label: str, width: float, kind: str) -> Html:
-    """Return text that is cut to a width; nothing if less than three characters fit."""
+    """Return text that is cut to a width; nothing if less than three characters fit. A group becomes its number."""
     room = int(width / (BOLD if kind == "group" else CHARACTER))
-    if room < 3:
+    if kind == "group" and len(label) > room:
+        label = label.rpartition(".")[2]
+    if room < min(3, len(label)):
         return Html("")
     shown = label if len(label) <= room else f"{label[: room - 1]}\u2026"
     return element("text", shown, x=f"{x:.1f}", y=f"{y:.1f}", class_=kind)

@@ -114,7 +114,7 @@ def verify(
     check_page(html)
     if (manifest or signature or key) and len(files) > 1:
         raise UsageError("a manifest or signature is of one file", found=f"{len(files)} files", code=ErrorCode.USAGE)
-    answers, findings, reports = list[Answer](), list[Finding](), list["Report"]()
+    answers, findings, results = list[Answer](), list[Finding](), list[Any]()
     for file in files:
         try:
             report, ancestors = verify_file(file, deep, strict, format, quiet, scheduler)
@@ -123,20 +123,23 @@ def verify(
         except SquishError as error:  # the other files can still be checked
             if isinstance(error, UsageError) if output else len(files) == 1:
                 raise
+            results.append((redact(file), error_line(error), ()))
             answers.append(Answer(_uncheckable(file, error, deep, strict, format), [error_line(error)], 2))
             findings.append(Finding(redact(file), _as_problem(error)))
         else:
-            reports.append(report)
             answers.append(_verified(report, strict, ancestors))
-            findings += [Finding(report.file, _as_error(problem) if strict else problem) for problem in report.problems]
+            problems = tuple(map(_as_error, report.problems)) if strict else report.problems
+            findings += [Finding(report.file, problem) for problem in problems]
+            results.append((report.file, evolve(report, problems=problems), ancestors))
     code = max(answer.code for answer in answers)
     data = {"files": [answer.data for answer in answers]}
     answer = Answer(data, [line for answer in answers for line in answer.lines], code)
     if html is not None:
-        from .pages import write_result
+        from .pages import last, write_result
         from .sections import checked
 
-        write_result(html, "Findings", map(checked, reports), "verify", answer)
+        title = f"Findings in {last(results[0][0])}" if len(results) == 1 else f"Findings in {len(results)} files"
+        write_result(html, title, (checked(*result) for result in results), "verify", answer)
     return answer if output is None else evolve(answer, lines=finding_lines(output, findings), verbatim=True)
 
 
@@ -228,10 +231,10 @@ def diff(
     answer = Answer(difference.to_dict(), list(lines), 0 if difference.same else 1)
     if html is not None:
         from . import sections
-        from .pages import write_result
+        from .pages import last, write_result
 
         parts = [sections.difference(difference), sections.listed("Tensors", difference)]
-        write_result(html, f"{difference.a} and {difference.b}", parts, "diff", answer)
+        write_result(html, last(difference.a, difference.b), parts, "diff", answer)
     return answer
 
 
@@ -308,10 +311,10 @@ def convert(
         )
     answer = Answer(report.to_dict(), list(conversion_lines(report)))
     if html is not None:
-        from .pages import write_result
+        from .pages import last, write_result
         from .sections import conversion
 
-        write_result(html, f"{report.source} to {report.target}", [conversion(report)], "convert", answer)
+        write_result(html, f"{last(report.source)} to {last(report.target)}", [conversion(report)], "convert", answer)
     return answer
 
 

@@ -104,6 +104,11 @@ def page(title: str, parts: Iterable[object], schema: str, data: Mapping[str, An
     )
 
 
+def last(*names: str) -> str:
+    """Return files as a title: the last part of each path or URL."""
+    return " and ".join(Path(name).name or name for name in names)
+
+
 def write_result(path: str, title: str, parts: Iterable[object], command: str, answer: Answer) -> None:
     """Write the page of a command's answer, for `--html`; its data is what `--json` prints."""
     from .app import NUMBERS

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from attrs import field, frozen
 
 from squish_core.display import to_json
 from squish_core.errors import SquishError, redact
@@ -56,12 +57,12 @@ def report(
     import squish_core as squish
     from squish_core.opening import open as open_file
 
-    from .pages import page, write_page
+    from .pages import last, page, write_page
 
     with open_file(file, format, assets=assets) as opened:
         target = out or f"{_stem(opened.name)}.html"
         check_page(target)
-        found, compared = [], None
+        found, compared = Values(), None
         if values:
             found = _values(opened, quiet)
         if other is not None:
@@ -69,7 +70,7 @@ def report(
                 compared = squish.diff(opened, other, progress=progress)
         data, parts = _content(opened, compared, found)
         names = [opened.name] if other is None else [opened.name, redact(other)]
-        write_page(target, page(" and ".join(Path(name).name for name in names), parts, SCHEMA, data))
+        write_page(target, page(last(*names), parts, SCHEMA, data))
     data = {**data, "target": target}
     return Answer(data, [f"wrote {target}"])
 
@@ -81,9 +82,7 @@ def _stem(name: str) -> str:
     return Path(stem).name or "report"
 
 
-def _content(
-    file: File, compared: Difference | None, found: Sequence[tuple[Tensor, Statistics]]
-) -> tuple[dict[str, Any], list[Any]]:
+def _content(file: File, compared: Difference | None, found: Values) -> tuple[dict[str, Any], list[Any]]:
     """Return the document and the sections of the page."""
     from squish_convert.components import components
     from squish_convert.lineage import lineage
@@ -95,21 +94,22 @@ def _content(
 
     summary, parts = file.summary(), components(file)
     layers, kinds, types = (groups(file, by) for by in ("layer", "kind", "type"))
-    planned, checked, missing = file.plan(), squish.verify(file), missing_parts(file, summary, parts)
-    magnitudes, scales = _magnitudes(found), _scales(tensor for tensor, _ in found)
-    named = [(tensor.name, statistics) for tensor, statistics in found]
+    config, damage = _config(file)
+    planned, checked, missing = file.plan(), squish.verify(file), missing_parts(file, summary, parts, config)
+    missing += [("config.json", f"it cannot be read: {damage}")] if damage else []
     shown = [
-        sections.about(file, summary, parts),
+        sections.about(file, summary, config, parts),
         sections.missing_parts(missing),
         sections.difference(compared) if compared is not None else "",
         sections.storage(file, layers, kinds, types),
-        sections.values(named, magnitudes, scales) if found else "",
+        sections.values(found.statistics, found.scales) if found.statistics else "",
         sections.plan(planned),
         sections.findings(checked),
         sections.tensors(file),
     ]
     lists = {"layers": layers, "kinds": kinds, "types": types}
     sizes = {name: len(names) for name, names in parts.items()}
+    magnitudes = sections.magnitudes(statistics for _, statistics in found.statistics)
     data = {
         "file": file.name,
         "against": None if compared is None else compared.b,
@@ -123,9 +123,15 @@ def _content(
         "missing": [{"name": name, "why": why} for name, why in missing],
         "difference": None if compared is None else _compared(compared),
         "magnitudes": {str(k): count for k, count in sorted(magnitudes.items())},
-        "scales": {str(k): count for k, count in sorted(scales.items())},
+        "scales": {str(k): count for k, count in sorted(found.scales.items())},
+        "outliers": [_outliers(name, each) for name, each in sections.outliers(found.statistics)],
     }
     return data, shown
+
+
+def _outliers(name: str, statistics: Statistics) -> dict[str, Any]:
+    fields = ("mean", "std", "absmax", "outliers", "nan", "infinite")
+    return {"name": name, **{field: to_json(getattr(statistics, field)) for field in fields}}
 
 
 def columns(file: File, types: Sequence[str]) -> dict[str, list[Any]]:
@@ -142,10 +148,23 @@ def columns(file: File, types: Sequence[str]) -> dict[str, list[Any]]:
     }
 
 
-def missing_parts(file: File, summary: Summary, parts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the model lacks to be decoded or used, each with why it is needed."""
+def _config(file: File) -> tuple[Mapping[str, Any], str]:
+    """Return the config.json of a model, or nothing and why it cannot be read."""
     from squish_core.formats.json import load_json
 
+    if "config.json" not in file.assets:
+        return {}, ""
+    try:
+        found = load_json(file.assets["config.json"].numpy().data, "config.json", file.limits)
+    except SquishError as error:
+        return {}, error.message
+    return found if isinstance(found, Mapping) else {}, ""
+
+
+def missing_parts(
+    file: File, summary: Summary, parts: Mapping[str, Any], config: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Return what the model lacks to be decoded or used, each with why it is needed."""
     lacks = [(kind.lacks, f"to decode {kind.stored_as}") for kind in summary.codecs if kind.lacks]
     names = {name.rpartition("/")[2] for name in file.assets}
     if file.format == "gguf":
@@ -155,49 +174,46 @@ def missing_parts(file: File, summary: Summary, parts: Mapping[str, Any]) -> lis
     if not file.source.is_dir:
         return lacks
     if "config.json" not in names:
-        lacks.append(("config.json", "to know the architecture"))
-        return lacks
+        return [*lacks, ("config.json", "to know the architecture")]
     if not names.intersection(TOKENIZERS):
         lacks.append(("tokenizer", f"to turn text into tokens: none of {', '.join(TOKENIZERS)}"))
-    try:
-        config = load_json(file.assets["config.json"].numpy().data, "config.json", file.limits)
-    except SquishError as error:
-        return [*lacks, ("config.json", f"it cannot be read: {error.message}")]
     absent = {part: key for key, part in PARTS.items() if config.get(key) and part not in parts}
     return [*lacks, *((f"{part} component", f"config.json has {key}") for part, key in absent.items())]
 
 
-def _values(file: File, quiet: bool) -> list[tuple[Tensor, Statistics]]:
+@frozen
+class Values:
+    """What `--values` reads: the statistics of each tensor by name, and the number of scales by magnitude."""
+
+    statistics: list[tuple[str, Statistics]] = field(factory=list)
+    scales: Counter[int] = field(factory=Counter)
+
+
+def _values(file: File, quiet: bool) -> Values:
     """Read every tensor once, with progress; one that cannot be decoded is among the findings of `verify`."""
-    found, done, total = [], 0, sum(tensor.nbytes for tensor in file.values())
-    with Progress("reading", quiet, file=redact(file.name)) as progress:
-        for tensor in file.values():
+    from squish_core.checking.check import SourceReader
+
+    found, done, total = Values(), 0, sum(tensor.nbytes for tensor in file.values())
+    encodings = (encoding for tensor in file.values() for encoding in tensor.spec.encodings[:1])
+    parts = (part for encoding in encodings for part in encoding.parts.values())
+    with Progress("reading", quiet, file=redact(file.name)) as progress, file.reading_ahead(parts):
+        for name in file:
+            tensor = SourceReader(file).file[name]  # keeps what it fetches: scales lie among the codes
             with suppress(SquishError):
-                found.append((tensor, tensor.statistics()))
+                found.statistics.append((name, tensor.statistics()))
+                found.scales.update(_scales(tensor))
             done += tensor.nbytes
-            progress(tensor.name, done, total)
+            progress(name, done, total)
     return found
 
 
-def _magnitudes(found: Sequence[tuple[Tensor, Statistics]]) -> Counter[int]:
-    total = Counter[int]()
-    for _, statistics in found:
-        total.update(statistics.negative)
-        total.update(statistics.positive)
-    return total
-
-
-def _scales(tensors: Any) -> Counter[int]:
-    """Count scales of quantized tensors by magnitude, from the codes of the first panel of each."""
+def _scales(tensor: Tensor) -> Counter[int]:
+    """Count the scales that are stored with a tensor's codes, by magnitude."""
     import numpy as np
 
-    total = Counter[int]()
-    for tensor in tensors:
-        try:
-            bound = tensor.bound
-            codes = bound.codes(next(iter(bound.panels()))) if bound.code_layout is not None else None
-        except (SquishError, StopIteration):
-            continue
+    total, bound = Counter[int](), tensor.bound
+    for panel in bound.panels() if bound.code_layout is not None else ():
+        codes = bound.codes(panel)
         if codes is not None:
             scales = np.abs(np.asarray(codes.scale, np.float64))
             powers = np.floor(np.log2(scales[(scales > 0) & np.isfinite(scales)])).astype(int)

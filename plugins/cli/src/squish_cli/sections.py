@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 from squish_convert.compare.diff import Difference
 from squish_convert.html import Html, details, element, facts, join, table
-from squish_convert.lineage import lineage, lineage_lines
-from squish_convert.notebook import difference_row, problems, short, tensor_row, view
+from squish_convert.lineage import Ancestor, lineage, lineage_lines
+from squish_convert.notebook import (
+    TENSOR_HEADER,
+    difference_row,
+    differences,
+    extras,
+    problems,
+    short,
+    tensor_row,
+    view,
+)
 from squish_convert.places import Group, grouped, kind_of, layer_of, layer_order
 from squish_convert.report import Conversion
 from squish_convert.statistics import LOWEST, Statistics
 
 from squish_core.backends.chain import Chain
 from squish_core.backends.plan import FilePlan
-from squish_core.checking.verify import Report
+from squish_core.checking.verify import Report, severities
 from squish_core.file import File
 from squish_core.summary import Summary, stored_as
 from squish_core.text import counted, format_bytes
@@ -34,31 +45,33 @@ MANY = 48
 LARGEST = 40
 """Tensors of the table that needs no script."""
 WORST = 40
+EQUAL = {"bytes": "equal bytes", "values": "equal values"}
+"""State of a tensor in both files -> what a page calls it."""
 REST = "others"
 OUTLIERS = "Largest value in standard deviations; outliers: beyond 3"
 Cells = Mapping[tuple[str, str], float]
 
 
-def about(file: File, summary: Summary, components: Mapping[str, Collection[str]]) -> Html:
+def about(file: File, summary: Summary, config: Mapping[str, Any], components: Mapping[str, Collection[str]]) -> Html:
     """What the model is."""
-    meta = summary.metadata
-    named = [(key, meta[key]) for key in ("general.name", "general.architecture", "general.license") if key in meta]
+    meta, architectures = summary.metadata, config.get("architectures")
+    named = {
+        "name": meta.get("general.name"),
+        "architecture": meta.get("general.architecture") or config.get("model_type"),
+        "class": ", ".join(map(str, architectures)) if isinstance(architectures, list) else None,
+        "license": meta.get("general.license"),
+    }
     rows = [
         ("file", summary.file),
         ("format", f"{summary.format} {summary.version}".rstrip()),
         ("size", f"{format_bytes(summary.size)} in {counted(len(summary.files), 'file')}"),
         ("tensors", f"{summary.tensors:,}"),
         ("parameters", f"{summary.parameters:,} at {summary.bits:.2f} bits each"),
-        *((key.partition(".")[2], short(str(value))) for key, value in named),
+        *((key, short(str(value))) for key, value in named.items() if value),
         *(("made from", line) for line in lineage_lines(lineage(file))),
         *((f"component {name}", f"{len(tensors):,} tensors") for name, tensors in components.items()),
     ]
-    return section("Model", facts(rows), _metadata(summary))
-
-
-def _metadata(summary: Summary) -> Html:
-    lines = [line for line in summary.lines() if line]
-    return details("Everything that the header states", element("pre", "\n".join(lines[:400])))
+    return section("Model", facts(rows), extras(summary))
 
 
 def missing_parts(items: Iterable[tuple[str, str]]) -> Html:
@@ -91,7 +104,7 @@ def _leaves(file: File, color: Mapping[str, int]) -> list[tuple[str, list[Leaf]]
     """Kinds by layer; small kinds and the last layers of very deep models are put together."""
     layers = grouped((tensor for tensor in file.values() if tensor.spec.tied_to is None), lambda t: layer_of(t.name))
     found = []
-    for number, (layer, tensors) in enumerate(layers.items()):
+    for number, (layer, tensors) in enumerate(sorted(layers.items(), key=lambda item: layer_order(item[0]))):
         kinds = grouped(tensors, lambda tensor: kind_of(tensor.name))
         leaves = []
         for kind, members in kinds.items():
@@ -122,7 +135,7 @@ def _sizes(by: str, groups: Sequence[Group]) -> Html:
         counts = f"{group.tensors:,}", f"{group.parameters:,}", format_bytes(group.size)
         rows.append((short(group.name), *counts, f"{group.size / whole:.1%}", f"{group.bits:.2f}"))
     more = element("p", f"and {len(groups) - MOST_LAYERS:,} more", class_="note") if len(groups) > MOST_LAYERS else ""
-    shown = join(table((by, "tensors", "parameters", "size", "share", "bits"), "<>>>>>", rows), more)
+    shown = join(table((by, "tensors", "parameters", "size", "share", "bits/weight"), "<>>>>>", rows), more)
     return details(f"Table by {by}", shown) if by == "layer" and len(rows) > 12 else shown
 
 
@@ -134,9 +147,9 @@ def _bits(layers: Sequence[Group]) -> Html:
 
 def tensors(file: File) -> Html:
     """The largest tensors; the script of the page searches all of them."""
-    largest = sorted(file.values(), key=lambda tensor: -tensor.nbytes)[:LARGEST]
-    caption = "The largest" if len(file) > LARGEST else "All"
-    shown = table(("tensor", "shape", "stored as", "bits", "bytes"), "<<<>>", map(tensor_row, largest), caption)
+    largest = sorted(file.values(), key=lambda tensor: (-tensor.nbytes, layer_order(layer_of(tensor.name))))[:LARGEST]
+    caption = f"The largest {LARGEST} of {len(file):,}" if len(file) > LARGEST else ""
+    shown = table(TENSOR_HEADER, "<<<>>", map(tensor_row, largest), caption)
     return section("Tensors", element("div", shown, id="tensors"))
 
 
@@ -146,11 +159,14 @@ def plan(planned: FilePlan) -> Html:
     for group in plan_groups(planned):
         size, stored = format_bytes(group["size"]), short(group["codec"])
         rows.append((group["backend"], group["mode"], f"{group['tensors']:,}", size, stored, group["why"]))
-    refused = [(item["backend"], item["why"], item["install"] or "") for item in refusals(planned)]
+    refused = [
+        (item["backend"], f"{item['why']} ({item['install']})" if item["install"] else item["why"])
+        for item in refusals(planned)
+    ]
     return section(
         "What would run it here",
         table(("backend", "mode", "tensors", "size", "codec", "why"), "<<>><<", rows),
-        details("Why not others", table(("backend", "why not", "to install it"), "<<<", refused)) if refused else "",
+        details("Why not others", table(("backend", "why not"), "<<", refused)) if refused else "",
     )
 
 
@@ -184,15 +200,19 @@ def refusals(planned: FilePlan) -> list[dict[str, Any]]:
 
 def findings(report: Report) -> Html:
     """What verify finds."""
-    kind, verdict = ("ok", "ok") if report.ok else ("error", "There are errors.")
-    depth = "Everything was read." if report.deep else "Only the header was checked; `squish verify --deep` reads all."
-    shown = problems(report.problems) or element("p", "No findings.")
-    return section("Findings", element("p", f"{verdict}. ".replace("..", "."), depth, class_=kind), shown)
+    counts = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "No findings"
+    command = element("code", f"squish verify --deep {shlex.quote(report.file)}")
+    depth = ["All data was read."] if report.deep else ["Only the header was checked; ", command, " reads all data."]
+    verdict = element("p", f"{counts}.", class_="ok" if report.ok else "error")
+    return section("Findings", verdict, element("p", *depth, class_="note"), problems(report.problems))
 
 
-def checked(report: Report) -> Html:
-    """What verify finds in one of several files."""
-    return section(report.file, view(report))
+def checked(file: str, result: Report | str, ancestors: tuple[Ancestor, ...]) -> Html:
+    """What verify finds in one of several files, or why it cannot be checked."""
+    if isinstance(result, str):
+        return section(file, element("p", result, class_="error"))
+    lines = [("made from", line) for line in lineage_lines(ancestors)]
+    return section(file, facts(lines) if lines else "", view(result))
 
 
 def listed(title: str, result: Any) -> Html:
@@ -203,13 +223,14 @@ def listed(title: str, result: Any) -> Html:
 def difference(result: Difference) -> Html:
     """How another file differs."""
     counts = grouped(result.tensors, lambda item: item.state)
-    rows = [(state, f"{len(items):,}") for state, items in counts.items()]
+    rows = [(EQUAL.get(state, state), f"{len(items):,}") for state, items in counts.items()]
     worst = sorted((item for item in result.tensors if item.nmse), key=lambda item: -(item.nmse or 0))[:WORST]
     header = ("tensor", "state", "NMSE", "max error", "cosine", "in a", "in b")
     verdict = "The same values." if result.same else "They differ."
-    files = element("p", f"{verdict} a: {result.a}, b: {result.b}")
+    files = facts([("a", result.a), ("b", result.b), *([("names", result.mapped)] if result.mapped else [])])
+    states = table(("state", "tensors"), "<>", rows)
     return join(
-        section("Difference", files, table(("state", "tensors"), "<>", rows)),
+        section("Difference", element("p", verdict), files, states, differences(result)),
         error_map("Error by layer and kind (NMSE)", error_cells((item.name, item.nmse) for item in result.tensors)),
         section("Largest errors", table(header, "<<>>><<", map(difference_row, worst))) if worst else "",
     )
@@ -224,10 +245,24 @@ def conversion(result: Conversion) -> Html:
         value = 8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1)
         bits.append((short(layer), value, f"{value:.2f}"))
     return join(
-        section("Conversion", view(result)),
+        section("Conversion", _actions(result), view(result)),
         error_map("Error by layer and kind (NMSE)", error_cells(errors)),
         section("Bits per weight by layer, in the target", bars(bits, "bits per weight by layer")) if bits else "",
     )
+
+
+def _actions(result: Conversion) -> Html:
+    """What is done with tensors of each encoding."""
+    groups = grouped(result.steps, lambda step: (step.action, step.source, step.target))
+    rows = []
+    for (action, source, target), steps in sorted(groups.items(), key=lambda item: -len(item[1]))[:WORST]:
+        size, worst = (
+            sum(step.size for step in steps),
+            [step.quality.nmse for step in steps if step.quality is not None],
+        )
+        error = _error(max(worst)) if worst else ""
+        rows.append((action, short(source), short(target), f"{len(steps):,}", format_bytes(size), error))
+    return table(("action", "from", "to", "tensors", "size", "largest NMSE"), "<<<>>>", rows)
 
 
 def error_cells(errors: Iterable[tuple[str, float | None]]) -> dict[tuple[str, str], float]:
@@ -256,26 +291,44 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}" if isfinite(value) else str(value)
 
 
-def values(found: Sequence[tuple[str, Statistics]], magnitudes: Mapping[int, int], scales: Mapping[int, int]) -> Html:
+def values(found: Sequence[tuple[str, Statistics]], scales: Mapping[int, int]) -> Html:
     """Histograms of values and scales, and the tensors with most outliers."""
-    worst = sorted(found, key=lambda pair: -(_peak(pair[1]) or 0))[:WORST]
     rows = []
-    for name, each in worst:
+    for name, each in outliers(found):
         moments = map(_number, (each.mean, each.std, each.absmax, _peak(each)))
-        outliers = "" if each.outliers is None else f"{each.outliers:.3%}"
-        rows.append((short(name), *moments, outliers, f"{each.nan:,}", f"{each.infinite:,}"))
+        share = "" if each.outliers is None else f"{each.outliers:.3%}"
+        rows.append((short(name), *moments, share, f"{each.nan:,}", f"{each.infinite:,}"))
     header = ("tensor", "mean", "std", "largest", "in std", "outliers", "NaN", "infinite")
+    zeros = sum(each.zeros for _, each in found)
     return join(
-        section("Magnitudes of values", columns(_powers(magnitudes), "histogram of magnitudes")) if magnitudes else "",
-        section("Magnitudes of scales", columns(_powers(scales), "histogram of scales")) if scales else "",
+        _histogram("Magnitudes of values", magnitudes(each for _, each in found), f"Without {zeros:,} zeros."),
+        _histogram("Magnitudes of scales", scales, "The scales that are stored with codes, all of them."),
         section("Outliers", table(header, "<>>>>>>>", rows, OUTLIERS)),
     )
 
 
-def _powers(counts: Mapping[int, int]) -> list[tuple[str, float, str]]:
-    return [
-        (f"2^{k}" if k > LOWEST else "0", count, f"from 2^{k}: {count:,} values") for k, count in sorted(counts.items())
-    ]
+def magnitudes(found: Iterable[Statistics]) -> Counter[int]:
+    """Count values by magnitude."""
+    counts = Counter[int]()
+    for each in found:
+        counts.update(each.negative)
+        counts.update(each.positive)
+    return counts
+
+
+def outliers(found: Sequence[tuple[str, Statistics]]) -> list[tuple[str, Statistics]]:
+    """Return the tensors whose largest values are the most standard deviations."""
+    return sorted(found, key=lambda pair: -(_peak(pair[1]) or 0))[:WORST]
+
+
+def _histogram(title: str, counts: Mapping[int, int], note: str) -> Html:
+    """Return the counts by power of two, as columns and as a table; nothing without counts."""
+    if not counts:
+        return Html("")
+    rows = [(f"2^{k}" if k > LOWEST else "0", count) for k, count in sorted(counts.items())]
+    drawing = columns([(power, count, f"from {power}: {count:,}") for power, count in rows], title)
+    numbers = table(("from", "number"), ">>", [(power, f"{count:,}") for power, count in rows])
+    return section(title, drawing, element("p", note, class_="note"), details("Numbers", numbers))
 
 
 def _peak(statistics: Statistics) -> float | None:

@@ -269,10 +269,10 @@ def plan(
         answer = Answer(data, [*lines, *plan.explain().split("\n")], 0 if runs else 2)
     if html is not None:
         from . import sections
-        from .pages import write_result
+        from .pages import last, write_result
 
         parts = [sections.plan(plan), sections.listed("Tensors", plan)]
-        write_result(html, plan.target, parts, "plan", answer)
+        write_result(html, last(plan.target), parts, "plan", answer)
     return answer
 
 

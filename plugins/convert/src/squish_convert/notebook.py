@@ -98,13 +98,23 @@ def tensors_by_layer(tensors: Iterable[Tensor]) -> Html:
     return by_layer(tensors, lambda tensor: tensor.name, TENSOR_HEADER, "<<<>>", tensor_row, size)
 
 
-TENSOR_HEADER = ("tensor", "shape", "stored as", "bits", "bytes")
+TENSOR_HEADER = ("tensor", "shape", "stored as", "bits/weight", "bytes")
 
 
 def tensor_row(tensor: Tensor) -> Row:
     """Return the cells for `TENSOR_HEADER`."""
-    shape = " x ".join(map(str, tensor.shape)) or "scalar"
-    return short(tensor.name), shape, stored_as(tensor.spec), f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}"
+    return (
+        short(tensor.name),
+        _shape(tensor.shape),
+        stored_as(tensor.spec),
+        f"{tensor.bits_per_weight:.2f}",
+        f"{tensor.nbytes:,}",
+    )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    """Return a shape as text that no line break divides."""
+    return "\u00d7".join(map(str, shape)) or "scalar"
 
 
 def _file(file: File) -> Html:
@@ -139,7 +149,7 @@ def _weight(weight: Weight) -> Html:
     offer = weight.chain.chosen
     about = [
         ("tensor", short(weight.name)),
-        ("shape", " x ".join(map(str, weight.shape)) or "scalar"),
+        ("shape", _shape(weight.shape)),
         ("stored as", stored_as(weight.tensor.spec)),
         ("backend", f"{offer.backend} ({offer.mode})"),
         ("in memory", f"{offer.storage}, {format_bytes(weight.nbytes)}"),
@@ -244,9 +254,13 @@ def _difference(difference: Difference) -> Html:
         ("assets", f"{len(difference.assets)} differ" if difference.assets else "equal"),
     ]
     rows = by_layer(difference.tensors, lambda item: item.name, DIFFERENCE_HEADER, "<<>>><<", difference_row)
+    return join(facts(about), rows, differences(difference))
+
+
+def differences(difference: Difference) -> Html:
+    """Return the metadata and the assets that differ."""
     changes = [*difference.meta, *difference.assets]
-    listing = details("metadata and assets", _listing(changes)) if changes else ""
-    return join(facts(about), rows, listing)
+    return details(f"Metadata and assets that differ: {len(changes):,}", _listing(changes)) if changes else Html("")
 
 
 DIFFERENCE_HEADER = ("tensor", "state", "NMSE", "max error", "cosine", "in a", "in b")
@@ -278,7 +292,7 @@ def _conversion(conversion: Conversion) -> Html:
     )
 
 
-STEP_HEADER = ("tensor", "action", "from", "to", "bits", "NMSE", "exactness")
+STEP_HEADER = ("tensor", "action", "from", "to", "bits/weight", "NMSE", "exactness")
 
 
 def step_row(step: Any) -> Row:
@@ -333,15 +347,17 @@ def _summary(summary: Summary) -> Html:
     for kind in summary.codecs:
         numbers = f"{kind.tensors:,}", f"{kind.parameters:,}", format_bytes(kind.size), f"{kind.bits:.2f}"
         kinds.append((kind.stored_as, *numbers, kind.lacks or ""))
-    header = ("stored as", "tensors", "parameters", "size", "bits", "to decode it")
+    header = ("stored as", "tensors", "parameters", "size", "bits/weight", "to decode it")
+    return join(facts(about), table(header, "<>>>><", kinds), extras(summary), problems(summary.problems))
+
+
+def extras(summary: Summary) -> Html:
+    """Return the metadata and the other files of a model, folded."""
     meta = [(short(key), short(abbreviate(value))) for key, value in list(summary.metadata.items())[:MOST_ROWS]]
     assets = [(short(name), format_bytes(size)) for name, size in list(summary.assets.items())[:MOST_ROWS]]
     return join(
-        facts(about),
-        table(header, "<>>>><", kinds),
-        details("metadata", facts(meta)) if meta else "",
-        details("assets", table(("name", "size"), "<>", assets)) if assets else "",
-        problems(summary.problems),
+        details(f"metadata: {len(summary.metadata):,}", facts(meta)) if meta else "",
+        details(f"assets: {len(summary.assets):,}", table(("name", "size"), "<>", assets)) if assets else "",
     )
 
 

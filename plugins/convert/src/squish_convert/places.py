@@ -6,7 +6,7 @@ Notebooks, `info --by` and reports group tensors alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from attrs import frozen
@@ -22,7 +22,7 @@ from squish_core.tensor import Tensor
 NO_LAYER = "outside layers"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
-Item = TypeVar("Item")
+Item, Key = TypeVar("Item"), TypeVar("Key", bound=Hashable)
 
 
 def layer_of(name: str) -> str:
@@ -97,9 +97,9 @@ def total(name: str, tensors: Iterable[Tensor]) -> Group:
     return Group(name, count, parameters, size)
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return items by key, in the order of the first of each."""
-    found: dict[str, list[Item]] = {}
+    found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found

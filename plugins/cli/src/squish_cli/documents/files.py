@@ -302,6 +302,29 @@ class ComparedFiles:
 
 
 @frozen
+class Outliers:
+    """A tensor whose largest value is many standard deviations.
+
+    Attributes
+    ----------
+    absmax
+        The largest magnitude.
+    outliers
+        Share of values more than 3 standard deviations from the mean.
+    nan, infinite
+        Numbers of values.
+    """
+
+    name: str
+    mean: float | None
+    std: float | None
+    absmax: float | None
+    outliers: float | None
+    nan: int
+    infinite: int
+
+
+@frozen
 class Report:
     """A page about a file, which holds this document too.
 
@@ -312,7 +335,9 @@ class Report:
     target
         The page; empty in the page itself.
     magnitudes, scales
-        Exponent k -> number of values, or of scales, with a magnitude from 2**k to 2**(k + 1), with `--values`.
+        Exponent k -> number of values, or of stored scales, with a magnitude from 2**k to 2**(k + 1), with `--values`.
+    outliers
+        The tensors whose largest values are the most standard deviations, with `--values`.
     """
 
     file: str
@@ -330,6 +355,7 @@ class Report:
     difference: ComparedFiles | None
     magnitudes: Mapping[str, int]
     scales: Mapping[str, int]
+    outliers: tuple[Outliers, ...]
 
 
 @frozen

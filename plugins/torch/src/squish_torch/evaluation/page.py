@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from squish_cli.api import Html, Plot, details, element, facts, page, section, table
@@ -13,13 +14,14 @@ from .sensitivity import exchanges
 from .tasks import task_rows
 from .tuning import Tuning
 
+ALONE = "KL divergence of the base with only these replaced"
 MOST_ROWS = 500
 """Rows of a table; the data of the page has all."""
 
 
 def evaluation_page(evaluation: Evaluation, data: Mapping[str, Any]) -> str:
     """Render an evaluation; `data` is its document."""
-    title = f"{evaluation.model} on {evaluation.windows.text}"
+    title = f"{PurePath(evaluation.model).name} on {PurePath(evaluation.windows.text).name}"
     tasks = [(task, metric, f"{value:.4f}", error) for task, metric, value, error in task_rows(data["tasks"] or {})]
     parts = [
         section("Perplexity", facts(_facts(evaluation, data))),
@@ -55,7 +57,7 @@ def _divergence(data: Mapping[str, Any]) -> Html | str:
     """The KL divergence of all scored tokens: mean, largest, and quantiles."""
     if data["kl"] is None:
         return ""
-    rows = [(name.replace("_", ".").replace("q", "quantile "), f"{value:.4g}") for name, value in data["kl"].items()]
+    rows = [(name.replace("_", ".").replace("q", "percentile "), f"{value:.4g}") for name, value in data["kl"].items()]
     return section("Divergence from the base, by token", table(("", "KL (nats)"), "<>", rows))
 
 
@@ -87,11 +89,13 @@ def _costs(evaluation: Evaluation) -> Html | str:
     parts = [
         _plot(Plot("Cost by layer", "layer", "KL of the base with it replaced", layers, bars=True)),
         _plot(Plot("Bits against cost", "bits per weight", "KL of the base with it replaced", bits)),
-        section("Cost alone", _rows(("tensors", "KL", "NMSE", "bits", "bytes", "in base"), costly)),
+        section("Cost alone", _rows(("tensors", "KL", "NMSE", "bits/weight", "bytes", "in base"), costly, ALONE)),
     ]
     if best:
         caption = "By the divergence that each megabyte saves"
-        parts.append(section("Best kept as in the base", _rows(("tensors", "KL/MB", "KL", "more bytes"), best, caption)))
+        parts.append(
+            section("Best kept as in the base", _rows(("tensors", "KL/MB", "KL", "more bytes"), best, caption))
+        )
     return Html("".join(parts))
 
 
@@ -117,7 +121,7 @@ def tuning_page(model: str, tuning: Tuning, data: Mapping[str, Any]) -> str:
         section(plot.title, plot.svg(), details("Numbers", table(("bits", "sum of KL"), ">>", steps))),
         section("Rules", table(("tensors", "encoding"), "<<", rules)),
     ]
-    return page(f"policy for {model}", parts, "squish/tune/1", data)
+    return page(f"Policy for {PurePath(model).name}", parts, "squish/tune/1", data)
 
 
 def _parts(rule: str) -> tuple[str, str]:
