@@ -22,7 +22,8 @@ from squish_core.tensor import Tensor
 NO_LAYER = "outside layers"
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
-Item, Key = TypeVar("Item"), TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def layer_of(name: str) -> str:
