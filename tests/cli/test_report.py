@@ -28,7 +28,7 @@ LAYERS = {
     for kind in ("mlp.up_proj", "mlp.down_proj")
 }
 TENSORS = {**LAYERS, "lm_head.weight": np.ones((4, 32), np.float16), HOSTILE: np.ones(4, np.float32)}
-VOID = {"meta", "img", "br", "input"}
+VOID = {"meta", "img", "br", "input", "wbr"}
 
 
 class Page(HTMLParser):
@@ -217,7 +217,7 @@ def test_a_page_of_findings_has_files_that_cannot_be_read(model: Path) -> None:
     Path("broken.gguf").write_bytes(b"GGUF\x03")
     assert main(["verify", str(model), "missing.gguf", "broken.gguf", "--html", "page.html"]) == 2
     page = Page(Path("page.html").read_text("utf-8"))
-    assert page.headings == ["Findings in 3 files", str(model), "missing.gguf", "broken.gguf"]
+    assert page.headings == ["Findings in 3 files", "model.safetensors", "missing.gguf", "broken.gguf"]
     assert "missing.gguf: no such file" in Path("page.html").read_text("utf-8")
 
 

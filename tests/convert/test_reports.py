@@ -116,7 +116,7 @@ def shown_in_notebook(result: Any) -> str:
     """The HTML of a result, whose elements are closed in order and are none but these."""
     html: str = result._repr_html_()
     opened: list[str] = []
-    for closing, name in re.findall(r"<(/?)(\w+)", html):
+    for closing, name in re.findall(r"<(/?)(\w+)", html.replace("<wbr>", "")):
         assert name in ELEMENTS
         if closing:
             assert opened.pop() == name

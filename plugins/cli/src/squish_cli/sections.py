@@ -13,9 +13,12 @@ from squish_convert.html import Html, details, element, facts, join, table
 from squish_convert.lineage import Ancestor, lineage, lineage_lines
 from squish_convert.notebook import (
     TENSOR_HEADER,
+    conversion_facts,
+    conversion_steps,
     difference_row,
     differences,
     extras,
+    name_cell,
     problems,
     short,
     tensor_row,
@@ -33,7 +36,7 @@ from squish_core.summary import Summary, stored_as
 from squish_core.text import counted, format_bytes
 
 from .charts import COLORS, Leaf, bars, columns, heat_map, treemap
-from .pages import section
+from .pages import last, section
 
 MOST_LAYERS = 130
 """Layers of a chart; further ones are one more."""
@@ -210,9 +213,9 @@ def findings(report: Report) -> Html:
 def checked(file: str, result: Report | str, ancestors: tuple[Ancestor, ...]) -> Html:
     """What verify finds in one of several files, or why it cannot be checked."""
     if isinstance(result, str):
-        return section(file, element("p", result, class_="error"))
+        return section(last(file), element("p", result, class_="error"))
     lines = [("made from", line) for line in lineage_lines(ancestors)]
-    return section(file, facts(lines) if lines else "", view(result))
+    return section(last(file), facts(lines) if lines else "", view(result))
 
 
 def listed(title: str, result: Any) -> Html:
@@ -245,9 +248,10 @@ def conversion(result: Conversion) -> Html:
         value = 8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1)
         bits.append((short(layer), value, f"{value:.2f}"))
     return join(
-        section("Conversion", _actions(result), view(result)),
+        section("Conversion", conversion_facts(result), _actions(result)),
         error_map("Error by layer and kind (NMSE)", error_cells(errors)),
         section("Bits per weight by layer, in the target", bars(bits, "bits per weight by layer")) if bits else "",
+        section("Tensors", conversion_steps(result)),
     )
 
 
@@ -297,11 +301,13 @@ def values(found: Sequence[tuple[str, Statistics]], scales: Mapping[int, int]) -
     for name, each in outliers(found):
         moments = map(_number, (each.mean, each.std, each.absmax, _peak(each)))
         share = "" if each.outliers is None else f"{each.outliers:.3%}"
-        rows.append((short(name), *moments, share, f"{each.nan:,}", f"{each.infinite:,}"))
+        rows.append((name_cell(name), *moments, share, f"{each.nan:,}", f"{each.infinite:,}"))
     header = ("tensor", "mean", "std", "largest", "in std", "outliers", "NaN", "infinite")
     zeros = sum(each.zeros for _, each in found)
     return join(
-        _histogram("Magnitudes of values", magnitudes(each for _, each in found), f"Without {zeros:,} zeros."),
+        _histogram(
+            "Magnitudes of values", magnitudes(each for _, each in found), f"Without {zeros:,} zeros." if zeros else ""
+        ),
         _histogram("Magnitudes of scales", scales, "The scales that are stored with codes, all of them."),
         section("Outliers", table(header, "<>>>>>>>", rows, OUTLIERS)),
     )
@@ -328,7 +334,7 @@ def _histogram(title: str, counts: Mapping[int, int], note: str) -> Html:
     rows = [(f"2^{k}" if k > LOWEST else "0", count) for k, count in sorted(counts.items())]
     drawing = columns([(power, count, f"from {power}: {count:,}") for power, count in rows], title)
     numbers = table(("from", "number"), ">>", [(power, f"{count:,}") for power, count in rows])
-    return section(title, drawing, element("p", note, class_="note"), details("Numbers", numbers))
+    return section(title, drawing, element("p", note, class_="note") if note else "", details("Numbers", numbers))
 
 
 def _peak(statistics: Statistics) -> float | None:

@@ -28,6 +28,11 @@ def text(value: object) -> str:
     return value if isinstance(value, Html) else escape_html(escape(str(value)))
 
 
+def breakable(name: str) -> Html:
+    """Return a name that may be broken into lines after its dots."""
+    return Html(text(name).replace(".", ".<wbr>"))
+
+
 def join(*parts: object) -> Html:
     """Put parts one after another."""
     return Html("".join(map(text, parts)))

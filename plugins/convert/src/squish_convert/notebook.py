@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.summary import abbreviate, stored_as
 from squish_core.text import counted, format_bytes
 
-from .html import Html, details, element, facts, join, table
+from .html import Html, breakable, details, element, facts, join, table
 from .places import grouped, layer_of, layer_order, total
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ def by_layer(items: Iterable[Any], name: Callable[[Any], str], *columns: Any) ->
 def short(name: str) -> str:
     """Return a name, shortened in the middle."""
     return name if len(name) <= LONG_NAME else f"{name[: LONG_NAME // 2]}...{name[-LONG_NAME // 2 :]}"
+
+
+def name_cell(name: str) -> Html:
+    """Return the name of a tensor for a table."""
+    return breakable(short(name))
 
 
 def tensors_by_layer(tensors: Iterable[Tensor]) -> Html:
@@ -186,9 +191,9 @@ def _plan(plan: FilePlan) -> Html:
     def row(item: tuple[str, Any]) -> Row:
         name, chain = item
         if not isinstance(chain, Chain):
-            return short(name), "none", "", "", chain.message
+            return name_cell(name), "none", "", "", chain.message
         offer = chain.chosen
-        return short(name), offer.backend, offer.mode, short(str(offer.encoding.codec)), chain.because
+        return name_cell(name), offer.backend, offer.mode, short(str(offer.encoding.codec)), chain.because
 
     listing = by_layer(
         plan.tensors.items(), lambda item: item[0], ("tensor", "backend", "mode", "codec", "why"), "<<<<<", row
@@ -270,10 +275,15 @@ def difference_row(item: Any) -> Row:
     """Return the cells for `DIFFERENCE_HEADER`."""
     errors = ("" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error))
     cosine = "" if item.cosine is None else f"{item.cosine:.6g}"
-    return short(item.name), item.state, *errors, cosine, item.a, item.b
+    return name_cell(item.name), item.state, *errors, cosine, item.a, item.b
 
 
 def _conversion(conversion: Conversion) -> Html:
+    return join(conversion_facts(conversion), conversion_steps(conversion))
+
+
+def conversion_facts(conversion: Conversion) -> Html:
+    """Return what is converted, and the whole error."""
     size = "unknown until written" if conversion.size is None else format_bytes(conversion.size)
     actions = grouped(conversion.steps, lambda step: step.action)
     about: list[tuple[str, object]] = [
@@ -283,9 +293,13 @@ def _conversion(conversion: Conversion) -> Html:
         *((action, counted(len(steps), "tensor")) for action, steps in actions.items()),
         *([("error", f"NMSE {conversion.quality.nmse:.3g}")] if conversion.quality else []),
     ]
+    return facts(about)
+
+
+def conversion_steps(conversion: Conversion) -> Html:
+    """Return what is done with each tensor, what is lost, and notes."""
     lost = [(item.kind, short(item.name), item.reason) for item in conversion.dropped[:MOST_ROWS]]
     return join(
-        facts(about),
         by_layer(conversion.steps, lambda step: step.name, STEP_HEADER, "<<<<>><", step_row),
         details("dropped", table(("kind", "name", "reason"), "<<<", lost)) if lost else "",
         details("notes", _listing(conversion.notes)) if conversion.notes else "",
@@ -299,7 +313,7 @@ def step_row(step: Any) -> Row:
     """Return the cells for `STEP_HEADER`."""
     error = "" if step.quality is None else f"{step.quality.nmse:.3g}"
     stored = short(step.source), short(step.target)
-    return short(step.name), step.action, *stored, f"{step.bits:.2f}", error, step.exactness
+    return name_cell(step.name), step.action, *stored, f"{step.bits:.2f}", error, step.exactness
 
 
 def _report(report: Report) -> Html:
@@ -311,7 +325,7 @@ def _report(report: Report) -> Html:
         ("format", report.format or "cannot be opened"),
         ("verdict", f"{'ok' if report.ok else 'error'}; {counts}"),
         ("tensors", f"{report.tensors:,}{f', {report.decoded:,} decoded' if report.deep else ''}"),
-        ("digests", f"{report.digests:,}, {report.unverified:,} not checked"),
+        *([("digests", f"{report.digests:,}, {report.unverified:,} not checked")] if report.digests else []),
         *(("not checked", item) for item in report.not_checked),
     ]
     return join(facts(about), problems(report.problems))
@@ -356,8 +370,8 @@ def extras(summary: Summary) -> Html:
     meta = [(short(key), short(abbreviate(value))) for key, value in list(summary.metadata.items())[:MOST_ROWS]]
     assets = [(short(name), format_bytes(size)) for name, size in list(summary.assets.items())[:MOST_ROWS]]
     return join(
-        details(f"metadata: {len(summary.metadata):,}", facts(meta)) if meta else "",
-        details(f"assets: {len(summary.assets):,}", table(("name", "size"), "<>", assets)) if assets else "",
+        details(f"Metadata: {len(summary.metadata):,}", facts(meta)) if meta else "",
+        details(f"Assets: {len(summary.assets):,}", table(("name", "size"), "<>", assets)) if assets else "",
     )
 
 

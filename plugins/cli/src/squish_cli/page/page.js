@@ -24,7 +24,9 @@
   const row = (at) => {
     const count = shapes[at].reduce((product, size) => product * size, 1);
     const element = document.createElement("tr");
-    element.append(cell(names[at]), cell(shapes[at].join("\u00d7") || "scalar"), cell(data.types[stored_as[at]].name),
+    const name = cell("");
+    for (const part of names[at].split(/(?<=\.)/)) name.append(part, document.createElement("wbr"));
+    element.append(name, cell(shapes[at].join("\u00d7") || "scalar"), cell(data.types[stored_as[at]].name),
       cell(count ? (8 * sizes[at] / count).toFixed(2) : "0.00", true), cell(sizes[at].toLocaleString("en"), true));
     return element;
   };
