@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from squish_convert.editing.changes import Changes
 from squish_convert.editing.edit import edit
+from toys import files_of
 
 import squish_core as squish
 from squish_core.model import Typed
@@ -23,17 +24,20 @@ WEIGHTS |= {"norm": np.ones(5, np.float16)}
 FILES = {"config.json": b'{"model_type": "x"}', "tokenizer_config.json": b'{"chat_template": "old", "unk_token": "u"}'}
 FORMATS = {
     "m.gguf": ("gguf", "q4_1"),
+    "set": ("gguf:max_shard_tensors=2", "q4_1"),
     "m.safetensors": ("safetensors", "f16"),
     "hf": ("safetensors:max_shard_size=20KB", "f16"),
-    "mlx": ("mlx", "q4_1"),
+    "mlx": ("mlx:max_shard_size=8KB", "q4_1"),
     "gptq": ("hf:method=gptq", "q4_0"),
     "one.zt": ("ztensor", "q4_1"),
     "two.zt": ("ztensor:wire=2", "q4_1"),
     "m.squizd": ("squizd", "q4_1"),
-    "uqff": ("uqff", "q4_1"),
+    "uqff": ("uqff:max_shard_size=8KB", "q4_1"),
     "npydir": ("npydir", "q4_1"),
 }
 """Name of the model -> format and encoding."""
+FIRST = "m-00001-of-00002.gguf"
+"""In the folder of a split set, the file that stands for it."""
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +47,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (to, encoding) in FORMATS.items():
         start = folder / f"start-{name}.gguf"
         squish.save(start, WEIGHTS, encode={"*.weight": encoding}, metadata={"general.name": "tiny", "note": "a"})
-        squish.convert(start, folder / name, to, rename="keep", assets=None)
+        target = folder / name / "m.gguf" if name == "set" else folder / name
+        squish.convert(start, target, to, rename="keep", assets=None)
     for name in ("hf", "gptq"):
         for asset, data in FILES.items():
             if not (folder / name / asset).exists():
                 (folder / name / asset).write_bytes(data)
+    for name in ("hf", "gptq", "mlx", "uqff", "npydir"):
         (folder / name / "README.md").write_text("hello")
+        (folder / name / "images").mkdir()
+        (folder / name / "images" / "a.png").write_bytes(b"png")
     return folder
 
 
@@ -60,7 +68,7 @@ def model(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> Path:
 
 def copied(source: Path, target: Path) -> Path:
     (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    return target
+    return target / FIRST if (target / FIRST).exists() else target
 
 
 def values(path: Path) -> dict[str, np.ndarray]:
@@ -73,7 +81,8 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def is_clean(path: Path) -> bool:
-    extra = [name for name in os.listdir(path.parent) if name.startswith(".")]
+    folders = [path.parent, *([path.parent.parent] if path.name == FIRST else [])]
+    extra = [name for folder in folders for name in os.listdir(folder) if name.startswith(".")]
     return squish.verify(path, deep=True).ok and not extra
 
 
@@ -114,10 +123,14 @@ def test_tensors_are_added_and_replaced(model: Path, tmp_path: Path) -> None:
 def test_copy_leaves_the_file_as_it_is(model: Path, tmp_path: Path) -> None:
     before, output = values(model), tmp_path / f"copy{model.suffix}"
     report = edit(model, Changes(put={"license": "MIT"}), output)
+    copy = Path(report.file)
     assert report.how == "copied"
+    assert copy.name.removeprefix("copy") == (FIRST[1:] if model.name == FIRST else model.suffix)
     assert equal(values(model), before)
-    assert equal(values(output), before)
-    with squish.open(model) as old, squish.open(output) as new:
+    assert equal(values(copy), before)
+    if model.is_dir():
+        assert {*files_of(model)} == {*files_of(copy)}
+    with squish.open(model) as old, squish.open(copy) as new:
         assert "license" not in old.metadata
         assert new.metadata["license"] == "MIT"
 
