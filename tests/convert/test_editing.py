@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from squish_convert.editing.changes import Changes
 from squish_convert.editing.edit import edit
+from squish_convert.editing.folders import replaced_folder
 from toys import files_of
 
 import squish_core as squish
@@ -205,6 +206,65 @@ def test_small_change_is_in_place_and_keeps_every_other_byte(models: Path, tmp_p
     assert path.read_bytes() == before.replace(b"tiny", b"tinY")
 
 
+def inodes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_ino for name in os.listdir(folder)}
+
+
+def test_set_is_named_by_any_file_and_each_keeps_what_does_not_change(models: Path, tmp_path: Path) -> None:
+    first = copied(models / "set", tmp_path / "set")
+    folder, second = first.parent, first.with_name(first.name.replace("00001", "00002", 1))
+    old, place, rest = inodes(folder), folder.stat().st_ino, second.read_bytes()
+    assert edit(second, Changes(put={"license": "MIT"})).how == "rewritten"
+    assert second.read_bytes() == rest
+    assert inodes(folder)[second.name] == old[second.name]
+    (folder / "other.txt").write_text("kept")
+    report = edit(second, Changes(remove=("layers.1.*",), put={"license": "GPL"}))
+    assert report.size == first.stat().st_size + second.stat().st_size
+    assert (folder.stat().st_ino, (folder / "other.txt").read_text()) == (place, "kept")
+    with pytest.raises(squish.UsageError, match="replace a file of the model"):
+        edit(first, Changes(put={"a": "b"}), folder / "m.gguf")
+
+
+def test_foreign_keys_of_a_set_stay_in_their_files(models: Path, tmp_path: Path) -> None:
+    first = copied(models / "set", tmp_path / "set")
+    second = first.with_name(first.name.replace("00001", "00002", 1))
+    arrays = {"x": np.ones(4, np.float32), "y": np.ones(4, np.float32)}
+    squish.save(tmp_path / "one.gguf", arrays, metadata={"own": "key", "general.name": "tiny"})
+    keys = {"split.no": Typed("u16", 1), "split.count": Typed("u16", 2), "split.tensors.count": Typed("i32", 4)}
+    with squish.open(first) as file:
+        kept = [spec.name for spec in file.index.tensors.values()][:2]
+    squish.convert(tmp_path / "one.gguf", second, "gguf", rename="keep")
+    edit(second, Changes(put=keys))
+    edit(first, Changes(put={"general.name": "other"}))
+    assert [data.count(b"own") for data in (first.read_bytes(), second.read_bytes())] == [0, 1]
+    with squish.open(first) as file:
+        assert (file.metadata["general.name"], file.metadata["own"], list(file)) == ("other", "key", [*kept, "x", "y"])
+
+
+def test_files_that_appear_in_a_folder_meanwhile_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "gone").write_text("old")
+    inode = folder.stat().st_ino
+    with replaced_folder(folder) as copy:
+        (folder / "appeared").write_text("meanwhile")
+        os.replace(shutil.copy(copy / "a", tmp_path / "new"), copy / "a")
+        (copy / "gone").unlink()
+        (copy / "b").write_text("new")
+    assert {name: data.decode() for name, data in files_of(folder).items()} == {
+        "a": "old", "appeared": "meanwhile", "b": "new",
+    }  # fmt: skip
+    assert folder.stat().st_ino == inode
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_new_key_that_may_be_mistyped_is_named(models: Path, tmp_path: Path) -> None:
+    path = copied(models / "m.gguf", tmp_path / "m.gguf")
+    report = edit(path, Changes(put={"general.nmae": "x", "general.license": "MIT", "note": "z"}))
+    assert report.notes == ("the key general.nmae is new; did you mean general.name? unset='general.nmae' deletes it",)
+
+
 def test_shards_that_do_not_change_are_not_written(models: Path, tmp_path: Path) -> None:
     path = copied(models / "hf", tmp_path / "hf")
     old = {name: (path / name).stat().st_ino for name in os.listdir(path)}
@@ -234,20 +294,27 @@ def prepare(folder):
     (shutil.copytree if source.is_dir() else shutil.copyfile)(source, folder / source.name)
 
 def work(folder):
-    edit(folder / {name!r}, Changes(put={{"license": {value!r}}}, rename={{"layers.*": "blocks.*"}}))
+    edit(folder / {path!r}, Changes(put={{"license": {value!r}}}, rename={{"layers.*": "blocks.*"}}))
 """
+
+
+KILLED = ("set", "m.safetensors", "hf", "m.squizd", "npydir", "uqff")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs SIGKILL")
 @pytest.mark.parametrize(
     "name",
-    ["m.gguf", *(pytest.param(name, marks=pytest.mark.fuzz) for name in ("m.safetensors", "hf", "m.squizd", "npydir"))],
+    [
+        "m.gguf",
+        *(pytest.param(name, marks=pytest.mark.fuzz) for name in ("set", "m.safetensors", "hf", "m.squizd", "uqff")),
+    ],
 )
 def test_killed_edit_leaves_the_old_or_the_new_model(models: Path, tmp_path: Path, name: str) -> None:
     root = tmp_path / "killed"
     root.mkdir()
-    work = WORK.format(source=str(models / name), name=name, value="MIT")
-    old, seen = values(models / name), set()
+    name = f"set/{FIRST}" if name == "set" else name
+    work = WORK.format(source=str(models / name.split("/")[0]), path=name, value="MIT")
+    old, seen = values(models / name), set[bool]()
     new = {key.replace("layers.", "blocks."): array for key, array in old.items()}
     for folder in kills.kill_everywhere(work, root, least=3):
         found = values(folder / name)
@@ -261,7 +328,7 @@ def test_killed_edit_leaves_the_old_or_the_new_model(models: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks")
-@pytest.mark.parametrize("name", ["m.gguf", "hf"])
+@pytest.mark.parametrize("name", ["m.gguf", "hf", "set"])
 def test_edits_at_the_same_time_are_all_kept(models: Path, tmp_path: Path, name: str) -> None:
     path = copied(models / name, tmp_path / name)
     code = """

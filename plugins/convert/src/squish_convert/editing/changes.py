@@ -112,12 +112,19 @@ def resolve(file: File, changes: Changes) -> Resolved:
     )
 
 
+SIMILAR = 0.85
+"""Least similarity (`difflib`) of a new key to one of the file that may be meant; keys often have long prefixes."""
+
+
 def _new_keys(file: File, changes: Changes) -> Iterator[str]:
     """Notes on keys that are set and new, but nearly those of others."""
+    import difflib
+
     meta = file.index.meta
     for key, _ in (_typed_key(key, meta) for key in changes.put):
-        if key not in meta and (hint := did_you_mean(key, [name for name in meta if name not in changes.put])):
-            yield words(f"the key {key} is new. {hint} {{option:unset={key}}} deletes it")
+        near = [] if key in meta else difflib.get_close_matches(key, meta, 1, SIMILAR)
+        if near:
+            yield words(f"the key {key} is new; did you mean {near[0]}? {{option:unset={key}}} deletes it")
 
 
 def _name_error(file: File, name: str, message: str, names: Iterable[str]) -> TensorError:

@@ -20,7 +20,7 @@ from squish_core.display import to_json
 from squish_core.errors import FormatError, SquishError, UsageError, WriteError, redact
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
-from squish_core.io.atomic import atomic_file, check_target
+from squish_core.io.atomic import atomic_file, check_target, remove_dead
 from squish_core.io.sink import Sink
 from squish_core.io.system import (
     IS_POSIX,
@@ -41,7 +41,7 @@ from ..append import LockedFile, locked_file
 from ..destination import check_space, set_name
 from ..execute import execute, outgoing_tensors
 from ..image import OutputFile, OutputImage, PartExtent
-from ..plan import ConversionPlan, output_image, plan_conversion, writable
+from ..plan import ConversionPlan, output_image, plan_conversion, shards_image, writable
 from .changes import ADDED, OWN, REPLACED, Changes, Resolved, edited, resolve
 from .folders import copied_folder, move_files, replaced_folder
 
@@ -245,7 +245,7 @@ def _locked_folder(place: Place) -> Iterator[LockedFolder]:
                     hint="Try again when it is done.",
                 )
             if is_same_file(lockable(folder), fd):
-                yield LockedFolder()
+                yield LockedFolder(notes=remove_dead(folder.resolve()))
                 return
         finally:
             release(folder, fd)
@@ -324,7 +324,7 @@ def _rewrite(
         names = [each.name for each in plan.image.files] if plan.image and is_set else []
         _check_output([path, *map(path.with_name, names)], file, place)
         return ("copied", *_write_copy(plan, new, place, lock))
-    image = plan.image if is_set else _image(plan, new)
+    image = shards_image(plan, new) if is_set else _image(plan, new)
     how = _write_changed(image, plan, new, place, lock)
     return how, place.size(ref.name for ref in file.index.files), place.path
 
@@ -400,9 +400,8 @@ def _write_changed(image: OutputImage | None, plan: ConversionPlan, new: File, p
             move_files(folder / "new", folder)
         return "rewritten"
     names = [_own_name(ref.name) or "" for ref in new.index.files]
-    files = [each for each in image.files if each.size or each.name != Path(plan.target).name]  # a set is but a name
-    changed = [each for each in files if not _is_same(each, place.file(each.name), plan, new, names)]
-    gone = sorted({*filter(None, names)} - {each.name for each in files}) if place.folder else []
+    changed = [each for each in image.files if not _is_same(each, place.file(each.name), plan, new, names)]
+    gone = sorted({*filter(None, names)} - {each.name for each in image.files}) if place.folder else []
     if not changed and not gone:
         return "unchanged"
     check_space(place.path, sum(each.size for each in changed))

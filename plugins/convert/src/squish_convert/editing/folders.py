@@ -41,7 +41,6 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     every process that works in the folder stays in it, and what another process writes there meanwhile is kept.
     """
     target = folder.resolve()
-    remove_dead(target)
     with new_temporary(target, lambda path: create_folder(path, target, target.stat().st_mode & 0o777)) as temporary:
         before = _linked(target, temporary.path)
         yield temporary.path
