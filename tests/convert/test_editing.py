@@ -276,6 +276,17 @@ def test_shards_that_do_not_change_are_not_written(models: Path, tmp_path: Path)
     assert (path / "README.md").read_text() == "hello"
 
 
+@pytest.mark.parametrize(
+    "name", ["hf/model-00001-of-00003.safetensors", "hf/model.safetensors.index.json", "uqff/model-0.uqff"]
+)
+def test_shard_of_a_folder_is_not_edited_alone(models: Path, tmp_path: Path, name: str) -> None:
+    folder = copied(models / name.partition("/")[0], tmp_path / "model")
+    before = files_of(folder)
+    with pytest.raises(squish.UsageError, match="edited together"):
+        edit(folder / name.partition("/")[2], Changes(put={"a": "b"}))
+    assert files_of(folder) == before
+
+
 def test_formats_with_a_graph_are_refused_by_name(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "data" / "sample.onnx", tmp_path / "m.onnx")
     with pytest.raises(squish.UsageError) as caught:

@@ -312,7 +312,8 @@ def _rewrite(
     container = writable(file.format, file.registry)
     plan = plan_conversion(new, path if is_folder else path.with_name(set_name(path.name)), to, rename="keep")
     is_set = container.writes_beside(plan.options)
-    if output is None and not is_folder and (container.writes_folder(options) or (not is_set and place.folder)):
+    is_part = len(file.index.files) > 1 or any(each.code == ErrorCode.SHARD for each in file.index.problems)
+    if output is None and not is_folder and not is_set and (is_part or container.writes_folder(options)):
         raise UsageError(
             "is one of several files of a model, which are edited together",
             file=str(path),
