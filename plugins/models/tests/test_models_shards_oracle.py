@@ -30,7 +30,7 @@ def test_llama_cpp_runs_a_split_set(options: str, tmp_path: Path) -> None:
     ("engine", "to", "encode"),
     [
         ("transformers", "safetensors:max_shard_size={}", None),
-        ("mlx-lm", "mlx:max_shard_size={}", "q4"),
+        ("mlx", "mlx:max_shard_size={}", "q4"),
         ("mistralrs", "uqff:max_shard_size={}", "q8_0"),
     ],
 )

@@ -260,7 +260,7 @@ def _groups(first: list[Entry], layers: Sequence[tuple[Layer, list[Entry]]], lim
 def _own_groups(
     first: list[Entry], layers: Sequence[tuple[Layer, list[Entry]]], numbers: Mapping[str, int]
 ) -> list[list[Entry]]:
-    """Return the entries of each shard of a model that is edited: layers stay in their shards, new ones are in the last."""
+    """Return the entries of each shard of an edited model: layers stay in their shards, new ones are in the last."""
     last = max(numbers.values(), default=0)
     groups = [first, *([] for _ in range(last))]
     for layer, entries in layers:
