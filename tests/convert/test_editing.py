@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from squish_convert.editing.changes import Changes
 from squish_convert.editing.edit import edit
+from squish_convert.editing.folders import replaced_folder
+from toys import files_of
 
 import squish_core as squish
 from squish_core.model import Typed
@@ -23,17 +25,20 @@ WEIGHTS |= {"norm": np.ones(5, np.float16)}
 FILES = {"config.json": b'{"model_type": "x"}', "tokenizer_config.json": b'{"chat_template": "old", "unk_token": "u"}'}
 FORMATS = {
     "m.gguf": ("gguf", "q4_1"),
+    "set": ("gguf:max_shard_tensors=2", "q4_1"),
     "m.safetensors": ("safetensors", "f16"),
     "hf": ("safetensors:max_shard_size=20KB", "f16"),
-    "mlx": ("mlx", "q4_1"),
+    "mlx": ("mlx:max_shard_size=8KB", "q4_1"),
     "gptq": ("hf:method=gptq", "q4_0"),
     "one.zt": ("ztensor", "q4_1"),
     "two.zt": ("ztensor:wire=2", "q4_1"),
     "m.squizd": ("squizd", "q4_1"),
-    "uqff": ("uqff", "q4_1"),
+    "uqff": ("uqff:max_shard_size=8KB", "q4_1"),
     "npydir": ("npydir", "q4_1"),
 }
 """Name of the model -> format and encoding."""
+FIRST = "m-00001-of-00002.gguf"
+"""In the folder of a split set, the file that stands for it."""
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +48,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (to, encoding) in FORMATS.items():
         start = folder / f"start-{name}.gguf"
         squish.save(start, WEIGHTS, encode={"*.weight": encoding}, metadata={"general.name": "tiny", "note": "a"})
-        squish.convert(start, folder / name, to, rename="keep", assets=None)
+        target = folder / name / "m.gguf" if name == "set" else folder / name
+        squish.convert(start, target, to, rename="keep", assets=None)
     for name in ("hf", "gptq"):
         for asset, data in FILES.items():
             if not (folder / name / asset).exists():
                 (folder / name / asset).write_bytes(data)
+    for name in ("hf", "gptq", "mlx", "uqff", "npydir"):
         (folder / name / "README.md").write_text("hello")
+        (folder / name / "images").mkdir()
+        (folder / name / "images" / "a.png").write_bytes(b"png")
     return folder
 
 
@@ -60,7 +69,7 @@ def model(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> Path:
 
 def copied(source: Path, target: Path) -> Path:
     (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-    return target
+    return target / FIRST if (target / FIRST).exists() else target
 
 
 def values(path: Path) -> dict[str, np.ndarray]:
@@ -73,7 +82,8 @@ def equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def is_clean(path: Path) -> bool:
-    extra = [name for name in os.listdir(path.parent) if name.startswith(".")]
+    folders = [path.parent, *([path.parent.parent] if path.name == FIRST else [])]
+    extra = [name for folder in folders for name in os.listdir(folder) if name.startswith(".")]
     return squish.verify(path, deep=True).ok and not extra
 
 
@@ -114,10 +124,14 @@ def test_tensors_are_added_and_replaced(model: Path, tmp_path: Path) -> None:
 def test_copy_leaves_the_file_as_it_is(model: Path, tmp_path: Path) -> None:
     before, output = values(model), tmp_path / f"copy{model.suffix}"
     report = edit(model, Changes(put={"license": "MIT"}), output)
+    copy = Path(report.file)
     assert report.how == "copied"
+    assert copy.name.removeprefix("copy") == (FIRST[1:] if model.name == FIRST else model.suffix)
     assert equal(values(model), before)
-    assert equal(values(output), before)
-    with squish.open(model) as old, squish.open(output) as new:
+    assert equal(values(copy), before)
+    if model.is_dir():
+        assert {*files_of(model)} == {*files_of(copy)}
+    with squish.open(model) as old, squish.open(copy) as new:
         assert "license" not in old.metadata
         assert new.metadata["license"] == "MIT"
 
@@ -192,6 +206,66 @@ def test_small_change_is_in_place_and_keeps_every_other_byte(models: Path, tmp_p
     assert path.read_bytes() == before.replace(b"tiny", b"tinY")
 
 
+def inodes(folder: Path) -> dict[str, int]:
+    return {name: (folder / name).stat().st_ino for name in os.listdir(folder)}
+
+
+def test_set_is_named_by_any_file_and_each_keeps_what_does_not_change(models: Path, tmp_path: Path) -> None:
+    first = copied(models / "set", tmp_path / "set")
+    folder, second = first.parent, first.with_name(first.name.replace("00001", "00002", 1))
+    old, place, rest = inodes(folder), folder.stat().st_ino, second.read_bytes()
+    assert edit(second, Changes(put={"license": "MIT"})).how == "rewritten"
+    assert second.read_bytes() == rest
+    assert inodes(folder)[second.name] == old[second.name]
+    (folder / "other.txt").write_text("kept")
+    report = edit(second, Changes(remove=("layers.1.*",), put={"license": "GPL"}))
+    assert report.size == first.stat().st_size + second.stat().st_size
+    assert (folder.stat().st_ino, (folder / "other.txt").read_text()) == (place, "kept")
+    with pytest.raises(squish.UsageError) as caught:
+        edit(first, Changes(put={"a": "b"}), folder / "m.gguf")
+    assert (caught.value.code, caught.value.file) == ("usage", str(first))
+
+
+def test_foreign_keys_of_a_set_stay_in_their_files(models: Path, tmp_path: Path) -> None:
+    first = copied(models / "set", tmp_path / "set")
+    second = first.with_name(first.name.replace("00001", "00002", 1))
+    arrays = {"x": np.ones(4, np.float32), "y": np.ones(4, np.float32)}
+    squish.save(tmp_path / "one.gguf", arrays, metadata={"own": "key", "general.name": "tiny"})
+    keys = {"split.no": Typed("u16", 1), "split.count": Typed("u16", 2), "split.tensors.count": Typed("i32", 4)}
+    with squish.open(first) as file:
+        kept = [spec.name for spec in file.index.tensors.values()][:2]
+    squish.convert(tmp_path / "one.gguf", second, "gguf", rename="keep")
+    edit(second, Changes(put=keys))
+    edit(first, Changes(put={"general.name": "other"}))
+    assert [data.count(b"own") for data in (first.read_bytes(), second.read_bytes())] == [0, 1]
+    with squish.open(first) as file:
+        assert (file.metadata["general.name"], file.metadata["own"], list(file)) == ("other", "key", [*kept, "x", "y"])
+
+
+def test_files_that_appear_in_a_folder_meanwhile_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "gone").write_text("old")
+    inode = folder.stat().st_ino
+    with replaced_folder(folder) as copy:
+        (folder / "appeared").write_text("meanwhile")
+        os.replace(shutil.copy(copy / "a", tmp_path / "new"), copy / "a")
+        (copy / "gone").unlink()
+        (copy / "b").write_text("new")
+    assert {name: data.decode() for name, data in files_of(folder).items()} == {
+        "a": "old", "appeared": "meanwhile", "b": "new",
+    }  # fmt: skip
+    assert folder.stat().st_ino == inode
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_new_key_that_may_be_mistyped_is_named(models: Path, tmp_path: Path) -> None:
+    path = copied(models / "m.gguf", tmp_path / "m.gguf")
+    report = edit(path, Changes(put={"general.nmae": "x", "general.license": "MIT", "note": "z"}))
+    assert report.notes == ("the key general.nmae is new; did you mean general.name? unset='general.nmae' deletes it",)
+
+
 def test_shards_that_do_not_change_are_not_written(models: Path, tmp_path: Path) -> None:
     path = copied(models / "hf", tmp_path / "hf")
     old = {name: (path / name).stat().st_ino for name in os.listdir(path)}
@@ -201,6 +275,18 @@ def test_shards_that_do_not_change_are_not_written(models: Path, tmp_path: Path)
     assert old.keys() == new.keys()
     assert changed == {"model-00001-of-00003.safetensors", "model.safetensors.index.json"}
     assert (path / "README.md").read_text() == "hello"
+
+
+@pytest.mark.parametrize(
+    "name", ["hf/model-00001-of-00003.safetensors", "hf/model.safetensors.index.json", "uqff/model-0.uqff"]
+)
+def test_shard_of_a_folder_is_not_edited_alone(models: Path, tmp_path: Path, name: str) -> None:
+    folder = copied(models / name.partition("/")[0], tmp_path / "model")
+    before = files_of(folder)
+    with pytest.raises(squish.UsageError) as caught:
+        edit(folder / name.partition("/")[2], Changes(put={"a": "b"}))
+    assert caught.value.code == "file-kind"
+    assert files_of(folder) == before
 
 
 def test_formats_with_a_graph_are_refused_by_name(tmp_path: Path) -> None:
@@ -221,20 +307,27 @@ def prepare(folder):
     (shutil.copytree if source.is_dir() else shutil.copyfile)(source, folder / source.name)
 
 def work(folder):
-    edit(folder / {name!r}, Changes(put={{"license": {value!r}}}, rename={{"layers.*": "blocks.*"}}))
+    edit(folder / {path!r}, Changes(put={{"license": {value!r}}}, rename={{"layers.*": "blocks.*"}}))
 """
+
+
+KILLED = ("set", "m.safetensors", "hf", "m.squizd", "npydir", "uqff")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs SIGKILL")
 @pytest.mark.parametrize(
     "name",
-    ["m.gguf", *(pytest.param(name, marks=pytest.mark.fuzz) for name in ("m.safetensors", "hf", "m.squizd", "npydir"))],
+    [
+        "m.gguf",
+        *(pytest.param(name, marks=pytest.mark.fuzz) for name in ("set", "m.safetensors", "hf", "m.squizd", "uqff")),
+    ],
 )
 def test_killed_edit_leaves_the_old_or_the_new_model(models: Path, tmp_path: Path, name: str) -> None:
     root = tmp_path / "killed"
     root.mkdir()
-    work = WORK.format(source=str(models / name), name=name, value="MIT")
-    old, seen = values(models / name), set()
+    name = f"set/{FIRST}" if name == "set" else name
+    work = WORK.format(source=str(models / name.split("/")[0]), path=name, value="MIT")
+    old, seen = values(models / name), set[bool]()
     new = {key.replace("layers.", "blocks."): array for key, array in old.items()}
     for folder in kills.kill_everywhere(work, root, least=3):
         found = values(folder / name)
@@ -248,7 +341,7 @@ def test_killed_edit_leaves_the_old_or_the_new_model(models: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks")
-@pytest.mark.parametrize("name", ["m.gguf", "hf"])
+@pytest.mark.parametrize("name", ["m.gguf", "hf", "set"])
 def test_edits_at_the_same_time_are_all_kept(models: Path, tmp_path: Path, name: str) -> None:
     path = copied(models / name, tmp_path / name)
     code = """

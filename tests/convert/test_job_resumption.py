@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from inline_scheduler import inline_registry
+from squish_convert.job import staging
 from squish_convert.job.journal import Journal
 from squish_convert.job.options import VERIFY
 from squish_convert.job.run import JobRun
@@ -38,6 +39,7 @@ RESUMED = evolve(JOB, resume=True)
 PLACED = [
     ("out.gguf", None, "q4_k"), ("shards", "safetensors:max_shard_size=60KB", "f16"), ("arrays", "npydir", "int8"),
     ("layers", "mlx", "q4"), ("old.zt", "ztensor", {"*embed*": "int8"}), ("out.uqff", None, "q8_0"),
+    ("set.gguf", "gguf:max_shard_size=40KB", "q4_k"),
 ]  # fmt: skip
 """Targets whose layout is computed before their bytes."""
 TWO_PASSES = [
@@ -106,8 +108,14 @@ def test_a_job_that_is_killed_between_tasks_goes_on_to_the_serial_bytes(
 
 
 def files_in(target: Path) -> dict[str, bytes]:
-    """A target's files."""
-    return files_of(target) if target.is_dir() else {"": target.read_bytes()}
+    """A target's files; those of a set of shards are beside it."""
+    if target.is_dir():
+        return files_of(target)
+    return {"": target.read_bytes()} if target.exists() else {p.name: p.read_bytes() for p in shards_of(target)}
+
+
+def shards_of(target: Path) -> list[Path]:
+    return sorted(target.parent.glob(f"{target.stem}-*-of-*"))
 
 
 @pytest.fixture
@@ -123,11 +131,11 @@ def map_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize(("name", "to", "encode"), PLACED[:2])
+@pytest.mark.parametrize(("name", "to", "encode"), [*PLACED[:2], PLACED[-1]])
 def test_a_job_that_is_killed_after_the_rename_is_complete(
     source: Path, tmp_path: Path, name: str, to: str | None, encode: Any, map_sizes: list[int]
 ) -> None:
-    target = tmp_path / name
+    target, serial = tmp_path / "job" / name, tmp_path / "serial" / name
 
     def kill(self: JobRun) -> None:
         self.journal.close()
@@ -142,9 +150,33 @@ def test_a_job_that_is_killed_after_the_rename_is_complete(
     map_sizes.clear()
     report = squish.convert(source, target, to, encode, job=RESUMED, registry=REGISTRY)
     assert (files_in(target), map_sizes) == (complete, [])
-    assert facts(report) == facts(squish.convert(source, tmp_path / "serial", to or "gguf", encode))
-    assert complete == files_in(tmp_path / "serial")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((name, "serial"))
+    assert facts(report) == facts(squish.convert(source, serial, to, encode))
+    assert files_of(target.parent) == files_of(serial.parent)
+
+
+@pytest.mark.parametrize("resume", [True, VERIFY])
+def test_a_set_that_is_killed_between_its_renames_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_sizes: list[int], resume: Any
+) -> None:
+    name, to, encode = PLACED[-1]
+    target, serial, renamed = tmp_path / "job" / name, tmp_path / "serial" / name, list[Path]()
+
+    def kill(old: Path, new: Path) -> None:
+        if renamed:
+            raise Killed
+        renamed.append(new)
+        old.rename(new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "replace", kill)
+        with pytest.raises(Killed):
+            squish.convert(source, target, to, encode, job=JOB, registry=REGISTRY)
+    assert shards_of(target) == sorted(renamed)
+    map_sizes.clear()
+    squish.convert(source, target, to, encode, job=evolve(JOB, resume=resume), registry=REGISTRY)
+    squish.convert(source, serial, to, encode)
+    assert sum(map_sizes) == 0
+    assert files_of(target.parent) == files_of(serial.parent)
 
 
 def test_a_folder_that_is_complete_is_refused_without_a_journal(source: Path, tmp_path: Path) -> None:
@@ -243,12 +275,13 @@ def work(folder):
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize(("name", "to", "encode"), [PLACED[0], PLACED[1], TWO_PASSES[0], TWO_PASSES[-1]])
+@pytest.mark.parametrize(("name", "to", "encode"), [*PLACED[:2], PLACED[-1], TWO_PASSES[0], TWO_PASSES[-1]])
 def test_a_job_that_is_killed_at_any_step_goes_on_to_the_serial_bytes(
     source: Path, tmp_path: Path, name: str, to: str | None, encode: Any
 ) -> None:
-    squish.convert(source, tmp_path / name, to, encode)
-    serial = files_in(tmp_path / name)
+    complete = tmp_path / "complete"
+    squish.convert(source, complete / name, to, encode)
+    serial = files_in(complete / name)
     (tmp_path / "kills").mkdir()
     for folder in kills.kill_everywhere(WORK.format(arguments=(str(source), name, to, encode)), tmp_path / "kills"):
         assert not (folder / name).exists() or files_in(folder / name) == serial, folder
@@ -257,4 +290,4 @@ def test_a_job_that_is_killed_at_any_step_goes_on_to_the_serial_bytes(
             continue  # it was complete
         squish.convert(source, folder / name, to, encode, job=RESUMED, registry=REGISTRY)
         assert files_in(folder / name) == serial, folder
-        assert [path.name for path in folder.iterdir()] == [name], folder
+        assert files_of(folder) == files_of(complete), folder

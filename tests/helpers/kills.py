@@ -22,6 +22,7 @@ HOOKED = (
     "pwrite",
     "replace",
     "rename",
+    "link",
     "truncate",
     "ftruncate",
     "unlink",

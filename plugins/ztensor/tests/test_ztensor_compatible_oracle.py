@@ -69,7 +69,9 @@ def append_1_2(path, name, array):  # type: ignore[no-untyped-def] # runs in the
         writer.write_numpy(name, array)
 
 
-@pytest.mark.parametrize("options", [{}, {"encoding": "zstd", "digest": "sha256"}, {"digest": "crc32c"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"encoding": "zstd", "digest": "sha256"}, {"digest": "crc32c"}, {"alignment": "4096"}]
+)
 @pytest.mark.parametrize("flavor", ["literal", "compatible"])
 def test_1_2_3_reads_what_is_written(zt: Any, tmp_path: Path, flavor: str, options: dict[str, str]) -> None:
     zt.written(tmp_path / "ours.zt", ARRAYS, {"flavor": flavor, **options}, {"license": "MIT"})

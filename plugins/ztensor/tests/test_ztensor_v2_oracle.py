@@ -63,7 +63,10 @@ def reference() -> Any:
     return oracles.peer("ztensor-2.1.2")
 
 
-@pytest.mark.parametrize("options", [{}, {"flavor": "aligned"}, {"encoding": "zstd"}, {"digest": "sha256"}])
+ALIGNED = {"flavor": "aligned", "alignment": "1048576"}
+
+
+@pytest.mark.parametrize("options", [{}, {"flavor": "aligned"}, {"encoding": "zstd"}, {"digest": "sha256"}, ALIGNED])
 def test_the_reference_opens_and_verifies_what_is_written(
     zt: Any, tmp_path: Path, reference: Any, options: dict[str, str]
 ) -> None:

@@ -187,13 +187,23 @@ def test_a_negative_index_is_not_widened(zt: Any, tmp_path: Path) -> None:
     assert (caught.value.tensor, caught.value.code) == ("w", "index")
 
 
+@pytest.mark.parametrize("options", [{"alignment": "8192"}, {**SECOND, "flavor": "aligned", "alignment": "8192"}])
+def test_alignment_is_of_every_blob(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    zt.written(tmp_path / "new.zt", {"w": ARRAYS["weight"], "n": np.arange(3.0)}, options)
+    with squish.open(tmp_path / "new.zt") as file:
+        parts = [part for spec in file.index.tensors.values() for part in spec.encodings[0].parts.values()]
+    assert {segment.offset % 8192 for part in parts for segment in part.segments} == {0}
+    assert squish.verify(tmp_path / "new.zt", deep=True).ok
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"wire": "3"}, {"flavor": "aligned"}, {**SECOND, "flavor": "compatible"}, {"digest": "xxh3"},
         {**SECOND, "digest": "crc32c"}, {**SECOND, "flavor": "canonical", "encoding": "zstd"},
         {**SECOND, "flavor": "canonical", "digest": "none"}, {**SECOND, "flavor": "x"},
-        {**SECOND, "encoding": "zstd", "level": "99"},
+        {**SECOND, "encoding": "zstd", "level": "99"}, {"alignment": "32"}, {"alignment": "96"},
+        {**SECOND, "flavor": "aligned", "alignment": "2048"}, {**SECOND, "alignment": "4096"},
     ],
 )  # fmt: skip
 def test_invalid_options_are_refused(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:

@@ -165,6 +165,19 @@ def _copy(file: BinaryIO, write: Callable[[Any], object]) -> None:
         write(data)
 
 
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^.]+)", re.DOTALL)
+
+
+def set_name(name: str) -> str:
+    """Return the name of the set that a file with the name of a shard belongs to; other names stay.
+
+    >>> set_name("m-00001-of-00004.gguf"), set_name("m.gguf")
+    ('m.gguf', 'm.gguf')
+    """
+    shard = _SHARD.fullmatch(name)
+    return shard[1] + shard[2] if shard else name
+
+
 @contextmanager
 def atomic_siblings(
     target: Path, progress: Callable[[int], None] | None = None, mode: int | None = None
@@ -175,10 +188,9 @@ def atomic_siblings(
     shards, and files whose names begin with its own replace existing ones. WriteError if another file exists and
     differs. This is checked when that file is written, so usually before the weights.
     """
-    shard = re.compile(rf"{re.escape(target.stem)}-\d{{5}}-of-\d{{5}}{re.escape(target.suffix)}")
 
     def check(name: str) -> None:
-        if name != target.name and not name.startswith(f"{target.name}.") and not shard.fullmatch(name):
+        if target.name not in (name, set_name(name)) and not name.startswith(f"{target.name}."):
             _check_sibling(path / name, target.parent / name)
 
     check_regular(target)

@@ -280,6 +280,14 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
     return None if image is None or not image.is_final or is_beside else image
 
 
+def shards_image(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """Return the image of a set of shards, of which the target is but the name; None for other targets."""
+    image = plan.image
+    if image is None or not image.is_final or not writable(plan.format, source.registry).writes_beside(plan.options):
+        return None
+    return None if image.files[0].size else evolve(image, files=image.files[1:])
+
+
 @frozen
 class _Contents:
     """The contents of a target: steps with their rows, and companions; also what is dropped, and the format's notes."""

@@ -45,7 +45,7 @@ from .presets import ALIASES, PRESETS, described, other_type, preset_for, read_a
 from .reader import Head, unknown_type
 from .shapes import KEY as SHAPE
 from .shapes import original_shapes, reshaped
-from .shards import shards_of, splits, with_alignment
+from .shards import PLACES, SHARD_KEYS, edited_places, shards_of, splits, with_alignment
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
@@ -91,6 +91,7 @@ class Gguf(WritableContainer):
             tensors=LazyTensors(records, build, extents),
             meta=meta,
             assets=assets,
+            attrs={SHARD_KEYS: {head.name: tuple(head.meta) for head in heads}} if len(heads) > 1 else {},
             problems=(
                 *(p for head in heads for p in (*head.problems, *_holes(head))),
                 *shared,
@@ -117,6 +118,12 @@ class Gguf(WritableContainer):
     def rewrite_options(self, file: File) -> Options:
         """Options that write a file again as it is; none."""
         return {}
+
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        """Let the tensors of a set that is edited stay in their files."""
+        if PLACES not in index.attrs or SHARD_KEYS not in index.attrs:
+            return options
+        return {**options, PLACES: edited_places(index.attrs, index.attrs[PLACES])}
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Leave vectors and routers of a model unchanged instead of narrowing them: llama.cpp runs them in f32."""

@@ -5,6 +5,7 @@ Apart from the writer, which writes one file.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,10 @@ from squish_core.api import ErrorCode, Options, OutgoingTensor, Typed, UsageErro
 from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT
 
 MAX_SIZE, MAX_TENSORS, EMPTY_FIRST, ALIGNMENT = "max_shard_size", "max_shard_tensors", "empty_first_shard", "alignment"
+PLACES = "places"
+"""In the options of an edit: JSON of an `EditedSet`."""
+SHARD_KEYS = "gguf.shard_keys"
+"""In `Index.attrs` of a split set: name of each file -> names of its metadata keys."""
 
 
 @frozen
@@ -26,14 +31,84 @@ class Shards:
     tensors: int | None = None
     empty_first: bool = False
 
+    def groups(self, tensors: Sequence[OutgoingTensor]) -> list[list[OutgoingTensor]]:
+        """Return the tensors of each file, in order; a larger tensor than the limit has a file of its own."""
+        groups: list[list[OutgoingTensor]] = [[]]
+        if self.empty_first and tensors:
+            groups.append([])
+        filled = 0
+        for tensor in tensors:
+            parts = tensor.spec.encodings[0].parts.values()
+            size = sum(align_up(part.nbytes, DEFAULT_ALIGNMENT) for part in parts)
+            group = groups[-1]
+            is_full = self.size is not None and filled + size > self.size
+            if group and (is_full or (self.tensors is not None and len(group) >= self.tensors)):
+                groups.append([])
+                filled = 0
+            groups[-1].append(tensor)
+            filled += size
+        if len(groups) > 65535:  # split.count is a u16
+            raise UsageError(
+                "GGUF has at most 65535 shards",
+                found=f"{len(groups)} shards",
+                code=ErrorCode.OPTION,
+                hint=f"Choose a larger {MAX_SIZE} or {MAX_TENSORS}.",
+            )
+        return groups
+
+    def metadata(self, number: int, meta: Mapping[str, Any], split: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metadata of one file: all in the first, the alignment in each."""
+        own = {key: value for key, value in meta.items() if key == "general.alignment"} if number else meta
+        return {**own, **split}
+
+
+@frozen
+class EditedSet:
+    """The files of a set that is edited: the metadata keys that each had, and the number of each tensor's file.
+
+    Files that an edit does not concern get the bytes that they had, whoever wrote them.
+    """
+
+    keys: tuple[tuple[str, ...], ...]
+    files: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, text: str) -> EditedSet:
+        """Return the set that an option describes."""
+        keys, files = json.loads(text)
+        return cls(tuple(map(tuple, keys)), files)
+
+    def groups(self, tensors: Sequence[OutgoingTensor]) -> list[list[OutgoingTensor]]:
+        """Return the tensors of each file, in order."""
+        groups: list[list[OutgoingTensor]] = [[] for _ in self.keys]
+        for tensor in tensors:
+            groups[self.files[tensor.spec.name]].append(tensor)
+        return groups
+
+    def metadata(self, number: int, meta: Mapping[str, Any], split: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metadata of one file, in its order: the keys that it had, and in the first those of no other."""
+        values = {**meta, **split}
+        own = {key: values[key] for key in self.keys[number] if key in values}
+        others = {key for keys in self.keys[1:] for key in keys}
+        return own if number else {**own, **{key: value for key, value in values.items() if key not in others}}
+
 
 def splits(options: Options) -> bool:
     """Return whether the options ask for a split set."""
-    return any(key in options for key in (MAX_SIZE, MAX_TENSORS, EMPTY_FIRST))
+    return any(key in options for key in (MAX_SIZE, MAX_TENSORS, EMPTY_FIRST, PLACES))
 
 
-def shards_of(options: Options) -> Shards:
+def edited_places(attrs: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """Return the option of an edit from `attrs` of the set's Index, and the name of each tensor's file."""
+    keys: Mapping[str, Sequence[str]] = attrs[SHARD_KEYS]
+    numbers = {name: number for number, name in enumerate(keys)}
+    return json.dumps([list(keys.values()), {tensor: numbers[name] for tensor, name in files.items()}])
+
+
+def shards_of(options: Options) -> Shards | EditedSet:
     """Return how the options cut a model; UsageError for an invalid value."""
+    if PLACES in options:
+        return EditedSet.parse(options[PLACES])
     size, tensors = options.get(MAX_SIZE), options.get(MAX_TENSORS)
     most = None if size is None else _bytes(size)
     if size is not None and not most:
@@ -53,32 +128,6 @@ def with_alignment(meta: Mapping[str, Any], options: Options) -> Mapping[str, An
     if not 0 < value <= MAX_ALIGNMENT or value & (value - 1) or value % 8:
         raise _invalid(ALIGNMENT, text, f"a power of two from 8 to {MAX_ALIGNMENT}")
     return {**meta, "general.alignment": Typed("u32", value)}
-
-
-def cut(tensors: Sequence[OutgoingTensor], shards: Shards) -> list[list[OutgoingTensor]]:
-    """Return the tensors of each file, in order; a larger tensor than the limit has a file of its own."""
-    groups: list[list[OutgoingTensor]] = [[]]
-    if shards.empty_first and tensors:
-        groups.append([])
-    filled = 0
-    for tensor in tensors:
-        parts = tensor.spec.encodings[0].parts.values()
-        size = sum(align_up(part.nbytes, DEFAULT_ALIGNMENT) for part in parts)
-        group = groups[-1]
-        is_full = shards.size is not None and filled + size > shards.size
-        if group and (is_full or (shards.tensors is not None and len(group) >= shards.tensors)):
-            groups.append([])
-            filled = 0
-        groups[-1].append(tensor)
-        filled += size
-    if len(groups) > 65535:  # split.count is a u16
-        raise UsageError(
-            "GGUF has at most 65535 shards",
-            found=f"{len(groups)} shards",
-            code=ErrorCode.OPTION,
-            hint=f"Choose a larger {MAX_SIZE} or {MAX_TENSORS}.",
-        )
-    return groups
 
 
 def split_keys(number: int, count: int, tensors: int) -> dict[str, Typed]:

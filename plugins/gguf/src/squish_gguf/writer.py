@@ -27,7 +27,7 @@ from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
 from .shapes import KEY as SHAPE
 from .shapes import MOST_DIMENSIONS, RESHAPED, shape_keys, stored_shape
-from .shards import Shards, cut, shard_name, split_keys
+from .shards import EditedSet, Shards, shard_name, split_keys
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPE_CODES, WEIGHT
 from .values import has_type, pack_pair, pack_string, typed
 
@@ -104,19 +104,23 @@ def dropped_keys(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> tuple[
     )
 
 
-def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], shards: Shards | None = None) -> None:
-    """Write the file in one pass, or the files of a split set beside it: all metadata is in the first."""
+def write(
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    shards: Shards | EditedSet | None = None,
+) -> None:
+    """Write the file in one pass, or the files of a split set beside it."""
     described = _described(meta, [tensor.spec for tensor in tensors])
     if shards is None:
         _write_file(sink, tensors, described)
         return
-    groups = cut(tensors, shards)
+    groups = shards.groups(tensors)
     stored = sum(len(_roles(tensor.spec)) for tensor in tensors)
-    alignment = {key: value for key, value in meta.items() if key == "general.alignment"}
     for number, group in enumerate(groups):
-        keys = split_keys(number, len(groups), stored)
+        keys = shards.metadata(number, described, split_keys(number, len(groups), stored))
         with sink.member(shard_name(sink.name, number, len(groups))) as member:
-            _write_file(member, group, {**(alignment if number else described), **keys})
+            _write_file(member, group, keys)
 
 
 def _write_file(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:

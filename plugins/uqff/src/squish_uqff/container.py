@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ from squish_core.api import (
 from . import ALIASES, BITS
 from .read.detection import SUFFIX, VERSION_KEYS, numbered
 
-_SHARD = re.compile(r"(.+)-\d+\.uqff")
+_SHARD = re.compile(r"(.+)-(\d+)\.uqff")
 
 
 class Uqff(Refinement, WritableContainer):
@@ -96,6 +97,14 @@ class Uqff(Refinement, WritableContainer):
         shards = [match[1] for ref in file.index.files if (match := _SHARD.fullmatch(ref.name))]
         version = {"version": file.version} if file.version else {}
         return {**version, "name": shards[0]} if shards else version
+
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        """Let the layers of a model that is edited stay in their shards."""
+        from .write.writer import PLACES
+
+        shards = {name: _SHARD.fullmatch(file) for name, file in index.attrs.get(PLACES, {}).items()}
+        numbers = {name: int(match[2]) for name, match in shards.items() if match}
+        return {**options, PLACES: json.dumps(numbers)} if numbers else options
 
     def write(
         self,

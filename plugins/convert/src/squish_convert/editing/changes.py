@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,7 +17,7 @@ from squish_core.file import File
 from squish_core.formats.assets import parse_object
 from squish_core.formats.metadata import untyped
 from squish_core.model import FileRef, Index, Part, TensorSpec, Typed
-from squish_core.text import did_you_mean
+from squish_core.text import did_you_mean, words
 
 from ..joined import JoinedSource, renumbered
 from ..rules import check_patterns
@@ -65,7 +65,10 @@ class Changes:
 
 @frozen(kw_only=True)
 class Resolved:
-    """The changes of one file: `attributes` has None for keys to delete; `assets` has the files that change."""
+    """The changes of one file: `attributes` has None for keys to delete; `assets` has the files that change.
+
+    `notes`: remarks for the user, such as on keys that may be mistyped.
+    """
 
     attributes: Mapping[str, Any]
     assets: Mapping[str, bytes]
@@ -73,6 +76,7 @@ class Resolved:
     removed: tuple[str, ...]
     added: tuple[str, ...]
     replaced: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def resolve(file: File, changes: Changes) -> Resolved:
@@ -98,8 +102,29 @@ def resolve(file: File, changes: Changes) -> Resolved:
             )
     attributes, assets = _metadata(file, changes)
     return Resolved(
-        attributes=attributes, assets=assets, renamed=renamed, removed=removed, added=added, replaced=replaced
+        attributes=attributes,
+        assets=assets,
+        renamed=renamed,
+        removed=removed,
+        added=added,
+        replaced=replaced,
+        notes=tuple(_new_keys(file, changes)),
     )
+
+
+SIMILAR = 0.85
+"""Least similarity (`difflib`) of a new key to one of the file that may be meant; keys often have long prefixes."""
+
+
+def _new_keys(file: File, changes: Changes) -> Iterator[str]:
+    """Notes on keys that are set and new, but nearly those of others."""
+    import difflib
+
+    meta = file.index.meta
+    for key, _ in (_typed_key(key, meta) for key in changes.put):
+        near = [] if key in meta else difflib.get_close_matches(key, meta, 1, SIMILAR)
+        if near:
+            yield words(f"the key {key} is new; did you mean {near[0]}? {{option:unset={key}}} deletes it")
 
 
 def _name_error(file: File, name: str, message: str, names: Iterable[str]) -> TensorError:

@@ -7,12 +7,12 @@ which a system call writes as a whole; anything else is written beside and renam
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from squish_core import opening
 from squish_core.codes import ErrorCode
@@ -20,7 +20,7 @@ from squish_core.display import to_json
 from squish_core.errors import FormatError, SquishError, UsageError, WriteError, redact
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
-from squish_core.io.atomic import atomic_file, check_target
+from squish_core.io.atomic import atomic_file, check_target, remove_dead
 from squish_core.io.sink import Sink
 from squish_core.io.system import (
     IS_POSIX,
@@ -38,17 +38,34 @@ from squish_core.model import Segment
 from squish_core.plugins.registry import Registry
 
 from ..append import LockedFile, locked_file
-from ..destination import check_space
+from ..destination import check_space, set_name
 from ..execute import execute, outgoing_tensors
 from ..image import OutputFile, OutputImage, PartExtent
-from ..plan import ConversionPlan, output_image, plan_conversion, writable
+from ..plan import ConversionPlan, output_image, plan_conversion, shards_image, writable
 from .changes import ADDED, OWN, REPLACED, Changes, Resolved, edited, resolve
-from .folders import replaced_folder
+from .folders import copied_folder, move_files, replaced_folder
 
 PAGE = 4096
 RAW = {"hf": "safetensors", "mlx": "safetensors"}
 """Formats that declare what the tensors of another one mean: they are edited as that one, tensor by stored tensor."""
 FOLDER_HINT = "Name its folder, or write a copy: {option:output=OUT}."
+
+
+@frozen
+class Place:
+    """Where the files of an edited model are: the path of the user, and the folder of a model with several files."""
+
+    path: Path
+    folder: Path | None
+
+    def file(self, name: str) -> Path:
+        """Return the path of one of its files."""
+        return self.path if self.folder is None else self.folder / name
+
+    def size(self, names: Iterable[str]) -> int:
+        """Bytes of all files, or of a folder."""
+        files = self.path.rglob("*") if self.path.is_dir() else {*map(self.file, names)}
+        return sum(each.stat().st_size for each in files if each.is_file())
 
 
 @runtime_checkable
@@ -120,7 +137,7 @@ def edit(
     Parameters
     ----------
     path
-        The file or folder.
+        The file or folder; any file of a split set stands for the set.
     changes
         What to change.
     output
@@ -149,24 +166,24 @@ def edit(
     >>> squish.open("model.gguf").metadata["general.name"]
     'Tiny'
     """
-    place = Path(path)
+    place = _place(Path(path), registry)
     with ExitStack() as stack:
-        locked = stack.enter_context(_locked_folder(place) if place.is_dir() else locked_file(place, recover))
-        recovered = getattr(locked, "recovered", 0)
+        is_alone = place.folder is None
+        locked: Any = stack.enter_context(locked_file(place.path, recover) if is_alone else _locked_folder(place))
         if changes.is_empty and output is None:
+            size = place.size([place.path.name])
             return Edited(
-                file=str(place), how="unchanged", size=_size(place), recovered=recovered, notes=_notes(locked)
+                file=str(path), how="unchanged", size=size, recovered=locked.recovered, notes=tuple(locked.notes)
             )
-        with opening.open(place, registry=registry) as seen:
+        with opening.open(place.path, registry=registry) as seen:
             raw = RAW.get(seen.format, seen.format)
-        file = stack.enter_context(opening.open(place, raw, registry=registry))
+        file = stack.enter_context(opening.open(place.path, raw, registry=registry))
         resolved = resolve(file, changes)
         container = file.registry.container(file.format)
         if isinstance(container, Editor):
-            how = _by_format(container, file, place, resolved, changes, locked, output)
+            how, size, target = _by_format(container, file, place, resolved, changes, locked, output)
         else:
-            how = _rewrite(file, place, edited(file, changes, resolved), locked, output)
-    target = place if output is None else Path(output)
+            how, size, target = _rewrite(file, place, edited(file, changes, resolved), locked, output)
     return Edited(
         file=str(target),
         how=how,
@@ -176,24 +193,47 @@ def edit(
         renamed=resolved.renamed,
         attributes=tuple(sorted(resolved.attributes)),
         assets=tuple(sorted(resolved.assets)),
-        size=_size(target),
-        recovered=recovered,
-        notes=_notes(locked),
+        size=size,
+        recovered=locked.recovered,
+        notes=(*locked.notes, *resolved.notes),
     )
 
 
-def _notes(locked: Any) -> tuple[str, ...]:
-    return tuple(getattr(locked, "notes", ()))
+def _place(path: Path, registry: Registry | None) -> Place:
+    """Return where the files of a model are: in a folder, too, if the path is a file of a split set."""
+    if path.is_dir() or set_name(path.name) == path.name:
+        return Place(path, path if path.is_dir() else None)
+    with opening.open(path, registry=registry) as file:
+        is_set = len(file.index.files) > 1 and not isinstance(file.registry.container(file.format), Editor)
+    return Place(path, path.parent if is_set else None)
 
 
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(each.stat().st_size for each in files if each.is_file())
+def _check_output(outputs: Iterable[Path], file: File, place: Place) -> None:
+    """Raise UsageError if a copy would replace a file of the model."""
+    own = [place.file(ref.name) for ref in file.index.files]
+    for output in outputs:
+        if output.exists() and any(os.path.samefile(output, path) for path in own):
+            raise UsageError(
+                "the copy would replace a file of the model",
+                file=str(output),
+                code=ErrorCode.USAGE,
+                hint="Leave {option:output} out to edit in place, or choose another name.",
+            )
+
+
+@define
+class LockedFolder:
+    """A folder locked against other editors; `recovered` and `notes` are those of a `LockedFile`."""
+
+    recovered: int = 0
+    notes: list[str] = field(factory=list)
 
 
 @contextmanager
-def _locked_folder(folder: Path) -> Iterator[int]:
-    """Lock a folder against other editors, again if one replaced it meanwhile."""
+def _locked_folder(place: Place) -> Iterator[LockedFolder]:
+    """Lock the folder of a model against other editors, again if one replaced it meanwhile."""
+    assert place.folder is not None
+    folder = place.folder
     while True:
         fd = open_folder(folder)
         try:
@@ -205,7 +245,7 @@ def _locked_folder(folder: Path) -> Iterator[int]:
                     hint="Try again when it is done.",
                 )
             if is_same_file(lockable(folder), fd):
-                yield fd
+                yield LockedFolder(notes=remove_dead(folder.resolve()))
                 return
         finally:
             release(folder, fd)
@@ -214,20 +254,22 @@ def _locked_folder(folder: Path) -> Iterator[int]:
 def _by_format(
     container: Editor,
     file: File,
-    place: Path,
+    place: Place,
     resolved: Resolved,
     changes: Changes,
     lock: Any,
     output: str | os.PathLike[str] | None,
-) -> str:
-    """Let the format edit the file, or a copy of it that then gets its name."""
+) -> tuple[str, int, Path]:
+    """Let the format edit the file, or a copy of it that then gets its name; returns how, the size, and the file."""
     added = _joined(changes)
     if output is None:
         file.close()
-        before = place.stat().st_ino
+        before = place.path.stat().st_ino
         container.edit(lock, resolved, added, file.limits)
-        return "appended" if place.stat().st_ino == before else "rewritten"
+        after = place.path.stat()
+        return "appended" if after.st_ino == before else "rewritten", after.st_size, place.path
     target = Path(output)
+    _check_output([target], file, place)
     check_target(target, is_folder=False)
     check_space(target, lock.size)
     copy = target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
@@ -241,7 +283,7 @@ def _by_format(
         replace(copy, target)
     finally:
         copy.unlink(missing_ok=True)
-    return "copied"
+    return "copied", target.stat().st_size, target
 
 
 def _joined(changes: Changes) -> File | None:
@@ -251,48 +293,56 @@ def _joined(changes: Changes) -> File | None:
     return edited(changes.add, Changes(add=changes.replace), resolve(changes.add, Changes(add=changes.replace)))
 
 
-def _rewrite(file: File, place: Path, new: File, lock: Any, output: str | os.PathLike[str] | None) -> str:
-    """Write what changes of a file."""
+def _rewrite(
+    file: File, place: Place, new: File, lock: Any, output: str | os.PathLike[str] | None
+) -> tuple[str, int, Path]:
+    """Write what changes of a file, or a copy; returns how, the size, and the file."""
     options = _options(file)
     spec = ",".join(f"{key}={value}" for key, value in options.items())
     to = f"{file.format}:{spec}" if spec else file.format
-    target = place if output is None else Path(output)
-    if output is not None and not place.is_dir():
-        if target.suffix != place.suffix:
-            raise UsageError(
-                "a copy has the suffix of the file",
-                file=str(target),
-                expected=place.suffix,
-                code=ErrorCode.USAGE,
-                hint="`squish convert` writes other formats.",
-            )
-        check_target(target, is_folder=False)
+    is_folder, path = place.path.is_dir(), place.path if output is None else Path(output)
+    if not is_folder and path.suffix != place.path.suffix:
+        raise UsageError(
+            "a copy has the suffix of the file",
+            file=str(path),
+            expected=place.path.suffix,
+            code=ErrorCode.USAGE,
+            hint="`squish convert` writes other formats.",
+        )
     container = writable(file.format, file.registry)
-    if output is None and not place.is_dir() and (container.writes_folder(options) or len(file.index.files) > 1):
+    plan = plan_conversion(new, path if is_folder else path.with_name(set_name(path.name)), to, rename="keep")
+    is_set = container.writes_beside(plan.options)
+    is_part = len(file.index.files) > 1 or any(each.code == ErrorCode.SHARD for each in file.index.problems)
+    if output is None and not is_folder and not is_set and (is_part or container.writes_folder(options)):
         raise UsageError(
             "is one of several files of a model, which are edited together",
-            file=str(place),
+            file=str(path),
             code=ErrorCode.FILE_KIND,
             hint=FOLDER_HINT,
         )
-    plan = plan_conversion(new, target if output is not None else place.with_name(place.name), to, rename="keep")
     _check_kept(plan, file)
     if output is not None:
-        execute(plan, new, target)
-        return "copied"
-    image = _image(plan, new)
-    if image is None:
-        if place.is_dir():
-            with replaced_folder(place) as folder:
-                execute(plan, new, folder / "new")
-                for each in (folder / "new").iterdir():
-                    os.replace(each, folder / each.name)
-                (folder / "new").rmdir()
-            return "rewritten"
-        _check_lock(lock)
-        execute(plan, new, place)
-        return "rewritten"
-    return _write_changed(image, plan, new, place, lock)
+        names = [each.name for each in plan.image.files] if plan.image and is_set else []
+        _check_output([path, *map(path.with_name, names)], file, place)
+        return ("copied", *_write_copy(plan, new, place, lock))
+    image = shards_image(plan, new) if is_set else _image(plan, new)
+    how = _write_changed(image, plan, new, place, lock)
+    return how, place.size(ref.name for ref in file.index.files), place.path
+
+
+def _write_copy(plan: ConversionPlan, new: File, place: Place, lock: Any) -> tuple[int, Path]:
+    """Write a copy, and with a folder its other files; returns the size, and the first file."""
+    target = Path(plan.target)
+    if not place.path.is_dir():
+        check_target(target, is_folder=False)
+        report = execute(plan, new, target)
+        return int(report.size or 0), Path(report.target)
+    own = [name for ref in new.index.files if (name := _own_name(ref.name)) is not None]
+    with copied_folder(place.path, target, own) as (folder, notes):
+        execute(plan, new, folder / "new")
+        move_files(folder / "new", folder)
+    lock.notes += notes
+    return Place(target, target).size([]), target
 
 
 def _check_lock(lock: Any) -> None:
@@ -339,38 +389,51 @@ def _image(plan: ConversionPlan, new: File) -> OutputImage | None:
         return None
 
 
-def _write_changed(image: OutputImage, plan: ConversionPlan, new: File, place: Path, lock: Any) -> str:
-    """Write the files that differ from what they shall be."""
-    names = [ref.name.removeprefix(f"{OWN}/") for ref in new.index.files]
-    paths = {file.name: place / file.name if place.is_dir() else place for file in image.files}
-    changed = [file for file in image.files if not _is_same(file, paths[file.name], plan, new, names)]
-    before = {name for name, ref in zip(names, new.index.files) if not _is_added(ref.name)}
-    gone = sorted(before - {file.name for file in image.files}) if place.is_dir() else []
+def _write_changed(image: OutputImage | None, plan: ConversionPlan, new: File, place: Place, lock: Any) -> str:
+    """Write the files that differ from what they shall be; returns how."""
+    if image is None:
+        if place.folder is None:
+            _check_lock(lock)
+            execute(plan, new, place.path)
+            return "rewritten"
+        with replaced_folder(place.folder) as folder:
+            execute(plan, new, folder / "new")
+            move_files(folder / "new", folder)
+        return "rewritten"
+    names = [_own_name(ref.name) or "" for ref in new.index.files]
+    changed = [each for each in image.files if not _is_same(each, place.file(each.name), plan, new, names)]
+    gone = sorted({*filter(None, names)} - {each.name for each in image.files}) if place.folder else []
     if not changed and not gone:
         return "unchanged"
-    if len(changed) == 1 and not gone and _in_place(changed[0], paths[changed[0].name], plan, new, names, lock):
-        return "in place"
-    check_space(place, sum(file.size for file in changed))
-    streams = {tensor.spec.name: tensor.parts for tensor in outgoing_tensors(plan, new)}
+    check_space(place.path, sum(each.size for each in changed))
     if len(changed) == 1 and not gone:
-        with atomic_file(paths[changed[0].name]) as sink:
-            _write(sink, changed[0], streams)
+        path = place.file(changed[0].name)
+        if _in_place(changed[0], path, plan, new, names, lock):
+            return "in place"
+        with atomic_file(path) as sink:
+            _write(sink, changed[0], _streams(plan, new))
             _check_lock(lock)
-        if isinstance(lock, LockedFile):
-            lock.notes += sink.notes
+        lock.notes += sink.notes
         return "rewritten"
-    with replaced_folder(place) as folder:
-        for file in changed:
-            with atomic_file(folder / file.name) as sink:
-                _write(sink, file, streams)
+    assert place.folder is not None
+    with replaced_folder(place.folder) as folder:
+        streams = _streams(plan, new)
+        for each in changed:
+            with atomic_file(folder / each.name) as sink:
+                _write(sink, each, streams)
         for name in gone:
             (folder / name).unlink(missing_ok=True)
     return "rewritten"
 
 
-def _is_added(name: str) -> bool:
-    """Whether a file of the edited Index is one of those to add."""
-    return name.partition("/")[0] in (ADDED, REPLACED)
+def _streams(plan: ConversionPlan, new: File) -> Mapping[str, Mapping[str, Stream]]:
+    return {tensor.spec.name: tensor.parts for tensor in outgoing_tensors(plan, new)}
+
+
+def _own_name(name: str) -> str | None:
+    """Return the name of a file of an edited Index in the model; None for one of those to add."""
+    folder, _, rest = name.partition("/")
+    return None if folder in (ADDED, REPLACED) else rest if folder == OWN else name
 
 
 def _write(sink: Sink, file: OutputFile, streams: Mapping[str, Mapping[str, Stream]]) -> None:
@@ -424,7 +487,7 @@ def _differences(
 
 def _is_other(new: File, segments: tuple[Segment, ...]) -> bool:
     """Whether a part lies in a file that is added."""
-    return any(_is_added(new.index.files[each.file].name) for each in segments)
+    return any(_own_name(new.index.files[each.file].name) is None for each in segments)
 
 
 def _in_place(file: OutputFile, path: Path, plan: ConversionPlan, new: File, names: list[str], lock: Any) -> bool:

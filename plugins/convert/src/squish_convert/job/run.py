@@ -35,7 +35,7 @@ from ..execute import common_mode, execute, paths_of, size_of
 from ..image import OutputFile, OutputImage, PartExtent
 from ..joined import addresses
 from ..mapping.apply import apply_map
-from ..plan import ConversionPlan, image_if_any, writable
+from ..plan import ConversionPlan, image_if_any, shards_image, writable
 from ..report import Conversion
 from ..step import ConversionObserver, Step
 from .document import dumps, job_id
@@ -86,7 +86,8 @@ def execute_job(
     tensors, because those of the first panels did not suffice. If the format has no image, workers encode parts, and
     this process writes the target from them.
     """
-    image = image_if_any(plan, source)
+    shards = shards_image(plan, source) if isinstance(target, Path) else None
+    image = shards or image_if_any(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
     statistics = None if activations is None else ActivationStatistics(activations, file)
@@ -99,7 +100,7 @@ def execute_job(
         tasks = partition.file_tasks(job.task_bytes)
     else:
         is_folder = writable(plan.format, source.registry).writes_folder(plan.options)
-        staging = Staging(local.absolute(), tag, is_folder=is_folder)
+        staging = Staging(local.absolute(), tag, is_folder=is_folder, is_set=shards is not None)
         tasks = partition.tasks(job.task_bytes)
     description = JobDescription(
         id=tag,
@@ -129,9 +130,10 @@ def execute_job(
             report = execute(plan, source, target, activations=activations, overwrite=overwrite, encoded=encoded)
     run.end()
     if is_placed:
-        size = size_of(target) if isinstance(target, Path) else image.size
+        written = target.with_name(image.files[0].name) if shards and isinstance(target, Path) else target
+        size = image.size if shards or not isinstance(target, Path) else size_of(target)
         notes = space_notes(target, plan.size, plan.estimate) if isinstance(target, Path) else ()
-        report = evolve(report, target=str(target), dry_run=False, size=size, notes=(*plan.notes, *notes))
+        report = evolve(report, target=str(written), dry_run=False, size=size, notes=(*plan.notes, *notes))
     return evolve(report, notes=(*report.notes, *staging.notes), steps=run.steps())
 
 
@@ -340,8 +342,7 @@ class JobRun:
             return False
         if len(self.journal.entries) < len(self.job.tasks):
             return False
-        target = self.staging.target
-        files = [str(target / output.name if output.name else target) for output in self.job.image.files]
+        files = [str(self.staging.published(output.name)) for output in self.job.image.files]
         return all(self._is_intact(number, files) for number in self._sample(every=every))
 
     def _sample(self, *, every: bool) -> list[int]:

@@ -144,13 +144,14 @@ def _same(path: Path, open_source: Callable[[], Source]) -> bool:
 class Staging:
     """The temporary `.NAME.<tag>.part` of a target, locked while this process runs; `tag` has 16 hexadecimal digits.
 
-    `output` is the file or folder that `publish` renames to the target.
+    `output` is the file or folder that `publish` renames to the target. `is_set`: the target is but the name of a set
+    of shards, which are renamed one by one, the first one last.
     """
 
-    def __init__(self, target: Path, tag: str, *, is_folder: bool) -> None:
-        self.target, self.is_folder = target, is_folder
+    def __init__(self, target: Path, tag: str, *, is_folder: bool, is_set: bool = False) -> None:
+        self.target, self.is_folder, self._is_set = target, is_folder, is_set
         self.path = target.with_name(f".{target.name}.{tag}.part")
-        self.output, self.job = self.path / "output", self.path / "job"
+        self.output, self.job, self._publishing = self.path / "output", self.path / "job", self.path / "publishing"
         self._fd: int | None = None
         self.notes: list[str] = []
 
@@ -162,7 +163,7 @@ class Staging:
     @property
     def is_published(self) -> bool:
         """Whether an earlier run was killed after it renamed the output."""
-        return self.path.is_dir() and not self.exists and self.target.exists()
+        return self.path.is_dir() and not self.exists and (self._publishing if self._is_set else self.target).exists()
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
         """Raise WriteError if the target cannot be written; a file may be replaced, a folder may not."""
@@ -203,7 +204,12 @@ class Staging:
 
     def file(self, name: str) -> str:
         """Path of an output file by its name in the target."""
-        return str(self.output / name if name else self.output)
+        path = self.output / name if name else self.output
+        return str(self.published(name) if not path.exists() and self._publishing.exists() else path)
+
+    def published(self, name: str) -> Path:
+        """Path of an output file after `publish`, by its name in the target."""
+        return (self.target.parent if self._is_set else self.target) / name if name else self.target
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
         """Raise FormatError if an output file is missing, or its size has changed since it was created."""
@@ -231,9 +237,20 @@ class Staging:
         with creation(self.target):
             for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
                 sync_folder(folder)
-            if not self.is_published:
+            if self._is_set:
+                self._publish_set()
+            elif not self.is_published:
                 replace(self.output, self.target)
         self.notes += sync_rename(self.target)
+
+    def _publish_set(self) -> None:
+        """Rename the shards; the marker lets a run that resumes find those that an earlier run has renamed."""
+        self._publishing.touch()
+        sync_folder(self.path)
+        if self.exists:
+            for name in sorted(os.listdir(self.output), reverse=True):
+                replace(self.output / name, self.published(name))
+            self.output.rmdir()
 
     def remove(self) -> None:
         """Remove the folder."""

@@ -42,6 +42,8 @@ from .accept import Version, dotted
 from .layers import Entry, Layer, Streams, blob_of, dense_entry, layers_of, raw, tensors_of
 
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
+PLACES = "places"
+"""In the options of an edit: JSON of the number of each tensor's shard."""
 NEWEST = dotted((*tables.NEWEST, 0))
 LEGACY = {dotted(version): version for version in tables.WRITER_LEGACY}
 _HEAD = "lm_head.weight"
@@ -137,16 +139,15 @@ def plan(
         Entry(f"uqff.version.{level}", "u32", (), (raw(struct.pack("<I", number)),))
         for level, number in zip(("major", "minor", "patch"), (*tables.NEWEST, 0))
     ]
-    entries = [entry for layer in layers for entry in tensors_of(layer)]
-    return _files(version, entries, rest, _texts(meta), options)
+    return _files(version, [(layer, tensors_of(layer)) for layer in layers], rest, _texts(meta), options)
 
 
 def plan_legacy(
     layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options, version: Version
 ) -> list[PlannedFile]:
     """Plan the files of 0.x: numbered blobs, then the residual. Before 0.1.3 there is one file, without a number."""
-    entries = [blob_of(layer, number, version) for number, layer in layers.items()]
-    return _files([], entries, rest, {}, options, is_sharded=version >= tables.FIRST_SHARDED)
+    blobs = [(layer, [blob_of(layer, number, version)]) for number, layer in layers.items()]
+    return _files([], blobs, rest, {}, options, is_sharded=version >= tables.FIRST_SHARDED)
 
 
 def number_layers(
@@ -224,26 +225,48 @@ def _own_config(raw: bytes) -> bytes:
 
 def _files(
     first: list[Entry],
-    entries: Iterable[Entry],
+    layers: Sequence[tuple[Layer, list[Entry]]],
     rest: Iterable[TensorSpec],
     texts: Mapping[str, str],
     options: Options,
     *,
     is_sharded: bool = True,
 ) -> list[PlannedFile]:
-    limit = parse_size(options.get(MAX_SHARD_SIZE, "10GiB"))
-    groups, nbytes = [first], 0
-    for entry in entries:
-        if is_sharded and nbytes and nbytes + entry.nbytes > limit:
-            groups.append([])
-            nbytes = 0
-        groups[-1].append(entry)
-        nbytes += entry.nbytes
+    if not is_sharded:
+        groups = [[*first, *(entry for _, entries in layers for entry in entries)]]
+    elif PLACES in options:
+        groups = _own_groups(first, layers, json.loads(options[PLACES]))
+    else:
+        groups = _groups(first, layers, parse_size(options.get(MAX_SHARD_SIZE, "10GiB")))
     stem = options.get(NAME, "model")
     names = [f"{stem}-{number}.uqff" for number in range(len(groups))] if is_sharded else [f"{stem}.uqff"]
     shards = [(name, group, texts if not number else {}) for number, (name, group) in enumerate(zip(names, groups))]
     residual = [dense_entry(spec) for spec in rest]
     return [_plan_one(*each) for each in [*shards, *([(RESIDUAL, residual, {})] if residual else [])]]
+
+
+def _groups(first: list[Entry], layers: Sequence[tuple[Layer, list[Entry]]], limit: int) -> list[list[Entry]]:
+    """Return the entries of each shard, at most `limit` bytes or one entry."""
+    groups, nbytes = [first], 0
+    for entry in (entry for _, entries in layers for entry in entries):
+        if nbytes and nbytes + entry.nbytes > limit:
+            groups.append([])
+            nbytes = 0
+        groups[-1].append(entry)
+        nbytes += entry.nbytes
+    return groups
+
+
+def _own_groups(
+    first: list[Entry], layers: Sequence[tuple[Layer, list[Entry]]], numbers: Mapping[str, int]
+) -> list[list[Entry]]:
+    """Return the entries of each shard of an edited model: layers stay in their shards, new ones are in the last."""
+    last = max(numbers.values(), default=0)
+    groups = [first, *([] for _ in range(last))]
+    for layer, entries in layers:
+        owner = layer.owners[0] if layer.owners else layer.spec.name
+        groups[numbers.get(owner, last)] += entries
+    return groups
 
 
 def _plan_one(name: str, entries: list[Entry], texts: Mapping[str, str]) -> PlannedFile:
