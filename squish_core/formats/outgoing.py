@@ -44,12 +44,12 @@ class Stream:
     def write_to(self, sink: Sink, digest: Digest | None = None) -> None:
         """Append the part to a sink, and to a digest; FormatError if its length differs from the declared one."""
         start = sink.tell()
+        if self._before:
+            self._before()
         if self._array is not None and not self._array.part.filters and digest is None:
-            if self._before:
-                self._before()
             self._array.write_to(sink)
         else:
-            for chunk in self.chunks():
+            for chunk in self._chunks():
                 sink.write(chunk)
                 if digest is not None:
                     digest.update(chunk)

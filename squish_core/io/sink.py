@@ -239,10 +239,9 @@ class Sink:
 
     def copy(self, source: Source, offset: int, length: int) -> None:
         """Append a byte range of a source, copied in the kernel if the file system supports it."""
-        descriptor = source.descriptor()
         if length <= _PIECE:
             self.write(source.view(offset, length))
-        elif descriptor is None:
+        elif (descriptor := source.descriptor()) is None:
             self._copy_views(source, offset, length)
         elif self.kernel_copy and (offset - self._position) % _PAGE == 0:
             self._copy_range(descriptor, offset, length, source)

@@ -469,12 +469,12 @@ class Decision:
             attrs=spec.attrs,
             problem=spec.problem,
         )
-        size = sum(part.nbytes for part in target.parts.values())
+        size = sum([part.nbytes for part in target.parts.values()])
         return Step(
             name=spec.name,
             action=action,
-            source=_label(self.file.index.tensors[spec.name], origin),
-            target=_label(target_spec, evolve(target, codec=codec)),
+            source=_label(self.file.index.tensors[spec.name].dtype, origin.codec),
+            target=_label(spec.dtype, codec),
             stored=origin.stored,
             size=size,
             exactness=exactness,
@@ -484,8 +484,8 @@ class Decision:
         )
 
 
-def _label(spec: TensorSpec, encoding: Encoding) -> str:
-    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
+def _label(dtype: str, codec: CodecSpec) -> str:
+    return dtype if codec == DENSE else str(codec)
 
 
 def _part(dtype: str, shape: tuple[int, ...]) -> Part:

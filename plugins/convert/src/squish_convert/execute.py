@@ -175,7 +175,9 @@ class _Measurements(ConversionObserver):
 
     def completed(self, step: Step) -> Step:
         """Return the step with its measurements."""
-        quality, clipped = self._qualities.get(step.name, (None, 0))
+        if step.name not in self._qualities:
+            return step
+        quality, clipped = self._qualities[step.name]
         return evolve(step, quality=quality, clipped=clipped)
 
 

@@ -408,15 +408,17 @@ def _names_like(pattern: str, file: File) -> Iterator[str]:
             yield name
 
 
-def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
+def stored_parts(file: File, step: Step) -> list[tuple[str, str, Part]]:
     """Name, role and part of all stored data of a step, with digests."""
     if file.original is file:
-        yield from ((step.name, role, part) for role, part in step.origin.parts.items())
-        return
-    for name in file.sources(step.name):
-        for encoding in file.original.index.tensors[name].encodings:
-            if encoding.label == step.origin.label:
-                yield from ((name, role, part) for role, part in encoding.parts.items())
+        return [(step.name, role, part) for role, part in step.origin.parts.items()]
+    return [
+        (name, role, part)
+        for name in file.sources(step.name)
+        for encoding in file.original.index.tensors[name].encodings
+        if encoding.label == step.origin.label
+        for role, part in encoding.parts.items()
+    ]
 
 
 def mapped_step(file: MappedFile, step: Step) -> Step:

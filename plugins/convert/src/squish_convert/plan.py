@@ -506,15 +506,15 @@ class _Planner:
         index = self.file.index
         if (graph := self.source.index.graph) and self.format != index.format:
             yield Dropped("graph", graph, f"{self.format} stores weights alone")
-        for step in steps:
-            candidates = index.tensors[step.name].encodings
-            others = (encoding for encoding in candidates if encoding != step.origin)
+        specs = [index.tensors[step.name] for step in steps]
+        for step, spec in zip(steps, specs):
+            others = [encoding for encoding in spec.encodings if encoding != step.origin]
             yield from (Dropped("encoding", encoding.label, where=step.name) for encoding in others)
-        yield from (
-            Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
-        )
-        for name, role, part in (stored for step in steps for stored in stored_parts(self.file, step)):
-            yield from _unknown_digest(f"{name}/{role}", part.digest)
+        yield from (Dropped("part", role, where=spec.name) for spec in specs for role in spec.extras)
+        for step in steps:
+            for name, role, part in stored_parts(self.file, step):
+                if part.digest is not None:
+                    yield from _unknown_digest(f"{name}/{role}", part.digest)
         for ref in index.files:
             yield from _unknown_digest(ref.name, ref.digest)
 

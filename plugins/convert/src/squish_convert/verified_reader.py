@@ -147,16 +147,19 @@ class VerifiedReader(SourceReader):
 
 def check_copy(file: File, step: Step) -> None:
     """Raise an error if parts that are copied without decoding cannot be decoded."""
-    if not step.is_computed and file.registry.missing(step.origin) is None:
+    spec = file.index.tensors[step.name]
+    if step.is_computed or spec.stored_values(step.origin) is not None:  # any bytes are values
+        return
+    if file.registry.missing(step.origin) is None:
         with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
-            bound = file.bind(file.index.tensors[step.name], step.origin)
+            bound = file.bind(spec, step.origin)
             bound.codec.check_parts(bound.parts, bound.spec)
 
 
 def check_digests(file: File, step: Step, checked: set[tuple[str, str]]) -> None:
     """Raise FormatError if a digest does not match or an empty part cannot be read; skips parts in `checked`."""
     for name, role, part in stored_parts(file, step):
-        if (name, role) not in checked:
+        if (part.digest is not None or part.filters) and (name, role) not in checked:
             checked.add((name, role))
             check_part(file.original, name, role, part)
             check_empty(file.original, name, role, part)

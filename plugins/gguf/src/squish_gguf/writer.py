@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -175,9 +176,8 @@ def _roles(spec: TensorSpec) -> Mapping[str, Part]:
 
 def _entry(name: str, shape: tuple[int, ...], code: int, offset: int) -> bytes:
     """Pack one tensor table entry: name, dimensions (fastest first), type, offset."""
-    numbers = [len(shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(shape))]
     try:
         packed = pack_string(name)
     except UnicodeEncodeError:
         raise FormatError("the name cannot be written as UTF-8", tensor=name, code="name") from None
-    return b"".join([packed, *numbers, code.to_bytes(4, "little"), offset.to_bytes(8, "little")])
+    return packed + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), code, offset)

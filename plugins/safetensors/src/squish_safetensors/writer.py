@@ -224,11 +224,13 @@ def parse_size(text: str) -> int:
 
 def _shard_groups(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
     """Group tensors up to `limit` bytes; a larger tensor has its own group."""
+    if limit is None:
+        return [[*specs]]
     groups: list[list[TensorSpec]] = [[]]
     filled = 0
     for spec in specs:
         size = _nbytes(spec)
-        if limit is not None and groups[-1] and filled + size > limit:
+        if groups[-1] and filled + size > limit:
             groups.append([])
             filled = 0
         groups[-1].append(spec)

@@ -31,12 +31,13 @@ from .records import METADATA
 
 INDICES = ("indices", "indptr", "coords")
 SPARSE = ("zt.sparse_csr", "zt.sparse_coo")
+_LIMITS = Limits()
 
 
 def name_refusal(name: str) -> Refusal | None:
     """Return why no version can store this name, or None."""
     try:
-        check_name(name, Limits()).encode()
+        check_name(name, _LIMITS).encode()
     except (SquishError, UnicodeError) as error:
         return Refusal(why=f"invalid tensor name: {error}", code="name")
     if name == METADATA:
@@ -113,7 +114,8 @@ def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> 
 
 def pad(sink: Sink, offset: int) -> int:
     """Append zeros up to `offset` and return it."""
-    sink.write(bytes(offset - sink.tell()))
+    if padding := offset - sink.tell():
+        sink.write(bytes(padding))
     return offset
 
 

@@ -136,13 +136,13 @@ class _Blobs:
 
     def add(self, spec: TensorSpec, streams: Mapping[str, Any]) -> None:
         parts = {}
-        for role, part in _sorted_parts(spec):
+        for stored_role, role, part in _sorted_parts(spec):
             offset = accept.pad(self._sink, self.manifest.place(self._sink.tell()))
             digest = self._append(streams[role], part)
             length = self._sink.tell() - offset
             if length and self._sizes[part.nbytes] > 1:
                 offset = self._first(offset, length, digest)
-            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, length], digest)
+            parts[stored_role] = _entry(spec, role, part, [offset, length], digest)
         self.manifest.add(spec, parts)
 
     def _append(self, stream: Any, part: Part) -> str | None:
@@ -191,10 +191,8 @@ def _sorted_specs(specs: Sequence[TensorSpec], options: WriteOptions) -> list[Te
     return sorted(specs, key=lambda spec: spec.name.encode()) if options.canonical else list(specs)
 
 
-def _sorted_parts(spec: TensorSpec) -> list[tuple[str, Part]]:
-    parts = spec.encodings[0].parts.items()
-    return sorted(parts, key=lambda item: _stored_role(spec, item[0]).encode())
-
-
-def _stored_role(spec: TensorSpec, role: str) -> str:
-    return layouts.role_of(spec.encodings[0], role)
+def _sorted_parts(spec: TensorSpec) -> list[tuple[str, str, Part]]:
+    """Return the parts by their names in the file, with their roles."""
+    encoding = spec.encodings[0]
+    parts = [(layouts.role_of(encoding, role), role, part) for role, part in encoding.parts.items()]
+    return sorted(parts, key=lambda item: item[0].encode())
