@@ -46,6 +46,7 @@ RESULTS: list[tuple[str, str, int]] = [
     ("hash", "hash m.gguf", 0),
     ("hash", "hash m.gguf --gguf --manifest ids.json", 0),
     ("prove", "prove m.gguf m.gguf", 0),
+    ("merge", "merge m.gguf lora.gguf -o merged.gguf --dry-run --requantize", 0),
     ("diff", "diff m.gguf m.gguf", 0),
     ("diff", "diff m.gguf m.safetensors", 1),
     ("convert", "convert m.safetensors out.gguf --encode f16 --names keep", 0),

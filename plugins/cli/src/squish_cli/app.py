@@ -98,6 +98,14 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "prove": ("identity", ("squish prove q4.gguf model/", "squish prove q4.gguf model/ --imatrix imatrix.gguf")),
+    "merge": (
+        "merging",
+        (
+            "squish merge model/ lora/ -o merged.gguf",
+            "squish merge q4.gguf style.gguf=0.5 facts.gguf -o merged.gguf --requantize",
+            "squish merge model/ lora/ -o merged.gguf --encode q4_k_m",
+        ),
+    ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "report": (
         "report",
@@ -139,7 +147,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 """Command of a plugin -> the extra of its package with the libraries that it needs."""
-PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove", "report")
+PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove", "merge", "report")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {}
 """Command -> number of its schema, if it is not the first."""

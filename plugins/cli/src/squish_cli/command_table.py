@@ -28,6 +28,7 @@ METAVARS: dict[str, str] = {
     **dict.fromkeys(("[PATTERN=]SPEC", "REGEX=TYPE"), "rule"),
     "PATTERN": "tensor",
     "NAME[=FILE]": "component",
+    "LORA[=SCALE]": "weights",
     "MODEL.onnx": "path .onnx",
     "ID[:key=value,...]": "format",
     "ID[:key=value]": "backend",

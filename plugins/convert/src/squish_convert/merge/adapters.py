@@ -24,7 +24,7 @@ from ..mapping.tensors import dense
 PEFT, WEIGHT = "base_model.model.", ".weight"
 ALPHA, TYPE, INVOCATION = "adapter.lora.alpha", "adapter.type", "adapter.alora.invocation_tokens"
 SUFFIXES = {
-    HF: re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<half>[AB])(?:\.[^.]+)??(?:\.weight)?"),
+    HF: re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<half>[AB])(?:\.[^.]+)?(?(table)|\.weight)"),
     GGUF: re.compile(r"(?P<module>.+)\.lora_(?P<table>(?!))?(?P<half>[ab])"),
 }
 """Layout -> name of a matrix: A has the columns of the weight, B its rows, and in an embedding the reverse. PEFT may put
@@ -169,7 +169,12 @@ def pairs_of(file: File, layout: str, scaling: Scaling, scale: float = 1.0) -> I
             raise _other(name, layout)
         module = match["module"].removeprefix(PEFT)
         is_table = bool(match["table"]) or (layout == GGUF and module in GGUF_TABLES)
-        halves.setdefault((module, is_table), {})[match["half"].upper()] = spec
+        pair = halves.setdefault((module, is_table), {})
+        if match["half"].upper() in pair:
+            raise TensorError(
+                "is a second matrix of one module: the file has several adapters", tensor=name, code="adapter"
+            )
+        pair[match["half"].upper()] = spec
     for (module, is_table), pair in halves.items():
         target = module if layout == GGUF else f"{module}{WEIGHT}"
         yield _pair(file, target, module, pair, scaling, scale, is_table=is_table, is_gguf=layout == GGUF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from math import isfinite
@@ -32,7 +33,7 @@ from .adapters import Pair, adapter_layout, pairs_of, scaling_of
 from .places import Places
 
 Adapters = Any
-"""An adapter (a path, bytes or an open `File`), several in a list, or {adapter: scale}."""
+"""An adapter (a path, bytes or an open `File`), a list of them or of (adapter, scale), or {adapter: scale}."""
 
 
 def merge(
@@ -58,7 +59,8 @@ def merge(
     base
         The model, in any format: a path, bytes or an open `File`.
     adapters
-        A folder of PEFT or an adapter in GGUF (a path or an open `File`), several in a list, or {adapter: scale}.
+        A folder of PEFT or an adapter in GGUF: a path or an open `File`. Several in a list; with a number to multiply
+        each by as (adapter, scale), or as {adapter: scale}.
     dst, to
         As in `convert`.
     encode
@@ -119,10 +121,9 @@ def _scales(adapters: Adapters) -> Iterator[tuple[Any, float]]:
     """Yield each adapter with its scale; UsageError for none, and for a scale that is not a finite number."""
     if isinstance(adapters, Mapping) and not isinstance(adapters, File):
         pairs = [*adapters.items()]
-    elif isinstance(adapters, list | tuple):
-        pairs = [(adapter, 1.0) for adapter in adapters]
     else:
-        pairs = [(adapters, 1.0)]
+        items = adapters if isinstance(adapters, list | tuple) else [adapters]
+        pairs = [item if isinstance(item, tuple) and len(item) == 2 else (item, 1.0) for item in items]
     if not pairs:
         raise UsageError("no adapter to merge", code=ErrorCode.USAGE, expected="at least one adapter")
     for adapter, scale in pairs:
@@ -163,7 +164,9 @@ def with_adapters(base: File, adapters: Iterable[tuple[File, float]]) -> tuple[F
         )
     opened = {"base": base, **{str(number): file for number, (file, _) in enumerate(adapters)}}
     source = JoinedSource(opened, base.name)
-    files = [FileRef(f"{key}/{ref.name}", ref.size, ref.digest) for key, each in opened.items() for ref in each.index.files]
+    files = [
+        FileRef(f"{key}/{ref.name}", ref.size, ref.digest) for key, each in opened.items() for ref in each.index.files
+    ]
     joined = File(source, evolve(base.index, files=files), base.registry, base.limits)
     places, added, notes = Places(joined), dict[str, list[Pair]](), []
     first = len(base.index.files)
@@ -178,8 +181,13 @@ def with_adapters(base: File, adapters: Iterable[tuple[File, float]]) -> tuple[F
         by = "" if scale == 1 else f", multiplied by {scale:g}"
         notes.append(f"{file.name} changes {len(names):,} of {counted(len(base), 'tensor')}{by}")
         first += len(file.index.files)
-    tensors = dict(base.index.tensors) | {name: _with_products(base.index.tensors[name], added[name]) for name in added}
-    return File(source, evolve(joined.index, tensors=tensors), base.registry, base.limits), tuple(notes)
+    tensors = dict(base.index.tensors)
+    for head, embeddings in places.heads.items():
+        tensors[head] = evolve(tensors[embeddings], name=head, tied_to=None)
+        notes.append(f"{head} is no longer tied to {embeddings}, since only one of them is changed")
+    tensors |= {name: _with_products(tensors[name], pairs) for name, pairs in added.items()}
+    index = evolve(joined.index, tensors=tensors, assets=_untied_assets(base) if places.heads else base.index.assets)
+    return File(source, index, base.registry, base.limits), tuple(notes)
 
 
 def _placed(file: File, scale: float, places: Places, first: int) -> Iterator[tuple[str, Pair]]:
@@ -193,6 +201,21 @@ def _placed(file: File, scale: float, places: Places, first: int) -> Iterator[tu
     for pair in pairs_of(file, layout, scaling, scale):
         moved = evolve(pair, left=renumbered(pair.left, first), right=renumbered(pair.right, first))
         yield from places.placed(moved, layout, fan_in_fan_out=scaling.fan_in_fan_out)
+
+
+def _untied_assets(base: File) -> Mapping[str, Part]:
+    """Return the files of a model, with a config.json that does not tie the head to the embeddings."""
+    if CONFIG_FILE not in base.assets:
+        return base.index.assets
+    config = json.loads(bytes(base.assets[CONFIG_FILE].raw))
+    for settings in (config, config.get("text_config")):
+        if isinstance(settings, dict):
+            settings["tie_word_embeddings"] = False
+    return {**base.index.assets, CONFIG_FILE: _in_memory(json.dumps(config, indent=2).encode() + b"\n")}
+
+
+def _in_memory(data: bytes) -> Part:
+    return Part(dtype="u8", shape=(len(data),), data=data)
 
 
 def _check_architecture(adapter: File, model: File) -> None:
@@ -222,8 +245,7 @@ def _under_peft_names(adapter: File, model: File) -> File:
             code="adapter",
             hint="Give the model in GGUF, or the adapter as PEFT saves it.",
         )
-    data = bytes(model.assets[CONFIG_FILE].raw)
-    assets = {CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
+    assets = {CONFIG_FILE: _in_memory(bytes(model.assets[CONFIG_FILE].raw))}
     named = File(adapter.source, evolve(adapter.index, assets=assets), adapter.registry, adapter.limits)
     return map_file(named, HF, {}, naming_of(named))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from attrs import evolve
@@ -18,10 +18,12 @@ from ..families import GGUF, Family
 from ..mapping.coverage import Coverage, Sizes, SourceTensor, is_dense, shape_of, sizes_at
 from ..mapping.inventory import Outline, outline_of
 from ..mapping.mapped import family_of, naming_of
-from ..mapping.names import Numbers, fill
+from ..mapping.names import Numbers, fill, source_rules, target_rules
 from ..mapping.row_views import RowViews
 from ..mapping.tensors import dense, head_order, part_of
-from .adapters import BY_PEFT, Pair
+from .adapters import Pair
+
+BEFORE = "Merge it into the model in Hugging Face's layout, then convert the result."
 
 
 class Places:
@@ -31,11 +33,19 @@ class Places:
     ----------
     model
         An open model in any layout.
+
+    Attributes
+    ----------
+    naming
+        The family of the model, and the layout of its names.
+    heads
+        Heads that were tied to embeddings until one of the two was adapted -> the tensor of the embeddings.
     """
 
     def __init__(self, model: File) -> None:
         self.model, self.tensors = model, model.index.tensors
         self.naming = naming_of(model)
+        self.heads: dict[str, str] = {}
         self._rows = RowViews(model)
 
     def placed(self, pair: Pair, layout: str, *, fan_in_fan_out: bool = False) -> Iterator[tuple[str, Pair]]:
@@ -46,16 +56,21 @@ class Places:
         """
         if layout == GGUF:
             spec = self._named(pair.target)
+            self._untie(spec.name)
             for part in self._unstacked(pair, spec):
                 yield spec.name, _fitting(part, spec.shape, spec)
             return
-        origin = self._origin(pair.target)
-        if origin is None:
+        if (origin := self._origin(pair.target)) is None:
             spec = self._named(pair.target)
             yield spec.name, _fitting(_turned(pair, fan_in_fan_out), spec.shape, spec)
             return
-        family, matching = self._outline_of_family.matching.family, self._outline_of_family.matching
-        name, spec = family.own_name(pair.target), self.tensors[origin.name]
+        matching = self._outline_of_family.matching
+        family, spec = matching.family, self.tensors[origin.name]
+        name = family.own_name(pair.target)
+        self._untie(spec.name)
+        if name in self._tied:
+            yield self._head(name), _fitting(pair, spec.shape, spec)
+            return
         leaf = next(leaf for leaf in source_names(origin.rule.of) if fill(leaf, origin.numbers) == name)
         sizes = sizes_at(matching.sizes, origin.numbers)
         pair = _fitting(_turned(pair, _is_transposed(family, leaf)), shape_of(leaf, matching.shapes, sizes), spec)
@@ -83,14 +98,35 @@ class Places:
             return None  # a part of a model: the names are the adapter's
         return matching.coverage()
 
+    @cached_property
+    def _tied(self) -> Mapping[str, str]:
+        """Head of the family -> the embeddings to which it is tied."""
+        if self._coverage is None:
+            return {}
+        outline = self._outline_of_family
+        tied = {tensor.name: tensor.tied_to for tensor in outline.matching.family.tensors if tensor.tied_to is not None}
+        return {head: tied[head] for head in outline.tied if tied[head] in self._coverage.origins}
+
+    def _untie(self, name: str) -> None:
+        """Note the head that is tied to a tensor that is adapted: it does not change with it."""
+        for head, embeddings in self._tied.items():
+            if self._coverage is not None and self._coverage.origins[embeddings].name == name:
+                self.heads[self._head(head)] = name
+
+    def _head(self, name: str) -> str:
+        """Return what the layout of the model calls a head."""
+        match = target_rules(self._outline_of_family.matching.family, self.naming.layout).find(name)
+        return name if match is None else match[0].name
+
     def _origin(self, target: str) -> SourceTensor | None:
         """Return the tensor that contains one of the family; None if only names count."""
         if self._coverage is None:
             return None
         name = self._outline_of_family.matching.family.own_name(target)
-        if (origin := self._coverage.origins.get(name)) is None:
+        origin = self._coverage.origins.get(self._tied.get(name, name))
+        if origin is None and target not in self.tensors:
             raise self._missing(target, self._coverage.origins)
-        return origin
+        return origin  # without one, the model stores several tensors of the family under the adapter's name
 
     def _named(self, target: str) -> TensorSpec:
         """Return a tensor of the model by its own name."""
@@ -98,8 +134,16 @@ class Places:
             raise self._missing(target, self.tensors)
         return self.tensors[target]
 
-    def _missing(self, target: str, names: object) -> TensorError:
-        near = close_matches(target, list(names))  # type: ignore[call-overload]
+    def _missing(self, target: str, names: Iterable[str]) -> TensorError:
+        family = None if self._coverage is None else self._outline_of_family.matching.family
+        if family is not None and source_rules(family, gguf=False).find(family.own_name(target)) is not None:
+            return TensorError(
+                f"is adapted, and {self.model.name} stores its rows in several tensors, into which it is not merged",
+                tensor=target,
+                code="adapter",
+                hint=BEFORE,
+            )
+        near = close_matches(target, names)
         return TensorError(
             f"is adapted, but {self.model.name} does not have it",
             tensor=target,
@@ -144,7 +188,7 @@ class Places:
             tensor=name,
             code="adapter",
             found=type(expression).__name__.lower(),
-            hint=BY_PEFT,
+            hint=BEFORE,
         )
 
     def _reordered(self, pair: Pair, change: Permute | Tile, sizes: Sizes) -> Pair:
