@@ -181,15 +181,25 @@ def changed(**arrays: np.ndarray | None) -> dict[str, np.ndarray]:
     return {name: array for name, array in result.items() if array is not None}
 
 
+def matrices_of(module: str) -> dict[str, np.ndarray]:
+    """The matrices of a module with 32 rows and columns."""
+    name = f"base_model.model.{module}"
+    return {f"{name}.lora_A.weight": np.ones((4, 32), "f4"), f"{name}.lora_B.weight": np.ones((32, 4), "f4")}
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        (changed(lora_A__weight=np.ones((4, 16), "f4")), "another shape"), (changed(lora_A__weight=None), "same rank"),
-        (changed(lora_A__weight=np.ones((3, 32), "f4")), "same rank"), (changed(lora_magnitude_vector=np.ones(4, "f4")), "DoRA"),
-        (changed(lora_B__bias=np.ones(32, "f4")), "biases"), ({"base_model.model.model.x.lora_A.weight": np.ones((4, 8), "f4"),
-        "base_model.model.model.x.lora_B.weight": np.ones((8, 4), "f4")}, "does not have it"), ({}, "no pair"),
+        (changed(lora_A__weight=np.ones((4, 16), "f4")), "another shape"),
+        (changed(lora_A__weight=np.ones((3, 32), "f4")), "same rank"),
+        (changed(lora_A__weight=None), "same rank"),
+        (changed(lora_A__other__weight=np.ones((4, 32), "f4")), "several adapters"),
+        (changed(lora_magnitude_vector=np.ones(4, "f4")), "DoRA"),
+        (changed(lora_B__bias=np.ones(32, "f4")), "biases"),
+        (matrices_of("model.x"), "does not have it"),
+        ({}, "no pair"),
     ],
-)  # fmt: skip
+)
 def test_an_adapter_that_does_not_fit_is_refused(base: Path, tmp_path: Path, arrays: Arrays, words: str) -> None:
     with pytest.raises(squish.SquishError, match=words) as caught:
         merge(base, peft(tmp_path / "lora", arrays), tmp_path / "out.gguf")

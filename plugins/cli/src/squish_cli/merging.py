@@ -54,20 +54,23 @@ def merge(
     from squish_core.opening import open as open_file
 
     scales = [_scaled(adapter) for adapter in adapters]
-    with declared(family), open_file(base, format, assets=assets) as opened:
-        with Progress("merging", quiet, file=redact(base)) as progress:
-            report = merge_adapters(
-                opened,
-                scales,
-                output,
-                to,
-                encode,
-                rename=names,
-                activations=imatrix,
-                requantize=requantize,
-                dry_run=dry_run,
-                progress=progress,
-            )
+    with (
+        declared(family),
+        open_file(base, format, assets=assets) as opened,
+        Progress("merging", quiet, file=redact(base)) as progress,
+    ):
+        report = merge_adapters(
+            opened,
+            scales,
+            output,
+            to,
+            encode,
+            rename=names,
+            activations=imatrix,
+            requantize=requantize,
+            dry_run=dry_run,
+            progress=progress,
+        )
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 

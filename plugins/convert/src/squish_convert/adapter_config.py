@@ -1,6 +1,6 @@
-"""PEFT's `adapter_config.json`: which keys change nothing, and why all others that a reader does not know are refused.
+"""PEFT's `adapter_config.json`: which keys change nothing, and why others that a reader does not know are refused.
 
-Separate from `merge` and from the families' adapters, which share it, because the table grows with each release of PEFT.
+Separate from `merge` and the families' adapters, which share it, because the table grows with each release of PEFT.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from squish_core.errors import FormatError
 
-CONFIG = "adapter_config.json"
+from .mapping.mapped import ADAPTER_FILE
+
 HARMLESS = frozenset(
     {
         # purpose and origin of the adapter
@@ -59,7 +60,7 @@ def check_adapter_config(
     if kind != "LORA":
         raise FormatError(
             "unsupported kind of adapter",
-            part=f"{CONFIG} peft_type",
+            part=f"{ADAPTER_FILE} peft_type",
             expected="LORA",
             found=repr(kind)[:60],
             code="adapter",
@@ -69,7 +70,7 @@ def check_adapter_config(
     if not isinstance(initialisation, bool) and initialisation is not None and initialisation not in ORDINARY:
         raise FormatError(
             "starts from a different base model: PEFT changes its weights with this initialisation",
-            part=f"{CONFIG} init_lora_weights",
+            part=f"{ADAPTER_FILE} init_lora_weights",
             found=repr(initialisation)[:60],
             code="adapter",
             hint="Save it as an ordinary LoRA with PEFT (path_initial_model_for_weight_conversion of save_pretrained). "
@@ -80,7 +81,7 @@ def check_adapter_config(
             continue
         raise FormatError(
             reasons.get(key, "is unknown to Squish and may change what the adapter computes"),
-            part=f"{CONFIG} {key}",
+            part=f"{ADAPTER_FILE} {key}",
             found=repr(value)[:60],
             code="adapter",
             hint=hints.get(key, hint),

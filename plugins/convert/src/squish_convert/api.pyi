@@ -1,4 +1,5 @@
 # Generated from the table of the module: python tests/lint/faces.py
+from squish_convert.adapter_config import check_adapter_config as check_adapter_config
 from squish_convert.append import LockedFile as LockedFile
 from squish_convert.append import appended_file as appended_file
 from squish_convert.append import locked_file as locked_file
@@ -62,6 +63,8 @@ from squish_convert.mapping.inventory import take_inventory as take_inventory
 from squish_convert.mapping.mapped import MappedFile as MappedFile
 from squish_convert.mapping.mapped import Naming as Naming
 from squish_convert.mapping.pairing import compared_as as compared_as
+from squish_convert.merge.merge import merge as merge
+from squish_convert.merge.merge import with_adapters as with_adapters
 from squish_convert.model_map import with_names as with_names
 from squish_convert.plan import ConversionPlan as ConversionPlan
 from squish_convert.plan import output_image as output_image

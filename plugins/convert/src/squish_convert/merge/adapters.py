@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT and llama.cpp store them: pairs of matrices, each with the tensor that it adapts and its scale."""
+"""LoRA adapters as PEFT and llama.cpp store them: pairs of matrices with what they adapt, and their scales."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from squish_core.file import File
 from squish_core.formats.metadata import untyped
 from squish_core.model import DENSE, TensorSpec
 
-from ..adapter_config import CONFIG, check_adapter_config
+from ..adapter_config import check_adapter_config
 from ..families import GGUF, HF, Model
-from ..mapping.mapped import ADAPTER_FILE
+from ..mapping.mapped import ADAPTER_FILE as CONFIG
 from ..mapping.tensors import dense
 
 PEFT, WEIGHT = "base_model.model.", ".weight"
@@ -27,8 +27,8 @@ SUFFIXES = {
     HF: re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<half>[AB])(?:\.[^.]+)?(?(table)|\.weight)"),
     GGUF: re.compile(r"(?P<module>.+)\.lora_(?P<table>(?!))?(?P<half>[ab])"),
 }
-"""Layout -> name of a matrix: A has the columns of the weight, B its rows, and in an embedding the reverse. PEFT may put
-the name of the adapter behind the half."""
+"""Layout -> name of a matrix: A has the columns of the weight, B its rows, and in an embedding the reverse. PEFT may
+put the name of the adapter behind the half."""
 BASE_WEIGHT = re.compile(r"\.(?:base_layer|original_module)\.(?!.*lora_)")
 """The base model's own weights, which PEFT saves beside the matrices of an embedding or head."""
 GGUF_TABLES = ("token_embd.weight",)
@@ -145,7 +145,7 @@ def is_named(module: str, pattern: str) -> bool:
 
 def adapter_layout(file: File) -> str:
     """Return the layout of an adapter's names; FormatError if the file is not an adapter."""
-    for layout, is_adapter in ((HF, ADAPTER_FILE in file.assets), (GGUF, file.index.kind == "adapter")):
+    for layout, is_adapter in ((HF, CONFIG in file.assets), (GGUF, file.index.kind == "adapter")):
         if is_adapter:
             return layout
     raise FormatError(
@@ -159,7 +159,7 @@ def adapter_layout(file: File) -> str:
 
 
 def pairs_of(file: File, layout: str, scaling: Scaling, scale: float = 1.0) -> Iterator[Pair]:
-    """Yield the pairs of an adapter, multiplied by a number; TensorError for other tensors and halves that do not fit."""
+    """Yield the pairs of an adapter, multiplied by a number; TensorError for other tensors and single halves."""
     halves: dict[tuple[str, bool], dict[str, TensorSpec]] = {}
     for name, spec in file.without_caches().index.tensors.items():
         match = SUFFIXES[layout].fullmatch(name)

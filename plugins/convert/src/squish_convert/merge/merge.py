@@ -84,7 +84,8 @@ def merge(
 
     Examples
     --------
-    >>> lora = {"blk.0.ffn_up.weight.lora_a": np.ones((1, 32), "f4"), "blk.0.ffn_up.weight.lora_b": np.ones((64, 1), "f4")}
+    >>> name = "blk.0.ffn_up.weight"
+    >>> lora = {f"{name}.lora_a": np.ones((1, 32), "f4"), f"{name}.lora_b": np.ones((64, 1), "f4")}
     >>> keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
     >>> _ = squish.save("lora.gguf", lora, metadata=keys)
     >>> report = merge("model.gguf", {"lora.gguf": 0.5}, "merged.gguf", requantize=True)

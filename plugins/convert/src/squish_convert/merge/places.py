@@ -47,6 +47,7 @@ class Places:
         self.naming = naming_of(model)
         self.heads: dict[str, str] = {}
         self._rows = RowViews(model)
+        self._uncovered: SquishError | None = None
 
     def placed(self, pair: Pair, layout: str, *, fan_in_fan_out: bool = False) -> Iterator[tuple[str, Pair]]:
         """Yield the tensor of the model that a pair of an adapter adapts, and what is added to it.
@@ -92,10 +93,9 @@ class Places:
             matching = self._outline_of_family.matching
             if (error := next(matching.errors(), None)) is not None:
                 raise error
-        except SquishError:
-            if self.naming.layout == GGUF:
-                raise
-            return None  # a part of a model: the names are the adapter's
+        except SquishError as error:
+            self._uncovered = error  # such as a part of a model, whose tensors may still have the adapter's names
+            return None
         return matching.coverage()
 
     @cached_property
@@ -121,6 +121,8 @@ class Places:
     def _origin(self, target: str) -> SourceTensor | None:
         """Return the tensor that contains one of the family; None if only names count."""
         if self._coverage is None:
+            if self._uncovered is not None and target not in self.tensors:
+                raise self._uncovered
             return None
         name = self._outline_of_family.matching.family.own_name(target)
         origin = self._coverage.origins.get(self._tied.get(name, name))
