@@ -150,7 +150,9 @@ def test_a_gguf_has_the_weights_where_its_layout_stores_them(family: str, tmp_pa
 @pytest.mark.parametrize(
     ("family", "words"), [("qwen3next", "stores its rows in several tensors"), ("roberta", "found cut")]
 )
-def test_a_layout_into_which_nothing_is_merged_is_refused_by_name(family: str, words: str, tmp_path: Path) -> None:
+def test_a_layout_into_which_nothing_is_merged_is_refused_with_a_reason(
+    family: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(squish.TensorError, match=words) as caught:
         check_family(family, tmp_path)
     assert "then convert the result" in str(caught.value)
@@ -166,7 +168,7 @@ def test_a_layout_into_which_nothing_is_merged_is_refused_by_name(family: str, w
         ({"init_lora_weights": "pissa"}, "different base"),
     ],
 )  # fmt: skip
-def test_an_adapter_that_does_more_than_add_is_refused(
+def test_an_adapter_that_does_more_than_add_is_refused_with_a_reason(
     base: Path, tmp_path: Path, settings: Mapping[str, Any], words: str
 ) -> None:
     with pytest.raises(squish.FormatError, match=words):
@@ -200,14 +202,16 @@ def matrices_of(module: str) -> dict[str, np.ndarray]:
         ({}, "no pair"),
     ],
 )
-def test_an_adapter_that_does_not_fit_is_refused(base: Path, tmp_path: Path, arrays: Arrays, words: str) -> None:
+def test_an_adapter_that_does_not_fit_is_refused_with_a_reason(
+    base: Path, tmp_path: Path, arrays: Arrays, words: str
+) -> None:
     with pytest.raises(squish.SquishError, match=words) as caught:
         merge(base, peft(tmp_path / "lora", arrays), tmp_path / "out.gguf")
     assert caught.value.code in ("adapter", "contradiction")
     assert str(caught.value).startswith(f"{tmp_path / 'lora'}: ")
 
 
-def test_models_and_adapters_are_not_confused(base: Path, tmp_path: Path) -> None:
+def test_a_model_in_place_of_an_adapter_is_refused_with_a_reason(base: Path, tmp_path: Path) -> None:
     lora = peft(tmp_path / "lora", matrices())
     squish.convert(lora, tmp_path / "lora.gguf", assets=base)
     other = folder_of(tmp_path / "other", small_config("qwen3"))

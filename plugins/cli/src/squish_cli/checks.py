@@ -11,7 +11,6 @@ from attrs import evolve
 
 from squish_core.codes import CANNOT_RUN, ErrorCode
 from squish_core.errors import Problem, SquishError, UsageError, redact
-from squish_core.io.paths import missing
 
 from . import spellings
 from .annotations import Finding, check_output, finding_lines
@@ -56,7 +55,8 @@ Recipe = Annotated[
     typer.Option(
         "--recipe",
         metavar="FILE",
-        help="TOML with rules of --encode (`squish tune` writes one); --encode adds to it.",
+        help="TOML with rules of --encode (`squish tune` writes one), or a file of weights, of which the type of each "
+        "tensor is copied; --encode adds to it.",
     ),
 ]
 Imatrix = Annotated[
@@ -87,9 +87,6 @@ Measured = Annotated[str | None, typer.Argument(metavar="FILE", help="A file of 
 Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Measure a seeded matrix under every codec that can encode it.")
 ]
-RECIPE_KEY = "encode"
-LARGEST_RECIPE = 1 << 24
-"""Maximum size in bytes; a recipe with 100,000 rules is smaller."""
 
 
 def verify(
@@ -274,13 +271,15 @@ def convert(
     --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
     `squish codecs`, or keep; ID(SPEC) wraps another encoding.
     """
+    from squish_convert.recipe import is_toml, read_rules
     from squish_convert.report import conversion_lines
 
     import squish_core as squish
     from squish_core.opening import open as open_file
 
     check_page(html)
-    encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
+    in_toml = recipe is not None and is_toml(recipe)
+    encode_rules = [*(read_rules(Path(recipe)) if recipe and in_toml else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
@@ -299,6 +298,7 @@ def convert(
             part=components(part),
             activations=imatrix,
             requantize=requantize,
+            recipe=None if in_toml else recipe,
             delete_source=delete_source,
             overwrite=overwrite,
             plan=job_plan,
@@ -313,38 +313,6 @@ def convert(
 
         write_result(html, f"{report.source} to {report.target}", [conversion(report)], "convert", answer)
     return answer
-
-
-def read_recipe(path: str) -> list[str]:
-    """Return the rules of a recipe; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_RECIPE + 1)
-        if len(data) > LARGEST_RECIPE:
-            raise _recipe_error(path, f"{len(data)} bytes or more")
-        recipe = tomllib.loads(data.decode())
-    except OSError as error:
-        raise missing(Path(path), error) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _recipe_error(path, str(error)) from None
-    except RecursionError:
-        raise _recipe_error(path, "arrays or tables that are nested too deeply") from None
-    rules = recipe.get(RECIPE_KEY)
-    if list(recipe) != [RECIPE_KEY] or not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise _recipe_error(path, ", ".join(recipe) or "nothing")
-    return rules
-
-
-def _recipe_error(path: str, content: str) -> UsageError:
-    return UsageError(
-        "not a recipe",
-        file=Path(path).name,
-        code=ErrorCode.ENCODE,
-        found=content,
-        expected=f'TOML with {RECIPE_KEY} = ["[PATTERN=]SPEC", ...]',
-    )
 
 
 def cp(

@@ -42,7 +42,7 @@ PARAMETERS = {
     "FILE": "weights",
     "--to": "target",
     "--family": "path .toml",
-    "--recipe": "path .toml",
+    "--recipe": "path",
     "--device": "cpu|cuda|mps",
     **dict.fromkeys(("--install-completion", "--show-completion"), "bash|zsh|fish"),
     "formats ID": "format",

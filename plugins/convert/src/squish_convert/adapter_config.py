@@ -27,7 +27,7 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 ORDINARY = ("gaussian", "orthogonal", "mica")
-"""Initialisations besides true and false that do not change the base model's weights."""
+"""Initializations besides true and false that do not change the base model's weights."""
 _UNSET: tuple[Any, ...] = (None, False, {}, [], "", "none")
 
 
@@ -66,12 +66,12 @@ def check_adapter_config(
             code="adapter",
             hint=hints.get("peft_type", hint),
         )
-    initialisation = config.get("init_lora_weights", True)
-    if not isinstance(initialisation, bool) and initialisation is not None and initialisation not in ORDINARY:
+    initialization = config.get("init_lora_weights", True)
+    if not isinstance(initialization, bool) and initialization is not None and initialization not in ORDINARY:
         raise FormatError(
-            "starts from a different base model: PEFT changes its weights with this initialisation",
+            "starts from a different base model: PEFT changes its weights with this initialization",
             part=f"{ADAPTER_FILE} init_lora_weights",
-            found=repr(initialisation)[:60],
+            found=repr(initialization)[:60],
             code="adapter",
             hint="Save it as an ordinary LoRA with PEFT (path_initial_model_for_weight_conversion of save_pretrained). "
             "If PEFT did not change the base model, as with 'eva', set init_lora_weights to true.",

@@ -45,6 +45,7 @@ from .model_map import (
     stored_parts,
     with_sources,
 )
+from .recipe import Recipe, rules_like
 from .report import Conversion, source_notes
 from .rules import (
     Encode,
@@ -156,6 +157,7 @@ def plan_conversion(
     part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
+    recipe: Recipe | None = None,
 ) -> ConversionPlan:
     """Decide what a conversion does with each tensor, without writing anything.
 
@@ -172,6 +174,8 @@ def plan_conversion(
         As in `convert`.
     activations
         An open file of activation statistics.
+    recipe
+        Rules that come before those of `encode`, or an open file whose types are copied.
 
     Returns
     -------
@@ -195,7 +199,16 @@ def plan_conversion(
     [('w', 'encode', 'ggml.q8_0')]
     """
     return plan_mapped(
-        source, target, to, encode, only=only, rename=rename, part=part, activations=activations, requantize=requantize
+        source,
+        target,
+        to,
+        encode,
+        only=only,
+        rename=rename,
+        part=part,
+        activations=activations,
+        requantize=requantize,
+        recipe=recipe,
     )[0]
 
 
@@ -210,6 +223,7 @@ def plan_mapped(
     part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
+    recipe: Recipe | None = None,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
     """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
@@ -219,8 +233,10 @@ def plan_mapped(
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
         rules = parse_rules(encode, source.without_caches().index.tensors)
+        if isinstance(recipe, tuple):
+            recipe, rules = None, (*parse_rules(recipe, {}), *rules)
         patterns = (only,) if isinstance(only, str) else tuple(only or ())
-        return planner.plan(rules, patterns, rename, check_part(part), requantize), planner.file
+        return planner.plan(rules, patterns, rename, check_part(part), requantize, recipe), planner.file
 
 
 @gc_paused()
@@ -328,12 +344,21 @@ class _Planner:
                 )
 
     def plan(
-        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, part: str, requantize: bool
+        self,
+        rules: tuple[EncodeRule, ...],
+        only: tuple[str, ...],
+        rename: str | None,
+        part: str,
+        requantize: bool,
+        recipe: File | None,
     ) -> ConversionPlan:
         """Return the plan under these rules."""
         notes = self._map(rename, part)
         rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
+        if recipe is not None:
+            copied, absent = rules_like(self.file, recipe, [spec.name for spec in specs])
+            rules, notes = (*copied, *rules), (*notes, *absent)
         self.assets, undeclared = target_assets(self.file, self.format)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)

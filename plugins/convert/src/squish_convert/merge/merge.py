@@ -154,6 +154,17 @@ def with_adapters(base: File, adapters: Iterable[tuple[File, float]]) -> tuple[F
     ------
     SquishError
         An adapter does not fit the model, or does more than to add products of matrices.
+
+    Examples
+    --------
+    >>> name = "blk.0.ffn_up.weight"
+    >>> lora = {f"{name}.lora_a": np.ones((1, 32), "f4"), f"{name}.lora_b": np.ones((64, 1), "f4")}
+    >>> keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    >>> _ = squish.save("lora.gguf", lora, metadata=keys)
+    >>> with squish.open("model.gguf") as base, squish.open("lora.gguf") as adapter:
+    ...     model, _ = with_adapters(base, [(adapter, 2.0)])
+    ...     round(float((model[name].numpy() - base[name].numpy()).mean()), 4)
+    2.0
     """
     base, adapters = base.without_caches(), [*adapters]
     if naming_of(base).adapter:
