@@ -76,6 +76,8 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "squish cp https://example.org/model.gguf layer0.gguf --only 'blk.0.*'",
             "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
+            "squish cp model.gguf deeper.gguf --layers 0-11,8-15",
+            "squish cp model/ stacked/ --to hf --experts stack",
         ),
     ),
     "hash": (

@@ -319,15 +319,30 @@ def cp(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The file or URL to read.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The local file to write; its suffix names the format.")],
     only: Only = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="0-11,8-15",
+            help="Only these layers, in this order, some repeated; they are renumbered, and the settings adjusted.",
+        ),
+    ] = None,
+    experts: Annotated[
+        str | None,
+        typer.Option(
+            "--experts", metavar="stack|unstack", help="Store experts in one tensor, or in one for each expert."
+        ),
+    ] = None,
     to: To = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
 ) -> Answer:
-    """Copy some tensors into a local file.
+    """Copy tensors into a local file: some, some layers, or experts in another form.
 
-    Keeps their names, codes and values; `squish convert --only` changes them. From a remote model, fetches only the
-    header and the bytes of these tensors.
+    Keeps codes and values, and names but for the numbers of layers and experts; `squish convert --only` changes them.
+    From a remote model, fetches only the header and the bytes of these tensors.
     """
+    from squish_convert.api import with_experts, with_layers
     from squish_convert.report import conversion_lines
 
     import squish_core as squish
@@ -335,7 +350,9 @@ def cp(
 
     with open_file(src, format) as opened, Progress("copying", quiet, file=redact(src)) as progress:
         try:
-            report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
+            picked = opened if layers is None else with_layers(opened, layers)
+            picked = picked if experts is None else with_experts(picked, experts)
+            report = squish.convert(picked, dst, to, only=only or None, rename="keep", progress=progress)
         except squish.SquishError as error:
             if error.code == ErrorCode.REFUSED:
                 error.hint = f"`squish convert --only` encodes them. {error.hint}"

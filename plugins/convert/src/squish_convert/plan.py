@@ -157,7 +157,6 @@ def plan_conversion(
     part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
-    recipe: Recipe | None = None,
 ) -> ConversionPlan:
     """Decide what a conversion does with each tensor, without writing anything.
 
@@ -174,8 +173,6 @@ def plan_conversion(
         As in `convert`.
     activations
         An open file of activation statistics.
-    recipe
-        Rules that come before those of `encode`, or an open file whose types are copied.
 
     Returns
     -------
@@ -199,16 +196,7 @@ def plan_conversion(
     [('w', 'encode', 'ggml.q8_0')]
     """
     return plan_mapped(
-        source,
-        target,
-        to,
-        encode,
-        only=only,
-        rename=rename,
-        part=part,
-        activations=activations,
-        requantize=requantize,
-        recipe=recipe,
+        source, target, to, encode, only=only, rename=rename, part=part, activations=activations, requantize=requantize
     )[0]
 
 
@@ -228,7 +216,7 @@ def plan_mapped(
 ) -> tuple[ConversionPlan, File]:
     """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
 
-    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
+    `recipe`: rules that come before those of `encode`, or a file whose types are copied. `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
