@@ -22,6 +22,7 @@ from squish_convert.editing.changes import Resolved as Resolved
 from squish_convert.editing.edit import Edited as Edited
 from squish_convert.editing.edit import edit as edit
 from squish_convert.execute import execute as execute
+from squish_convert.expert_stacks import with_experts as with_experts
 from squish_convert.expressions import Add as Add
 from squish_convert.expressions import Cut as Cut
 from squish_convert.expressions import Expression as Expression
@@ -54,6 +55,7 @@ from squish_convert.image import lay_out as lay_out
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
 from squish_convert.job.worker import worker_name as worker_name
+from squish_convert.layer_pick import with_layers as with_layers
 from squish_convert.lineage import lineage as lineage
 from squish_convert.lock import differences as differences
 from squish_convert.lock import library_versions as library_versions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+
 from attrs import evolve
 
 from squish_core.codes import ErrorCode
@@ -25,7 +26,7 @@ def with_experts(file: File, form: str) -> File:
     file
         An open model of a known family, under Hugging Face's names.
     form
-        "stack" (`experts.gate_up_proj`, as modules of transformers 5 have them) or "unstack" (`experts.0.up_proj.weight`).
+        "stack" (`experts.gate_up_proj`, as in modules of transformers 5) or "unstack" (`experts.0.up_proj.weight`).
 
     Returns
     -------

@@ -13,10 +13,11 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
+from squish_core.guard import guarded
 from squish_core.layers import LAYER
 from squish_core.model import Part, TensorSpec, Typed
 
-from .families import CONFIG_FILE, GGUF
+from .families import CONFIG_FILE
 from .mapping.coverage import Coverage
 from .mapping.inventory import Outline, outline_of
 from .mapping.mapped import Naming, family_of, naming_of
@@ -38,7 +39,7 @@ KINDS = ("layer_types", "attention.sliding_window_pattern")
 """Settings that say which layers attend to a window."""
 UNIFORM = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2")
 """Model types all of whose layers attend to a window."""
-NO_LIST = re.compile(r"token|architectures|section|factor|^rope\.")
+NO_LIST = re.compile(r"token|architectures|section|factor|limit|^rope\.")
 """Settings whose lists have nothing for each layer, whatever their length."""
 OTHER_STACKS = re.compile(r"vis|audio|tower|mtp|mm\.|^v\.|^a\.")
 """Layers of other components, by what precedes their number."""
@@ -91,7 +92,8 @@ def with_layers(file: File, layers: str | Iterable[int]) -> File:
             code=ErrorCode.USAGE,
         )
     pick = Pick(stack.count, numbers)
-    meta, assets = _picked_meta(file, pick), _picked_assets(file, pick)
+    with guarded(FormatError, "picking layers", file=file.name):
+        meta, assets = _picked_meta(file, pick), _picked_assets(file, pick)
     picked = evolve(file.index, tensors=dict(_renumbered(file, stack, numbers)), meta=meta, assets=assets)
     result = File(file.source, picked, file.registry, file.limits)
     if stack.outline is not None:
@@ -119,11 +121,13 @@ class Pick:
         """Return how many of the picked layers, from the first on, are among the first `count`."""
         return next((at for at, number in enumerate(self.numbers) if number >= count), len(self.numbers))
 
-    def setting(self, name: str, value: Any) -> Any:
-        """Return a setting for the picked layers."""
+    def setting(self, name: str, value: Any, behind: int = 0) -> Any:
+        """Return a setting for the picked layers; `behind`: the number of layers that predict more tokens."""
         is_list = isinstance(value, list | tuple) or hasattr(value, "tolist")
-        if name in COUNTS and value == self.count:
+        if name in COUNTS and value in (self.count, self.count + behind):
             return len(self.numbers)
+        if name in BEHIND:
+            return 0
         if name in LEADING and isinstance(value, int):
             return self.leading(value)
         if name in NUMBERS and is_list:
@@ -136,14 +140,14 @@ class Pick:
 
     def settings(self, settings: Mapping[str, Any], model_type: str, place: str) -> dict[str, Any]:
         """Return settings for the picked layers; FormatError if they cannot state them."""
-        for names, what in ((SHARED, "use the keys and values of earlier ones"), (BEHIND, "predict more tokens")):
-            if name := next((name for name in names if settings.get(name)), None):
-                raise FormatError(
-                    f"states that the last layers {what}, so their order cannot change",
-                    part=f"{place} {name}",
-                    found=settings[name],
-                    code=ErrorCode.CONFIG,
-                )
+        if shared := next((name for name in SHARED if settings.get(name)), None):
+            raise FormatError(
+                "states that the last layers use the keys and values of earlier ones, so none can be left out or moved",
+                part=f"{place} {shared}",
+                found=settings[shared],
+                code=ErrorCode.CONFIG,
+            )
+        behind = next((settings[name] for name in BEHIND if isinstance(settings.get(name), int)), 0)
         has_window = any(settings.get(name) for name in WINDOW) and settings.get("use_sliding_window") is not False
         lists = (settings.get(name) for name in KINDS)
         if has_window and model_type not in UNIFORM and not self.is_start and not any(map(_is_list, lists)):
@@ -153,7 +157,7 @@ class Pick:
                 expected=f"{KINDS[0]} in {CONFIG_FILE}, or the first layers (--layers 0-{len(self.numbers) - 1})",
                 code=ErrorCode.CONFIG,
             )
-        return {name: self.setting(name, value) for name, value in settings.items()}
+        return {name: self.setting(name, value, behind) for name, value in settings.items()}
 
 
 def _is_list(value: Any) -> bool:
@@ -188,7 +192,9 @@ def _stack_of(file: File) -> _Stack:
             found=", ".join(f"{prefix}0 to {max(each)}" for prefix, each in numbers.items()) or "no layers",
             code=ErrorCode.UNMAPPED,
         )
-    return _Stack(prefixes=frozenset(numbers), count=len(found), naming=naming, outline=outline)
+    stated = None if outline is None else outline.settings.get("num_hidden_layers")
+    count = stated if isinstance(stated, int) and stated <= len(found) else len(found)
+    return _Stack(prefixes=frozenset(numbers), count=count, naming=naming, outline=outline)
 
 
 def _outline(file: File, naming: Naming) -> tuple[Outline | None, Coverage | None]:
@@ -290,10 +296,18 @@ def _picked_assets(file: File, pick: Pick) -> Mapping[str, Part]:
 def _check(outline: Outline, picked: File, naming: Naming, pick: Pick) -> None:
     """Raise FormatError unless the family reads of the new settings what the picked layers were."""
     family = outline.matching.family
-    new = outline_of(picked, family, naming, naming.layout, loads_all=False)
+    try:
+        new = outline_of(picked, family, naming, naming.layout, loads_all=False)
+    except SquishError as error:
+        raise FormatError(
+            f"does not fit the family {family.id} with these layers: {error.reason()}",
+            file=picked.name,
+            part=error.part,
+            code=ErrorCode.CONFIG,
+        ) from None
     for name, value in outline.settings.items():
         expected, found = pick.setting(name, value), new.settings.get(name)
-        if name not in LEADING and list_of(found) != list_of(expected):
+        if name not in (*LEADING, *BEHIND) and _as_list(found) != _as_list(expected):
             raise FormatError(
                 f"cannot state the kinds of these layers: {name} follows from their numbers",
                 file=picked.name,
@@ -308,6 +322,6 @@ def _check(outline: Outline, picked: File, naming: Naming, pick: Pick) -> None:
         raise error
 
 
-def list_of(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     """Return a sequence as a list; any other value as it is."""
     return list(value) if _is_list(value) else value

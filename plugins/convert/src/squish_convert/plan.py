@@ -216,7 +216,8 @@ def plan_mapped(
 ) -> tuple[ConversionPlan, File]:
     """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
 
-    `recipe`: rules that come before those of `encode`, or a file whose types are copied. `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
+    `recipe`: rules that come before those of `encode`, or a file whose types are copied. `first_panels`: check only the
+    first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
