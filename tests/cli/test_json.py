@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from documents import check, schemas
 from squish_cli import main
 from squish_cli.app import NUMBERS
 from squish_cli.schema import EVENTS
+
+import squish_core as squish
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -46,6 +49,7 @@ RESULTS: list[tuple[str, str, int]] = [
     ("hash", "hash m.gguf", 0),
     ("hash", "hash m.gguf --gguf --manifest ids.json", 0),
     ("prove", "prove m.gguf m.gguf", 0),
+    ("merge", "merge m.gguf lora.gguf -o merged.gguf --dry-run", 0),
     ("diff", "diff m.gguf m.gguf", 0),
     ("diff", "diff m.gguf m.safetensors", 1),
     ("convert", "convert m.safetensors out.gguf --encode f16 --names keep", 0),
@@ -132,6 +136,12 @@ def samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         copy(path, f"m{path.suffix}")
     Path("short.gguf").write_bytes(Path("m.gguf").read_bytes()[:-9])
     Path("text.txt").write_text("no weights")
+    adapter = {
+        "blk.0.ffn_up.weight.lora_a": np.ones((1, 64), np.float32),
+        "blk.0.ffn_up.weight.lora_b": np.ones((4, 1), np.float32),
+    }
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    squish.save("lora.gguf", adapter, metadata=keys)
 
 
 def answer(capsys: pytest.CaptureFixture[str], line: str, option: str = "--json") -> tuple[int, str]:

@@ -469,3 +469,19 @@ def test_the_report_says_that_the_engine_will_lack_tensors(llama: Path, tmp_path
     for to in ("ztensor", "hf"):
         report = squish.convert(whole, tmp_path / to, to, only=name)
         assert not any("will lack" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("like", "target"), [("like.gguf", "out"), ("like", "out.gguf")])
+def test_a_recipe_of_the_family_gives_types_under_other_names(
+    llama: Path, like: str, target: str, tmp_path: Path
+) -> None:
+    formats = {"like": "hf", "out": "hf", "like.gguf": "gguf", "out.gguf": "gguf"}
+    rules = {"*mlp.up*": "f16", "*mlp.down*": "f32"}
+    squish.convert(llama, tmp_path / like, formats[like], rules)
+    squish.convert(llama, tmp_path / target, formats[target], recipe=tmp_path / like)
+    squish.convert(llama, tmp_path / f"x{target}", formats[target], rules)
+    with squish.open(tmp_path / target) as found, squish.open(tmp_path / f"x{target}") as expected:
+        assert {name: found[name].dtype for name in found if found[name].ndim == 2} == {
+            name: expected[name].dtype for name in expected if expected[name].ndim == 2
+        }
+        assert {tensor.dtype for tensor in found.values()} >= {"f16", "f32", "bf16"}

@@ -76,6 +76,8 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "squish cp https://example.org/model.gguf layer0.gguf --only 'blk.0.*'",
             "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
+            "squish cp model.gguf deeper.gguf --layers 0-11,8-15",
+            "squish cp model/ stacked/ --to hf --experts stack",
         ),
     ),
     "hash": (
@@ -98,6 +100,14 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "prove": ("identity", ("squish prove q4.gguf model/", "squish prove q4.gguf model/ --imatrix imatrix.gguf")),
+    "merge": (
+        "merging",
+        (
+            "squish merge model/ lora/ -o merged.gguf",
+            "squish merge q4.gguf style.gguf=0.5 facts.gguf -o merged.gguf --requantize",
+            "squish merge model/ lora/ -o merged.gguf --encode q4_k_m",
+        ),
+    ),
     "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "report": (
         "report",
@@ -139,7 +149,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 """Command of a plugin -> the extra of its package with the libraries that it needs."""
-PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove", "report")
+PROGRESS = ("verify", "diff", "convert", "cp", "card", "hash", "prove", "merge", "report")
 """Commands that show progress."""
 NUMBERS: dict[str, int] = {}
 """Command -> number of its schema, if it is not the first."""

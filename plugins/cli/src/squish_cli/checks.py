@@ -11,7 +11,6 @@ from attrs import evolve
 
 from squish_core.codes import CANNOT_RUN, ErrorCode
 from squish_core.errors import Problem, SquishError, UsageError, redact
-from squish_core.io.paths import missing
 
 from . import spellings
 from .annotations import Finding, check_output, finding_lines
@@ -56,7 +55,8 @@ Recipe = Annotated[
     typer.Option(
         "--recipe",
         metavar="FILE",
-        help="TOML with rules of --encode (`squish tune` writes one); --encode adds to it.",
+        help="TOML with rules of --encode (`squish tune` writes one), or a file of weights, of which the type of each "
+        "tensor is copied; --encode adds to it.",
     ),
 ]
 Imatrix = Annotated[
@@ -87,9 +87,6 @@ Measured = Annotated[str | None, typer.Argument(metavar="FILE", help="A file of 
 Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Measure a seeded matrix under every codec that can encode it.")
 ]
-RECIPE_KEY = "encode"
-LARGEST_RECIPE = 1 << 24
-"""Maximum size in bytes; a recipe with 100,000 rules is smaller."""
 
 
 def verify(
@@ -277,13 +274,15 @@ def convert(
     --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
     `squish codecs`, or keep; ID(SPEC) wraps another encoding.
     """
+    from squish_convert.recipe import is_toml, read_rules
     from squish_convert.report import conversion_lines
 
     import squish_core as squish
     from squish_core.opening import open as open_file
 
     check_page(html)
-    encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
+    in_toml = recipe is not None and is_toml(recipe)
+    encode_rules = [*(read_rules(Path(recipe)) if recipe and in_toml else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
@@ -302,6 +301,7 @@ def convert(
             part=components(part),
             activations=imatrix,
             requantize=requantize,
+            recipe=None if in_toml else recipe,
             delete_source=delete_source,
             overwrite=overwrite,
             plan=job_plan,
@@ -318,51 +318,34 @@ def convert(
     return answer
 
 
-def read_recipe(path: str) -> list[str]:
-    """Return the rules of a recipe; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_RECIPE + 1)
-        if len(data) > LARGEST_RECIPE:
-            raise _recipe_error(path, f"{len(data)} bytes or more")
-        recipe = tomllib.loads(data.decode())
-    except OSError as error:
-        raise missing(Path(path), error) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _recipe_error(path, str(error)) from None
-    except RecursionError:
-        raise _recipe_error(path, "arrays or tables that are nested too deeply") from None
-    rules = recipe.get(RECIPE_KEY)
-    if list(recipe) != [RECIPE_KEY] or not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise _recipe_error(path, ", ".join(recipe) or "nothing")
-    return rules
-
-
-def _recipe_error(path: str, content: str) -> UsageError:
-    return UsageError(
-        "not a recipe",
-        file=Path(path).name,
-        code=ErrorCode.ENCODE,
-        found=content,
-        expected=f'TOML with {RECIPE_KEY} = ["[PATTERN=]SPEC", ...]',
-    )
-
-
 def cp(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The file or URL to read.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The local file to write; its suffix names the format.")],
     only: Only = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="0-11,8-15",
+            help="Only these layers, in this order, some repeated; they are renumbered, and the settings adjusted.",
+        ),
+    ] = None,
+    experts: Annotated[
+        str | None,
+        typer.Option(
+            "--experts", metavar="stack|unstack", help="Store experts in one tensor, or in one for each expert."
+        ),
+    ] = None,
     to: To = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
 ) -> Answer:
-    """Copy some tensors into a local file.
+    """Copy tensors into a local file: some, some layers, or experts in another form.
 
-    Keeps their names, codes and values; `squish convert --only` changes them. From a remote model, fetches only the
-    header and the bytes of these tensors.
+    Keeps codes and values, and names but for the numbers of layers and experts; `squish convert --only` changes them.
+    From a remote model, fetches only the header and the bytes of these tensors.
     """
+    from squish_convert.api import with_experts, with_layers
     from squish_convert.report import conversion_lines
 
     import squish_core as squish
@@ -370,7 +353,9 @@ def cp(
 
     with open_file(src, format) as opened, Progress("copying", quiet, file=redact(src)) as progress:
         try:
-            report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
+            picked = opened if layers is None else with_layers(opened, layers)
+            picked = picked if experts is None else with_experts(picked, experts)
+            report = squish.convert(picked, dst, to, only=only or None, rename="keep", progress=progress)
         except squish.SquishError as error:
             if error.code == ErrorCode.REFUSED:
                 error.hint = f"`squish convert --only` encodes them. {error.hint}"

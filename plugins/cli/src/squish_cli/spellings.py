@@ -81,7 +81,7 @@ OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(("sha256", "checksum", "digest", "gguf-hash"), "hash"),
     **dict.fromkeys(("compare", "cmp"), "diff"),
     **dict.fromkeys(
-        ("quantize", "quant", "merge", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
+        ("quantize", "quant", "join", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
     ),
     **dict.fromkeys(("copy", "extract", "download", "pull", "get", "fetch"), "cp"),
     **dict.fromkeys(("benchmark", "speed"), "bench"),
@@ -295,13 +295,13 @@ def _unknown_command(error: SquishError, argv: Sequence[str]) -> str | None:
 
 
 def _conversion(word: str, rest: Sequence[str]) -> list[str]:
-    """`convert` for llama-quantize's order of words: SRC [DST] TYPE; `merge` and `split` copy."""
+    """`convert` for llama-quantize's order of words: SRC [DST] TYPE; `join` and `split` copy."""
     names = [name for name in rest if not name.startswith("-")]
     if not names:
         return ["convert", "--help"]
-    if word in ("merge", "split", "shard"):
+    if word in ("join", "split", "shard"):
         path = Path(names[0])
-        in_shards = word != "merge" and path.suffix == ".safetensors"
+        in_shards = word != "join" and path.suffix == ".safetensors"
         target = names[1] if len(names) > 1 else f"{path.stem}-{word}{'' if in_shards else path.suffix}"
         return ["convert", names[0], target, *(["--to", "safetensors:max_shard_size=5GB"] if in_shards else [])]
     if word == "dequantize":

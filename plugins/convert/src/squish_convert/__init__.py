@@ -7,7 +7,7 @@ from squish_core.api import CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """Return the codecs that permute, multiply, cut, stack, interleave and transpose another one's rows."""
+    """Return the codecs that permute, multiply, cut, stack, interleave, transpose and add to another one's rows."""
     return [
         CodecInfo(
             id="deinterleave",
@@ -25,6 +25,12 @@ def squish_codecs() -> list[CodecInfo]:
             id="heads",
             title="another codec with the rows or columns of heads permuted",
             factory="squish_convert.mapping.codecs.heads:Heads",
+            lossless=True,
+        ),
+        CodecInfo(
+            id="lora",
+            title="another codec with products of small matrices added to its values",
+            factory="squish_convert.mapping.codecs.lora:Lora",
             lossless=True,
         ),
         CodecInfo(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from squish_core.plugins.lazy import lazy_exports
 
 _NAMES = {
+    "squish_convert.adapter_config": ("check_adapter_config",),
     "squish_convert.append": ("LockedFile", "appended_file", "locked_file"),
     "squish_convert.components": ("LeftOut", "components"),
     "squish_convert.content": ("Content", "GgufSum", "check_manifest", "gguf_sums", "hash_content", "save_manifest"),
@@ -15,10 +16,13 @@ _NAMES = {
         "Stack", "Tile", "Transpose", "source_names",
     ),
     "squish_convert.families": ("ANY", "TEXT", "Carried", "Family", "FamilyTensor", "Model", "Rule", "Whole"),
+    "squish_convert.expert_stacks": ("with_experts",),
     "squish_convert.family_choice": ("family_conflicts",),
+    "squish_convert.merge.merge": ("merge", "with_adapters"),
     "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
     "squish_convert.mapping.pairing": ("compared_as",),
+    "squish_convert.layer_pick": ("with_layers",),
     "squish_convert.lineage": ("lineage",),
     "squish_convert.image": ("OpenExtent", "OutputFile", "OutputImage", "PartExtent", "lay_out"),
     "squish_convert.job.document": ("job_document", "job_id"),

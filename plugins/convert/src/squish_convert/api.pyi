@@ -1,4 +1,5 @@
 # Generated from the table of the module: python tests/lint/faces.py
+from squish_convert.adapter_config import check_adapter_config as check_adapter_config
 from squish_convert.append import LockedFile as LockedFile
 from squish_convert.append import appended_file as appended_file
 from squish_convert.append import locked_file as locked_file
@@ -21,6 +22,7 @@ from squish_convert.editing.changes import Resolved as Resolved
 from squish_convert.editing.edit import Edited as Edited
 from squish_convert.editing.edit import edit as edit
 from squish_convert.execute import execute as execute
+from squish_convert.expert_stacks import with_experts as with_experts
 from squish_convert.expressions import Add as Add
 from squish_convert.expressions import Cut as Cut
 from squish_convert.expressions import Expression as Expression
@@ -53,6 +55,7 @@ from squish_convert.image import lay_out as lay_out
 from squish_convert.job.document import job_document as job_document
 from squish_convert.job.document import job_id as job_id
 from squish_convert.job.worker import worker_name as worker_name
+from squish_convert.layer_pick import with_layers as with_layers
 from squish_convert.lineage import lineage as lineage
 from squish_convert.lock import differences as differences
 from squish_convert.lock import library_versions as library_versions
@@ -62,6 +65,8 @@ from squish_convert.mapping.inventory import take_inventory as take_inventory
 from squish_convert.mapping.mapped import MappedFile as MappedFile
 from squish_convert.mapping.mapped import Naming as Naming
 from squish_convert.mapping.pairing import compared_as as compared_as
+from squish_convert.merge.merge import merge as merge
+from squish_convert.merge.merge import with_adapters as with_adapters
 from squish_convert.model_map import with_names as with_names
 from squish_convert.plan import ConversionPlan as ConversionPlan
 from squish_convert.plan import output_image as output_image

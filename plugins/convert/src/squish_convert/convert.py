@@ -35,6 +35,7 @@ from .job.options import Job
 from .joined import open_parts
 from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
 from .planning_data import end_planning, undecided_notes
+from .recipe import open_recipe
 from .report import Conversion
 from .rules import Encode
 from .step import ConversionObserver
@@ -91,6 +92,8 @@ def open_inputs(
     if rules["only"] is not None and not isinstance(rules["only"], str):
         rules["only"] = tuple(rules["only"])
     rules["requantize"] = bool(arguments["requantize"])
+    if arguments["recipe"] is not None:
+        rules["recipe"] = open_recipe(arguments["recipe"], stack, limits=limits, registry=registry)
     return Inputs(file=file, activations=activations, target=target, rules=rules)
 
 
@@ -107,6 +110,7 @@ def convert(
     part: str | Mapping[str, Any] | None = None,
     activations: Any = None,
     requantize: bool = False,
+    recipe: Any = None,
     delete_source: bool = False,
     overwrite: bool = False,
     plan: Any = None,
@@ -148,6 +152,9 @@ def convert(
         in a list, sums and counts are added.
     requantize
         Allow quantizing tensors that are already quantized with loss.
+    recipe
+        A TOML file with rules (`encode = [...]`), or a file of weights, a path or an open `File`: the type of each of
+        its tensors is copied for the same tensor, under whatever name. Rules of `encode` override it.
     delete_source
         Verify the target, compare it with the source, then delete the files with the source's tensors.
     overwrite
@@ -183,7 +190,9 @@ def convert(
     started = time.perf_counter()
     job = job if job is None or isinstance(job, Job) else Job(job)
     workers = None if job is None else _workers(job, registry or installed())
-    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, part, activations, requantize)))
+    arguments = dict(
+        zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, part, activations, requantize, recipe))
+    )
     plan_file = None if plan is None else JobFile(Path(plan), arguments)
     arguments = arguments if plan_file is None else plan_file.arguments
     with ExitStack() as stack:

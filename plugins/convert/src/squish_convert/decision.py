@@ -43,6 +43,7 @@ from .compatible import (
     without_encoder_params,
     without_statistics,
 )
+from .mapping.codecs.lora import LORA, codec_below_lora
 from .mapping.row_views import column_reason
 from .mapping.tensors import wraps_dense
 from .overflow import REFUSE
@@ -272,6 +273,8 @@ class Decision:
             return self._copy_undeclared(spec)
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
+        if (stored := codec_below_lora(spec.encodings[0].codec)) is not None:
+            return self._encode_changed(spec, stored)
         dtype = self.dtypes.get(
             spec.name, spec.dtype
         )  # the target's engine expects this dtype, which represents every value
@@ -309,6 +312,24 @@ class Decision:
             if spec.dtype.startswith(("f", "bf"))
             else "Leave it out: select the other tensors with {option:only=PATTERN}.",
         )
+
+    def _encode_changed(self, spec: TensorSpec, stored: CodecSpec) -> Step:
+        """Encode a tensor to whose values an adapter adds as what it was stored as."""
+        if stored.id == DENSE.id:
+            dtype = self.narrow.get(spec.name) or self.dtypes.get(spec.name, spec.dtype)
+            return self._encode(spec, CodecSpec(DENSE.id, {"dtype": dtype}), REFUSE)
+        of_codes = self.registry.codec_type(stored.id).data_params
+        params = {key: value for key, value in stored.params.items() if key not in of_codes}
+        try:
+            return self._encode(spec, evolve(stored, params=params), REFUSE)
+        except CodecError as error:
+            raise TensorError(
+                f"is changed by an adapter, and cannot be encoded as it was: {error.message}",
+                tensor=spec.name,
+                found=str(stored),
+                code=ErrorCode.REFUSED,
+                hint=f"Choose another encoding for it, such as {{option:encode={spec.name}=f16}}.",
+            ) from None
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:
         """Copy the bytes of a tensor with undeclared values; raises the tensor's error if the target changes them."""
@@ -485,7 +506,9 @@ class Decision:
 
 
 def _label(dtype: str, codec: CodecSpec) -> str:
-    return dtype if codec == DENSE else str(codec)
+    stored = codec_below_lora(codec)
+    label = dtype if DENSE in (codec, stored) else str(stored or codec)
+    return f"{label} + {LORA}" if stored else label
 
 
 def _part(dtype: str, shape: tuple[int, ...]) -> Part:

@@ -45,6 +45,7 @@ from .model_map import (
     stored_parts,
     with_sources,
 )
+from .recipe import Recipe, rules_like
 from .report import Conversion, source_notes
 from .rules import (
     Encode,
@@ -210,17 +211,21 @@ def plan_mapped(
     part: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
+    recipe: Recipe | None = None,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
     """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
 
-    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
+    `recipe`: rules that come before those of `encode`, or a file whose types are copied. `first_panels`: check only the
+    first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
         rules = parse_rules(encode, source.without_caches().index.tensors)
+        if isinstance(recipe, tuple):
+            recipe, rules = None, (*parse_rules(recipe, {}), *rules)
         patterns = (only,) if isinstance(only, str) else tuple(only or ())
-        return planner.plan(rules, patterns, rename, check_part(part), requantize), planner.file
+        return planner.plan(rules, patterns, rename, check_part(part), requantize, recipe), planner.file
 
 
 @gc_paused()
@@ -336,12 +341,21 @@ class _Planner:
                 )
 
     def plan(
-        self, rules: tuple[EncodeRule, ...], only: tuple[str, ...], rename: str | None, part: str, requantize: bool
+        self,
+        rules: tuple[EncodeRule, ...],
+        only: tuple[str, ...],
+        rename: str | None,
+        part: str,
+        requantize: bool,
+        recipe: File | None,
     ) -> ConversionPlan:
         """Return the plan under these rules."""
         notes = self._map(rename, part)
         rules = self._expanded_rules(rules, only)
         specs = select(self.file, only)
+        if recipe is not None:
+            copied, absent = rules_like(self.file, recipe, [spec.name for spec in specs])
+            rules, notes = (*copied, *rules), (*notes, *absent)
         self.assets, undeclared = target_assets(self.file, self.format)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)

@@ -21,6 +21,7 @@ from squish_core.plugins.registry import Registry
 from squish_core.text import counted
 
 from .compare.metrics import Distance
+from .mapping.codecs.lora import codec_below_lora
 from .panels import EncodedPanels
 from .step import Step
 
@@ -127,7 +128,7 @@ def described(file: File, spec: TensorSpec) -> str:
     """
     index = file.original.index
     spec = index.tensors[file.sources(spec.name)[0]]
-    codec = spec.encodings[0].codec
+    codec = codec_below_lora(spec.encodings[0].codec) or spec.encodings[0].codec
     layout = file.registry.codec(codec).code_layout(spec) if codec.id in file.registry.codecs else None
     if layout is None or not (codec.params or codec.inner):
         return spec.dtype if codec.id == "dense" else codec.id

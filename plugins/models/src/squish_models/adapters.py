@@ -31,7 +31,7 @@ from squish_convert.api import (
 
 from squish_core.api import Dropped, ErrorCode, FormatError, Options, TensorError, Typed
 
-from .adapter_config import CONFIG, MERGE, ONLY_MATRICES, check_config, invocation_tokens
+from .adapter_config import CONFIG, MERGE, MERGE_HERE, ONLY_MATRICES, check_config, invocation_tokens
 from .config.keys import MAX_F32
 from .keep import kept_files, restored_files
 from .settings import TextSettings
@@ -177,7 +177,7 @@ class Adapter(Family):
                 tensor=ignored[0],
                 code="adapter",
                 found=f"{len(ignored)} such of {len(ranks)}",
-                hint="Merge the adapter into the model, and convert the result.",
+                hint=MERGE_HERE,
             )
         config = model.config(CONFIG)
         alpha = _alpha(config, ranks, bool(self._transposed))

@@ -7,7 +7,7 @@ of a class needs a new number of the schema (`docs/json.md`).
 
 from __future__ import annotations
 
-from .checks import Bench, Convert, Cp, Diff, Verify
+from .checks import Bench, Convert, Cp, Diff, Merge, Verify
 from .editing import Edit
 from .events import Error, Progress, Task, Text
 from .files import Browse, Card, Info, Ls, Needs, Plan, Report
@@ -56,6 +56,7 @@ __all__ = [
     "Install",
     "Ls",
     "Matrix",
+    "Merge",
     "Needs",
     "NewPlugin",
     "Plan",

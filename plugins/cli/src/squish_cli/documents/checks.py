@@ -160,7 +160,7 @@ class Convert:
     tensors: tuple[ConvertedTensor, ...]
 
 
-Cp = Convert
+Cp = Merge = Convert
 
 
 @frozen

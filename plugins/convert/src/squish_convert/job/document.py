@@ -24,7 +24,7 @@ from ..plan import ConversionPlan, output_image
 from ..step import Step
 
 VERSION = 1
-ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "part", "activations", "requantize")
+ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "part", "activations", "requantize", "recipe")
 """Arguments of `convert` that decide what is written."""
 
 

@@ -23,6 +23,7 @@ from squish_core.plugins.registry import Registry
 
 from .codecs.groups import Groups
 from .codecs.heads import HEADS, Order, reordered, source_rows
+from .codecs.lora import codec_below_lora
 from .codecs.stack import member_role
 from .codecs.transpose import swapped
 
@@ -202,7 +203,7 @@ class RowViews:
 
         def view(encoding: Encoding) -> Encoding:
             try:
-                _check_uncompressed(spec, encoding)
+                _check_movable(spec, encoding)
                 if columns:
                     moving, width = self._column_parts(spec, encoding, order)
                     moved = _in_every_row(rows, sources[::width] // width)
@@ -321,7 +322,7 @@ class RowViews:
         def view(number: int) -> Encoding:
             encodings = [spec.encodings[number] for spec in specs]
             for spec, encoding in zip(specs, encodings):
-                _check_uncompressed(spec, encoding)
+                _check_movable(spec, encoding)
             parts = {}
             for role, part in encodings[0].parts.items():
                 pieces = [encoding.parts[role] for encoding in encodings]
@@ -359,7 +360,7 @@ class RowViews:
         views, refusal = [], None
         for encoding in spec.encodings:
             try:
-                _check_uncompressed(spec, encoding)
+                _check_movable(spec, encoding)
                 views.append(view(encoding))
             except SquishError as error:
                 refusal = refusal or error
@@ -450,7 +451,10 @@ def column_reason(spec: TensorSpec, registry: Registry) -> str:
     return ""
 
 
-def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:
+def _check_movable(spec: TensorSpec, encoding: Encoding) -> None:
+    """Raise TensorError unless the bytes of the parts are those of the values, or of their codes."""
+    if codec_below_lora(encoding.codec) is not None:
+        raise _row_error(spec, encoding, "adds an adapter to its values")
     if encoding.filtered:
         raise _row_error(spec, encoding, "is compressed")
     for part in encoding.parts.values():
@@ -491,10 +495,13 @@ def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
 
 
 def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
+    changed = codec_below_lora(encoding.codec)
     return TensorError(
         f"its rows cannot be rearranged: {encoding.codec.id} {why}",
         tensor=spec.name,
         code="rows",
-        found=str(encoding.codec),
-        hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep}).",
+        found=str(changed or encoding.codec),
+        hint="Decode it with {option:encode=f16}, or keep the names ({option:rename=keep})."
+        if changed is None
+        else "First merge the adapter in the format of the model, then convert the result.",
     )

@@ -280,13 +280,13 @@ class _Builder:
             self.words["fused matrices split"] = None
             sizes = [self.sizes[rows] for _, rows in expression.of]
             parts = [part for part, _ in expression.of]
-            number = _part_of(parts, name, numbers)
+            number = part_of(parts, name, numbers)
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Interleave):
             self.words["interleaved rows separated" if expression.axes else "slices separated"] = None
             groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
-            number = _part_of(pieces, name, numbers)
+            number = part_of(pieces, name, numbers)
             return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
         if isinstance(expression, Transpose):
             spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
@@ -333,24 +333,10 @@ class _Builder:
 
     def _reorder(self, spec: TensorSpec, change: Permute | Tile, inverse: bool) -> TensorSpec:
         columns = isinstance(change, Tile) and change.columns
-        size = (spec.shape or (0,))[-1 if columns else 0]
-        if isinstance(change, Permute):
-            heads = self.sizes[change.heads]
-            order = Order(heads, size // (2 * heads) if heads else 0, (1, 1), not inverse)
-            word = "rows reordered within heads"
-        else:
-            order = tile_order(change, self.sizes, size, inverse != change.inverse)
+        order = head_order(change, self.sizes, spec, inverse)
+        word = "rows reordered within heads"
+        if isinstance(change, Tile):
             word = f"{'columns' if columns else 'rows'} of groups of heads {'grouped' if order.inverse else 'tiled'}"
-        if order.rows != size or order.heads < 1:
-            raise TensorError(
-                f"has {'columns' if columns else 'rows'} that cannot be divided into heads",
-                tensor=spec.name,
-                code="heads",
-                expected=f"a multiple of {2 * order.heads}"
-                if isinstance(change, Permute)
-                else f"{order.groups} equal groups beyond the first {order.first}",
-                found=f"shape {list(spec.shape)}",
-            )
         if order.groups <= 1 or len(order.parts) <= 1:
             return spec
         self.words[word] = None
@@ -391,6 +377,28 @@ class _Builder:
         return transpose(spec)
 
 
+def head_order(change: Permute | Tile, sizes: Mapping[str, int], spec: TensorSpec, inverse: bool) -> Order:
+    """The order of a tensor's rows or columns; TensorError if they cannot be divided into heads."""
+    columns = isinstance(change, Tile) and change.columns
+    size = (spec.shape or (0,))[-1 if columns else 0]
+    if isinstance(change, Permute):
+        heads = sizes[change.heads]
+        order = Order(heads, size // (2 * heads) if heads else 0, (1, 1), not inverse)
+    else:
+        order = tile_order(change, sizes, size, inverse != change.inverse)
+    if order.rows != size or order.heads < 1:
+        raise TensorError(
+            f"has {'columns' if columns else 'rows'} that cannot be divided into heads",
+            tensor=spec.name,
+            code="heads",
+            expected=f"a multiple of {2 * order.heads}"
+            if isinstance(change, Permute)
+            else f"{order.groups} equal groups beyond the first {order.first}",
+            found=f"shape {list(spec.shape)}",
+        )
+    return order
+
+
 def tile_order(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -> Order:
     """The order of a `Tile` along an axis of a size."""
     groups, first = sizes[tile.groups], sizes[tile.after] if tile.after else 0
@@ -403,7 +411,7 @@ def tile_order(tile: Tile, sizes: Mapping[str, int], size: int, inverse: bool) -
     return Order(sizes[tile.heads] if tile.heads else 1, groups, parts, inverse, first)
 
 
-def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
+def part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
     """Return the number of the expression that contains a tensor."""
     return next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part)))
 

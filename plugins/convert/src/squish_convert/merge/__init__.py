@@ -1,0 +1,1 @@
+"""Adding LoRA adapters to a model."""
