@@ -257,6 +257,11 @@ def short_names(container: str, registry: Registry) -> list[str]:
     return list(own) or [name for table in others for name in table]
 
 
+def every_short_name(container: str, registry: Registry) -> list[str]:
+    """Return the short names of a container's encodings, then those of all codecs and encoders, each once."""
+    return list(dict.fromkeys(name for table in _alias_tables(container, registry) for name in table))
+
+
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]:
     tables = [registry.containers[container].info.aliases]
     tables += [entry.info.aliases for entry in registry.codecs.values()]
