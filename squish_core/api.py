@@ -33,7 +33,9 @@ _NAMES = {
         "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
     ),
-    "squish_core.codecs.allocator": ("AliasResolver", "Allocator", "ModelFacts", "PanelReader"),
+    "squish_core.codecs.allocator": (
+        "AliasResolver", "AllocationTarget", "Allocator", "EncodingOption", "ModelFacts", "PanelReader",
+    ),
     "squish_core.codecs.base": (
         "Codec", "Decoder", "Encoder", "MeasuringEncoder", "Params", "PartArray", "Parts", "Region",
         "Wrapper",
@@ -54,7 +56,7 @@ _NAMES = {
     "squish_core.plugins.schedulers": ("scheduler_named",),
     "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
-    "squish_core.text": ("counted", "site_page"),
+    "squish_core.text": ("counted", "parse_bytes", "site_page"),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),

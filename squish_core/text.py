@@ -113,7 +113,7 @@ _UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g",
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes in a text such as `256MiB`, `5GB` or `1000`; None for anything else.
+    """Number of bytes in a text such as `256MiB`, `7.5GB` or `1000`; None for anything else.
 
     >>> parse_bytes("256MiB"), parse_bytes("some")
     (268435456, None)
@@ -121,7 +121,9 @@ def parse_bytes(text: str) -> int | None:
     digits = text.strip().rstrip("kKmMgGtTiIbB")
     unit = _UNITS.get(text.strip()[len(digits) :].lower())
     number = digits.strip()
-    return int(number) * unit if unit and number.isascii() and number.isdigit() and len(number) < 20 else None
+    if not unit or not number.isascii() or not number.replace(".", "", unit > 1).isdigit() or len(number) >= 20:
+        return None
+    return int(number) * unit if number.isdigit() else int(float(number) * unit)
 
 
 def close_matches(name: object, candidates: Iterable[str]) -> list[str]:

@@ -21,13 +21,39 @@ AliasResolver = Callable[[str], CodecSpec]
 
 
 @frozen
+class EncodingOption:
+    """A way to store a tensor: the codec (None: unchanged), the bytes in the target, and the error.
+
+    The error is the sum of squares relative to that of the values, times their number, measured on a sample; activation
+    statistics weigh the columns.
+    """
+
+    codec: CodecSpec | None
+    nbytes: int
+    error: float
+
+
+class AllocationTarget:
+    """What the target can store, for allocators that compare encodings; by default nothing is known."""
+
+    def options(self, specs: Sequence[TensorSpec]) -> Mapping[str, Sequence[EncodingOption]]:
+        """Name -> every encoding that the target stores and an encoder here writes, and that of an unchanged tensor."""
+        return {spec.name: () for spec in specs}
+
+    def size(self, choices: Mapping[str, CodecSpec | str]) -> int:
+        """Bytes of all files of the target with these choices; CodecError if they are unknown before it is written."""
+        raise NotImplementedError
+
+
+@frozen
 class ModelFacts:
-    """Facts about the whole model for an allocator: names of all tensors in the target, metadata, and names of the
-    tensors with activation statistics (None without statistics)."""
+    """Facts about the whole model for an allocator: names of all tensors in the target, metadata, names of the tensors
+    with activation statistics (None without statistics), and what the target can store."""
 
     names: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(factory=dict)
     statistics: frozenset[str] | None = None
+    target: AllocationTarget = field(factory=AllocationTarget)
 
 
 class Allocator:

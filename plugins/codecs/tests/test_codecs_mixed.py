@@ -1,23 +1,71 @@
-"""Mixed precision: which tensors are kept and why; bits go to the largest error reduction."""
+"""Mixed precision: which tensors are kept and why; a budget goes to the largest error reduction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
-from squish_codecs.allocate.mixed import Mixed
-from squish_codecs.api import Affine
+from hypothesis import given
+from hypothesis import strategies as st
+from squish_codecs.allocate.mixed import UNCHANGED, Mixed, allot
 from squish_testing import expect_error
 
-from squish_core.api import CodecError, CodecSpec, ModelFacts, SquishError, TensorSpec, dtypes
+from squish_core.api import (
+    AllocationTarget,
+    CodecError,
+    CodecSpec,
+    EncodingOption,
+    ModelFacts,
+    SquishError,
+    TensorSpec,
+    dtypes,
+)
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(64, 128)).astype(np.float32)
 OUTLIER = NORMAL.copy()
 OUTLIER[5, 7] = 60.0
-COARSE = RNG.choice([-1.0, 1.0, 3.0, 5.0], size=(64, 128)).astype(np.float32)
-"""Four values: two bits hold them exactly."""
+HEADER = 100
+"""Bytes of the target beside the tensors."""
+
+
+class Target(AllocationTarget):
+    """Stores every tensor with 2 to 8 bits per weight, each halving the error, or unchanged; small ones are exact."""
+
+    def options(self, specs: Sequence[TensorSpec]) -> Mapping[str, Sequence[EncodingOption]]:
+        return {
+            spec.name: [
+                EncodingOption(None, 4 * spec.elements, 0.0),
+                *(
+                    EncodingOption(short(f"int{bits}"), self.nbytes(spec, bits), self.error(spec, bits))
+                    for bits in BITS
+                ),
+            ]
+            for spec in specs
+        }
+
+    def size(self, choices: Mapping[str, CodecSpec | str]) -> int:
+        elements = NORMAL.size
+        return HEADER + sum(
+            4 * elements if isinstance(choice, str) else elements * bits(choice) // 8 + padding(choice)
+            for choice in choices.values()
+        )
+
+    def nbytes(self, spec: TensorSpec, bits: int) -> int:
+        return spec.elements * bits // 8
+
+    def error(self, spec: TensorSpec, bits: int) -> float:
+        return 0.0 if spec.name == "coarse" else spec.elements * 4.0**-bits
+
+
+BITS = (2, 3, 4, 8)
+
+
+def padding(choice: CodecSpec) -> int:
+    """Bytes that the target adds to a tensor: they depend on the choice."""
+    return 40 * bits(choice)
 
 
 def short(name: str) -> CodecSpec:
@@ -34,7 +82,7 @@ def choose(model: dict[str, np.ndarray], **params: object) -> dict[str, CodecSpe
     def values(spec: TensorSpec) -> Iterator[np.ndarray]:
         yield from np.array_split(model[spec.name], 3)
 
-    return dict(Mixed().choose(specs, params, values, short, ModelFacts(tuple(model))))
+    return dict(Mixed().choose(specs, params, values, short, ModelFacts(tuple(model), target=Target())))
 
 
 def bits(chosen: CodecSpec | str) -> int:
@@ -82,26 +130,69 @@ def test_vectors_and_integers_are_kept() -> None:
 
 
 def test_bits_go_to_the_largest_error_reduction() -> None:
-    model = {"coarse": COARSE, "a": NORMAL, "b": 100 * NORMAL}
+    model = {"coarse": NORMAL, "a": NORMAL, "b": 100 * NORMAL}
     for bpw in (3.0, 3.7, 4.5, 6.0, 9.0):
-        choices = choose(model, bpw=bpw, outliers=0)
+        choices = choose(model, bpw=bpw)
         assert bits(choices["coarse"]) == 2  # no error to reduce
-        taken = 0
-        for name, codec in choices.items():
-            assert isinstance(codec, CodecSpec)
-            spec = TensorSpec(name=name, shape=model[name].shape, dtype="f32")
-            taken += 8 * sum(dtypes.nbytes(*part) for part in Affine.from_params(codec.params).parts(spec).values())
-        assert taken <= bpw * 3 * NORMAL.size
-    assert bits(choices["a"]) == bits(choices["b"]) == 8  # errors are relative to each tensor's energy
+        assert sum(map(bits, choices.values())) <= bpw * 3
+    assert bits(choices["a"]) == bits(choices["b"]) == 8
+
+
+def test_a_size_holds_for_the_whole_target_and_includes_embeddings_heads_and_unchanged_tensors() -> None:
+    model = {"token_embd.weight": NORMAL, "output.weight": OUTLIER, "blk.0.ffn_up.weight": NORMAL}
+    sizes = {}
+    for size in (12_000, 12_345, 20_000, 60_000, 100_000, 200_000):
+        choices = choose(model, size=f"{size}")
+        sizes[size] = Target().size(choices)
+        assert sizes[size] <= size
+    assert sorted(sizes.values()) == list(sizes.values())
+    assert set(choices.values()) == {UNCHANGED}
+
+
+def test_a_size_that_cannot_be_reached_is_refused_with_the_least_one() -> None:
+    with expect_error(CodecError, code="params", expected="size=2228 or more", found="size=2000"):
+        choose({"w": NORMAL}, size="2kB")
+    assert bits(choose({"w": NORMAL}, size=2228)["w"]) == 2
+
+
+OPTIONS = st.lists(
+    st.builds(EncodingOption, st.none(), st.integers(1, 30), st.integers(0, 40).map(float)), min_size=1, max_size=5
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), OPTIONS, min_size=1), st.integers(0, 120))
+def test_no_allotment_is_better_by_more_than_the_one_upgrade_that_does_not_fit(
+    options: dict[str, list[EncodingOption]], budget: int
+) -> None:
+    least = sum(min(each.nbytes for each in found) for found in options.values())
+    chosen = allot(options, budget).values()
+    assert sum(each.nbytes for each in chosen) <= max(budget, least)
+
+    def best(room: int) -> float:
+        fitting = (each for each in product(*options.values()) if sum(one.nbytes for one in each) <= max(room, least))
+        return min(sum(one.error for one in each) for each in fitting)
+
+    upgrade = max(max(each.nbytes for each in found) - min(each.nbytes for each in found) for found in options.values())
+    assert best(budget) <= sum(each.error for each in chosen) <= best(budget - upgrade)
 
 
 def test_an_impossible_budget_is_refused() -> None:
-    with expect_error(CodecError, code="params", expected="3.00 bits per weight or more", found="bpw=1.5"):
+    with expect_error(CodecError, code="params", expected="2.00 bits per weight or more", found="bpw=1.5"):
         choose({"w": NORMAL}, bpw=1.5)
 
 
 @pytest.mark.parametrize(
-    "params", [{"bits": 9}, {"bits": "many"}, {"bpw": 4, "bits": 4}, {"bpw": 0}, {"outliers": -1}, {"other": 1}]
+    "params",
+    [
+        {"bits": 9},
+        {"bits": "many"},
+        {"bpw": 4, "bits": 4},
+        {"bpw": 4, "size": "1GB"},
+        {"size": "big"},
+        {"bpw": 0},
+        {"outliers": -1},
+        {"other": 1},
+    ],
 )
 def test_invalid_parameters_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(CodecError):

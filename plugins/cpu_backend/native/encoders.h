@@ -1,5 +1,6 @@
 // Encoders of GGML blocks, bit-identical to ggml's reference (ggml_quantize_chunk).
 #pragma once
+#include "encode_float4.h"
 #include "encode_iq4.h"
 #include "encode_legacy.h"
 #include "encode_q2_q3_k.h"
@@ -62,6 +63,12 @@ static INLINE bool finite(const float* x, int64_t count) {
     return finite(rest);
 }
 
+// The largest magnitude of each group of `size` values, a multiple of sixteen; false if a value is not finite.
+static bool largest_of_groups(const float* x, int64_t groups, int64_t size, float* out) {
+    for (int64_t group = 0; group < groups; group++) out[group] = peak(largest_magnitude(x + group * size, size));
+    return finite(x, groups * size);
+}
+
 // Values and bytes of a block.
 struct BlockSize { int64_t elements, bytes; };
 static BlockSize block_size(int32_t kind) {
@@ -73,6 +80,8 @@ static BlockSize block_size(int32_t kind) {
         case Q8_0: return {32, 34};
         case IQ4_NL: return {32, 18};
         case IQ4_XS: return {256, 136};
+        case MXFP4: return {32, 17};
+        case NVFP4: return {64, 36};
         case Q2_K: return {256, 84};
         case Q3_K: return {256, 110};
         case Q4_K: return {256, 144};
@@ -100,6 +109,8 @@ static bool encode(int32_t kind, const float* x, const float* importance, int64_
             case Q8_0: encode_q8_0(from, to, count); break;
             case IQ4_NL: encode_iq4_nl(from, weights, to, count); break;
             case IQ4_XS: encode_iq4_xs(from, weights, to, count); break;
+            case MXFP4: encode_mxfp4(from, to, count); break;
+            case NVFP4: encode_nvfp4(from, to, count); break;
             case Q2_K: encode_q2_k(from, weights, to, count); break;
             case Q3_K: encode_q3_k(from, weights, to, count); break;
             case Q4_K: encode_with_minima<15>(from, weights, to, count, {-1.0f, 0.1f, 21}); break;

@@ -255,6 +255,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 }  // namespace
 
 extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, widen, narrow, repack,
-                                encode, encode_affine, encode_triple, compare, tally, fill, read_all};
+                                encode, encode_affine, encode_triple, largest_of_groups, encode_float4, compare, tally, fill, read_all};
 
 }  // namespace ISA

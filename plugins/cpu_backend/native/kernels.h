@@ -25,7 +25,7 @@ struct Kernels {
     void (*narrow)(int32_t type, const float* from, int64_t count, void* to);
     // Repacks rows of codes to the panels of panels.h and byte_panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
-    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K to Q6_K) from 32 or 256 values each; false if a value is not finite.
+    // Blocks of `kind` (Q4_0 to Q8_0, IQ4_NL IQ4_XS MXFP4 NVFP4, Q2_K to Q6_K) from 32, 64 or 256 values each; false if a value is not finite.
     // K and IQ4 types accept importance weights of `columns` columns, or null; `first` is the number of the first block.
     bool (*encode)(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
                    int64_t blocks);
@@ -34,6 +34,10 @@ struct Kernels {
     // Encodes rows of bf16 as TCA-TBE: three consecutive bitmaps, bytes of the coded elements (returns their number), the others.
     int64_t (*encode_triple)(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
                              uint16_t* full);
+    // The largest magnitude of each group of `size` values, false if a value is not finite; and codes of 4-bit floats from values and
+    // the `steps` of groups, in pairs or the first eight of sixteen below the last.
+    bool (*largest)(const float* x, int64_t groups, int64_t size, float* out);
+    void (*encode_float4)(const float* x, const float* steps, int64_t groups, int64_t size, bool halves, uint8_t* out);
     // Per row: the largest error, and the sums of squared errors, squared values `x` (of `type`, contiguous rows) and squared
     // decoded values (rounded to `own`).
     void (*compare)(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums);

@@ -216,6 +216,23 @@ API int64_t squish_encode_triple(const uint16_t* bits, int64_t rows, int64_t col
     return chosen->kernels->encode_triple(bits, rows, columns, base, planes, high, full);
 }
 
+// See Kernels::largest; returns 0 if a value is not finite.
+API int squish_largest(const float* x, int64_t groups, int64_t size, float* out, int32_t threads) {
+    std::atomic<int> good{1};
+    share_rows(threads, groups, threads > 1 ? (1 << 16) / size : groups + 1, [&](int64_t begin, int64_t end) {
+        if (!chosen->kernels->largest(x + begin * size, end - begin, size, out + begin)) good = 0;
+    });
+    return good;
+}
+
+// See Kernels::encode_float4.
+API void squish_encode_float4(const float* x, const float* steps, int64_t groups, int64_t size, int32_t halves, uint8_t* out,
+                              int32_t threads) {
+    share_rows(threads, groups, threads > 1 ? (1 << 16) / size : groups + 1, [&](int64_t begin, int64_t end) {
+        chosen->kernels->encode_float4(x + begin * size, steps + begin, end - begin, size, halves, out + begin * size / 2);
+    });
+}
+
 // Four sums per row; see Kernels::compare.
 API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t own, double* sums, int32_t threads) {
     share_rows(threads, w->rows, step_for(w->rows, w->columns, threads), [&](int64_t begin, int64_t end) {

@@ -12,6 +12,7 @@ enum Kind : int32_t {
     KINDS,
     IQ4_NL = KINDS, IQ4_XS,    // encoders only
     BYTE_PANELS, SIX_PANELS,   // products only (byte_panels.h)
+    MXFP4, NVFP4,              // encoders only
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: an index into `listed`

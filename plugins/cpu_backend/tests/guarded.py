@@ -50,7 +50,9 @@ def has_panels(tensor: Any) -> bool:
 
 
 ENCODINGS = (
-    *(CodecSpec(f"ggml.{name}") for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")),
+    *(CodecSpec(f"ggml.{name}") for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "nvfp4")),
+    CodecSpec("ggml.scaled_nvfp4"),
+    CodecSpec("mx"),
     *(CodecSpec(f"ggml.{name}", {"search": "activations"}) for name in ("q4_k", "q5_k", "q6_k")),
     *(CodecSpec("affine", {"bits": 4, "group_size": size, "offset": "bias"}) for size in (16, 32, 48, 256)),
     *(CodecSpec("affine", {"bits": bits, "group_size": 32}) for bits in (3, 4, 8)),

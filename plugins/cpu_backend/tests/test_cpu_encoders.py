@@ -92,11 +92,11 @@ def test_missing_activations_are_reported() -> None:
             encoder.from_params({"search": "activations"}).encode(np.ones((2, 256), np.float32), activations=vector)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0", "mxfp4", "nvfp4"])
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_blocks_equal_the_numpy_encoders(name: str, data: st.DataObject) -> None:
-    shape = data.draw(st.sampled_from([(1, 32), (3, 96), (2, 3, 64)]))
+    shape = data.draw(st.sampled_from([(1, 64), (3, 192), (2, 3, 64)]))
     number = st.floats(-1000, 1000, width=32) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-30, -8.0])
     values = np.array(data.draw(st.lists(number, min_size=8, max_size=40)), np.float32)
     values = np.resize(values, shape) + np.float32(
@@ -105,6 +105,48 @@ def test_blocks_equal_the_numpy_encoders(name: str, data: st.DataObject) -> None
     np.testing.assert_array_equal(
         encode(name, values), squish.registry().codec_type(f"ggml.{name}").from_params({}).encode(values)["data"]
     )
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        CodecSpec("ggml.mxfp4"), CodecSpec("ggml.nvfp4"), CodecSpec("ggml.scaled_nvfp4"),
+        *(CodecSpec("mx", params) for params in ({}, {"scaling": "saturating"}, {"element": "f8_e4m3"})),
+        *(
+            CodecSpec("mx", {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": scale})
+            for scale in ("none", "multiply", "divide")
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_4_bit_floats_equal_the_numpy_encoders(codec: CodecSpec, instructions: str) -> None:
+    chance = np.random.default_rng(3)
+    below = np.exp2(chance.integers(-126, 127, (16, 32))) * (1 - chance.integers(0, 80, (16, 32)) * 2.0**-24)
+    extremes = {
+        "wild": chance.standard_normal((16, 1024)) * np.exp2(chance.integers(-140, 120, (16, 1024))),
+        "just below powers of two": below.repeat(32, axis=1),
+        "middles": chance.integers(-24, 25, (16, 1024)) / 4 * np.exp2(chance.integers(-5, 5, (16, 1))),
+        "negative zeros": np.where(chance.random((16, 1024)) < 0.5, -0.0, chance.standard_normal((16, 1024))),
+        "subnormal": chance.standard_normal((16, 1024)) * 1e-41,
+        "huge": chance.random((16, 1024)) * 3.4e38,
+    }
+    compiled, reference = squish.registry().encoder(codec), squish.registry().codec(codec)
+    assert type(compiled) is not type(reference)
+    for kind, values in (*hard_values(), *extremes.items()):
+        values = values.astype(np.float32)
+        with np.errstate(over="ignore"):
+            expected = reference.encode(values)
+        for role, part in compiled.encode(values).items():
+            assert (part.dtype, part.shape) == (expected[role].dtype, expected[role].shape)
+            assert part.tobytes() == expected[role].tobytes(), (kind, role)
+
+
+def test_a_stack_has_a_global_scale_for_each_matrix() -> None:
+    values = np.random.default_rng(0).standard_normal((2, 3, 4, 128), np.float32)
+    registry, codec = squish.registry(), CodecSpec("ggml.scaled_nvfp4")
+    expected = registry.codec(codec).encode(values)
+    for role, part in registry.encoder(codec).encode(values).items():
+        np.testing.assert_array_equal(part, expected[role])
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -179,6 +221,8 @@ def quantize(values: np.ndarray, kind: str, importance: np.ndarray | None) -> np
         "q6_k": (14, 256, 210),
         "iq4_nl": (20, 32, 18),
         "iq4_xs": (23, 256, 136),
+        "mxfp4": (39, 32, 17),
+        "nvfp4": (40, 64, 36),
     }[kind]
     base = ctypes.CDLL(os.path.join(os.path.dirname(ggml.__file__), "lib", "libggml-base.so"))
     call = base.ggml_quantize_chunk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import evolve
 
@@ -30,6 +30,7 @@ from squish_core.model import (
 from squish_core.text import counted
 
 from .activations import ActivationStatistics
+from .allotment import MeasuredTarget
 from .compatible import (
     can_widen,
     encoder_for,
@@ -49,7 +50,7 @@ from .mapping.tensors import wraps_dense
 from .overflow import REFUSE
 from .planning_data import complete_params, repack_exactness, values_of
 from .refusals import Nearest, described, nearest_encodings, refused_codes
-from .rules import ALL, KEEP, NEAREST, EncodeRule, expand, kind_of, rule_for, short_names
+from .rules import ALL, KEEP, NEAREST, EncodeRule, every_short_name, expand, kind_of, rule_for, short_names
 from .step import KEPT, Step
 
 REQUESTS = 16
@@ -57,6 +58,8 @@ REQUESTS = 16
 COPIED_CODES = "codes without declared scales: copied as stored, and read as values by the target"
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
+SizeOf = Callable[[list[Step]], "int | None"]
+"""The bytes of a target with these steps; None if they are unknown before it is written."""
 
 
 class Decision:
@@ -71,8 +74,9 @@ class Decision:
         statistics: ActivationStatistics | None = None,
         *,
         first_panels: bool = False,
+        size_of: SizeOf = lambda steps: None,
     ) -> None:
-        self.statistics, self._first_panels = statistics, first_panels
+        self.statistics, self._first_panels, self._size_of = statistics, first_panels, size_of
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
         self.is_mapped, self.dtypes = file.original is not file, file.dtypes
@@ -87,8 +91,8 @@ class Decision:
         steps: list[Step] = []
         errors: list[tuple[TensorSpec, SquishError]] = []
         with computing(TensorError, "choosing encodings", file=self.file.name):
-            self.encodings = self._choose(specs)
             self.narrow = self.container.dense_dtypes(specs, self.options)
+            self.encodings = self._choose(specs)
         for spec, outcome in zip(specs, self._outcomes(specs)):
             if isinstance(outcome, Step):
                 steps.append(outcome)
@@ -144,10 +148,10 @@ class Decision:
         """Return the encoding of each tensor whose rule leaves a choice, or the reason to keep it."""
         rule_of = {spec.name: rule_for(self.rules, spec.name) for spec in specs}
         encodings: dict[str, CodecSpec | str] = {}
-        for rule in self.rules:
+        for rule in sorted(self.rules, key=self._is_allocator):  # which may ask for the size with all other choices
             matches = [spec for spec in specs if rule_of[spec.name] is rule]
             if matches and self._is_allocator(rule):
-                encodings |= self._allocate(rule, matches, specs)
+                encodings |= self._allocate(rule, matches, specs, encodings)
             elif matches and rule.pattern in (None, ALL) and rule.spec not in (KEEP, NEAREST):
                 choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
                 applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
@@ -159,10 +163,27 @@ class Decision:
         return encodings
 
     def _allocate(
-        self, rule: EncodeRule, specs: list[TensorSpec], model: list[TensorSpec]
+        self,
+        rule: EncodeRule,
+        specs: list[TensorSpec],
+        model: list[TensorSpec],
+        encodings: Mapping[str, CodecSpec | str],
     ) -> Mapping[str, CodecSpec | str]:
+        """Return the choices of an allocator; `encodings` are those of other rules."""
         names = tuple(spec.name for spec in model)
-        facts = ModelFacts(names, self.file.metadata, self.statistics.names(model) if self.statistics else None)
+        statistics = self.statistics.names(model) if self.statistics else None
+        target = MeasuredTarget(
+            self.file,
+            [
+                expand(CodecSpec(name), self.format, self.registry)
+                for name in every_short_name(self.format, self.registry)
+            ],
+            self._attempt,
+            self._leave,
+            self.statistics,
+            lambda choices: self._size(model, {**encodings, **choices}),
+        )
+        facts = ModelFacts(names, self.file.metadata, statistics, target)
         try:
             return self.registry.allocator(rule.spec.id).choose(
                 specs,
@@ -175,6 +196,18 @@ class Decision:
             if error.code in _RULE_ERRORS:
                 raise error.about_argument() from None
             raise
+
+    def _size(self, specs: list[TensorSpec], encodings: Mapping[str, CodecSpec | str]) -> int:
+        """Return the bytes of the target with these encodings."""
+        self.encodings = encodings
+        size = self._size_of([self._step(spec) for spec in specs])
+        if size is None:
+            raise CodecError(
+                "the size of this target is known only after it is written",
+                code=ErrorCode.PARAMS,
+                hint="Use bpw= instead, or write the file uncompressed.",
+            )
+        return size
 
     def _is_allocator(self, rule: EncodeRule) -> bool:
         return kind_of(rule.spec, self.registry) == "allocator"

@@ -118,6 +118,10 @@ class PanelEncoder:
         mask = changed(values, bound.read())
         return mask if mask.any() else None
 
+    def decoded(self, shape: tuple[int, ...], encoded: dict[str, np.ndarray]) -> np.ndarray:
+        """Return the values of an encoded panel."""
+        return self._bound(shape, encoded).read()
+
     def add_distance(
         self, distance: Distance, values: np.ndarray, encoded: dict[str, np.ndarray], start: tuple[int, ...] | None
     ) -> None:

@@ -29,7 +29,7 @@ from .activations import ActivationStatistics, recorded_metadata
 from .companions import asset_bytes, inner_losses, split_companions, target_assets, written_companions
 from .compatible import check_requantize, needs_activations
 from .components import LeftOut, check_part, left_out
-from .decision import Decision
+from .decision import Decision, SizeOf
 from .image import HINT, OutputImage, UnreadAsset, lay_out
 from .mapping.apply import apply_map, check_joined, joined_of
 from .mapping.mapped import MappedFile, ModelMap, map_notes
@@ -359,7 +359,12 @@ class _Planner:
         self.assets, undeclared = target_assets(self.file, self.format)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], self.assets, self.options)
-        steps = self._decide(rules, [spec for spec in specs if spec.name not in omitted], requantize)
+
+        def size_of(steps: list[Step]) -> int | None:
+            image = self._image(self._contents(steps, omitted, undeclared))
+            return None if image is None else image.size
+
+        steps = self._decide(rules, [spec for spec in specs if spec.name not in omitted], requantize, size_of)
         contents = self._contents(steps, omitted, undeclared)
         notes += selection_notes(self.file, self.container.naming(self.options), len(specs))
         notes += (*contents.notes, *source_notes(self.file, contents.dropped), *overridden_rules(rules, steps))
@@ -413,22 +418,33 @@ class _Planner:
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         return with_sources(rules, self.file)
 
-    def _decide(self, rules: tuple[EncodeRule, ...], specs: list[TensorSpec], requantize: bool) -> list[Step]:
-        """Return the step of each tensor."""
+    def _decide(
+        self, rules: tuple[EncodeRule, ...], specs: list[TensorSpec], requantize: bool, size_of: SizeOf
+    ) -> list[Step]:
+        """Return the step of each tensor; `size_of` gives the bytes of a target with other steps."""
         if self._activations is not None:
             self.statistics = ActivationStatistics(self._activations, self.file)
             self.recorded = recorded_metadata(self.statistics, self.container.statistics_prefix)
         decision = Decision(
-            self.file, self.container, self.options, rules, self.statistics, first_panels=self._first_panels
+            self.file,
+            self.container,
+            self.options,
+            rules,
+            self.statistics,
+            first_panels=self._first_panels,
+            size_of=lambda steps: size_of(self._mapped_steps(steps)),
         )
         with computing(FormatError, "deciding", file=str(self.target)):
-            steps = [
-                note_origin(self.source, step) if self._mapped is None else mapped_step(self._mapped, step)
-                for step in decision.decide(specs)
-            ]
+            steps = self._mapped_steps(decision.decide(specs))
         check_dense(self.file, steps)
         self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
         return steps
+
+    def _mapped_steps(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps with notes on their origin, or as steps of the mapped file."""
+        if (mapped := self._mapped) is None:
+            return [note_origin(self.source, step) for step in steps]
+        return [mapped_step(mapped, step) for step in steps]
 
     def _contents(self, steps: Sequence[Step], omitted: Mapping[str, str], undeclared: Sequence[Dropped]) -> _Contents:
         """Return the contents of the target, and what is dropped."""

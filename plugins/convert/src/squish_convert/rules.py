@@ -257,6 +257,11 @@ def short_names(container: str, registry: Registry) -> list[str]:
     return list(own) or [name for table in others for name in table]
 
 
+def every_short_name(container: str, registry: Registry) -> list[str]:
+    """Return the short names of a container's encodings, then those of all codecs and encoders, each once."""
+    return list(dict.fromkeys(name for table in _alias_tables(container, registry) for name in table))
+
+
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, str]]:
     tables = [registry.containers[container].info.aliases]
     tables += [entry.info.aliases for entry in registry.codecs.values()]
@@ -300,14 +305,13 @@ def size_notes(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> Iterator
             if bpw is not None and len(step.spec.shape) > 1 and rule_for(rules, step.name) is rule
         ]
         bits = 8 * sum(step.size for step in matrices) / max(sum(step.spec.elements for step in matrices), 1)
-        if bpw is not None and bits > 1.01 * bpw:
-            kept = [step for step in matrices if step.note.startswith(KEPT)]
-            reason = "as the target stores its codes"
-            if kept:
-                largest = max(kept, key=lambda step: step.size)
-                reason = f"with {counted(len(kept), 'matrix', 'matrices')} that it keeps, the largest {largest.name} ("
-                reason += f"{largest.note.removeprefix(KEPT)})"
-            yield f"{rule.spec}: {bits:.2f} bits per weight, {reason}"
+        kept = [step for step in matrices if step.note.startswith(KEPT)]
+        if bpw is not None and kept and bits > 1.01 * bpw:
+            largest = max(kept, key=lambda step: step.size)
+            yield (
+                f"{rule.spec}: {bits:.2f} bits per weight, with {counted(len(kept), 'matrix', 'matrices')} that it keeps, "
+                f"the largest {largest.name} ({largest.note.removeprefix(KEPT)})"
+            )
     grown: dict[str, list[Step]] = {}
     for step in steps:
         is_encoded = step.action == "encode" and step.origin.codec == DENSE != step.codec

@@ -1,13 +1,13 @@
-"""Encoders of affine codes and TCA-TBE, bit-identical to `squish_codecs`."""
+"""Encoders of affine codes, microscaled 4-bit floats and TCA-TBE, bit-identical to `squish_codecs`."""
 
 from __future__ import annotations
 
 from math import prod
 
 import numpy as np
-from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
+from squish_codecs.api import Affine, Mx, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
 
-from squish_core.api import dtypes
+from squish_core.api import BLOCK_TYPES, CodecError, Encoder, ErrorCode, Params, TensorSpec, dtypes
 
 from . import library as native
 from .layouts.base import TYPES, Array
@@ -47,6 +47,64 @@ class SquizdInt2Encoder(EncoderMetrics, SquizdInt2):
 
     def __init__(self) -> None:
         library()
+
+
+class MxEncoder(EncoderMetrics, Mx):
+    """Microscaled 4-bit floats, compiled; NumPy for 8-bit floats and for codes that round half away from zero."""
+
+    halves = False
+    """Whether each byte holds a code of the first eight of sixteen and one of the last eight, as in GGML's NVFP4."""
+
+    def __init__(self) -> None:
+        library()
+
+    def largest(self, blocks: Array) -> Array:
+        out = np.empty(blocks.shape[:-1], np.float32)
+        values = np.require(blocks, np.float32, ["C", "A"])
+        if not library().largest(values.ctypes.data, out.size, blocks.shape[-1], out.ctypes.data, threads()):
+            return super().largest(blocks)  # where the values are that are not finite
+        return out
+
+    def elements(self, blocks: Array, steps: Array) -> Array:
+        if self.form.element != "f4_e2m1" or self.form.scaling != "ocp":
+            return super().elements(blocks, steps)
+        *lead, count, size = blocks.shape
+        out = np.empty((*lead, count * size // 2), np.uint8)
+        values, steps = np.require(blocks, np.float32, ["C", "A"]), np.require(steps, np.float32, ["C", "A"])
+        places = (values.ctypes.data, steps.ctypes.data, steps.size, size, self.halves, out.ctypes.data)
+        library().encode_float4(*places, threads())
+        return out
+
+
+class ScaledNvfp4Encoder(EncoderMetrics, Encoder):
+    """GGML's NVFP4 blocks of matrices with a global scale each, encoded as `mx` encodes them."""
+
+    def __init__(self) -> None:
+        self.mx = _Nvfp4.from_params({"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"})
+
+    @classmethod
+    def params_for(cls, spec: TensorSpec, options: Params) -> Params:
+        if options:
+            raise CodecError(f"{cls.id} takes no parameters", found=", ".join(options), code=ErrorCode.PARAMS)
+        return options
+
+    def encode(self, panel: Array, *, activations: Array | None = None) -> dict[str, Array]:
+        """Encode to `data`, blocks of four scales and 32 bytes of codes, and `global_scale`, f32 [matrices]."""
+        elements, nbytes = BLOCK_TYPES["nvfp4"].elements, BLOCK_TYPES["nvfp4"].nbytes
+        *lead, rows, columns = (1, *panel.shape)[-max(panel.ndim, 2) :]
+        blocks = np.empty((prod(lead), rows, columns // elements, nbytes), np.uint8)
+        scales = np.empty(len(blocks), np.float32)
+        for number, matrix in enumerate(panel.reshape(-1, rows, columns)):
+            parts = self.mx.encode(matrix)
+            blocks[number, ..., :4] = parts["scale"].view(np.uint8).reshape(*blocks.shape[1:3], 4)
+            blocks[number, ..., 4:] = parts["data"].reshape(*blocks.shape[1:3], nbytes - 4)
+            scales[number] = parts["global_scale"]
+        data = blocks.reshape(*panel.shape[:-1], columns // elements * nbytes)
+        return {"data": data, "global_scale": scales.reshape(panel.shape[:-2])}
+
+
+class _Nvfp4(MxEncoder):
+    halves = True
 
 
 class TcaTbeEncoder(TcaTbe):

@@ -71,6 +71,8 @@ class Library(NamedTuple):
     encode: Function
     encode_affine: Function
     encode_triple: Function
+    largest: Function
+    encode_float4: Function
     compare: Function
     tally: Function
     fill: Function
@@ -136,6 +138,8 @@ def _open() -> Library:
         _declare(loaded.squish_encode, *blocks, result=c_int),
         _declare(loaded.squish_encode_affine, *groups, result=c_int),
         _declare(loaded.squish_encode_triple, *triple, result=c_int64),
+        _declare(loaded.squish_largest, c_void_p, c_int64, c_int64, c_void_p, c_int32, result=c_int),
+        _declare(loaded.squish_encode_float4, c_void_p, c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int32),
         _declare(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
         _declare(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
         _declare(loaded.squish_fill, c_void_p, c_int64),

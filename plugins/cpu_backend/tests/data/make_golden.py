@@ -1,5 +1,5 @@
 """Writes encodings.json beside it: SHA-256 of the blocks that libggml makes of the tests' hard values,
-and, but for Q8_0, with an importance matrix too.
+and, but for Q8_0, MXFP4 and NVFP4, with an importance matrix too.
 
 pip install ggml-python==0.0.45 numpy; python make_golden.py
 """
@@ -20,8 +20,9 @@ TYPES = {
     "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
     "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
     "iq4_xs": (23, 256, 136), "q2_k": (10, 256, 84),
-    "q3_k": (11, 256, 110),
+    "q3_k": (11, 256, 110), "mxfp4": (39, 32, 17), "nvfp4": (40, 64, 36),
 }  # fmt: skip
+UNWEIGHTED = ("q8_0", "mxfp4", "nvfp4")
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     importance = np.square(activations())
     golden: dict[str, dict[str, str]] = {}
     for name, (number, elements, nbytes) in TYPES.items():
-        for weights in (None, importance) if name != "q8_0" else (None,):
+        for weights in (None, importance) if name not in UNWEIGHTED else (None,):
             golden[name if weights is None else f"{name} activations"] = results = {}
             for kind, values in hard_values():
                 values = np.ascontiguousarray(values, np.float32)

@@ -180,11 +180,11 @@ def _nearest_e2m1(values: Floats, halves: Floats) -> Bytes:
 
 
 def _to_e4m3(values: Floats) -> Bytes:
-    """Convert positive values to e4m3, rounding half up, at most 448; all other values become 0."""
+    """Convert positive values to e4m3, rounding half up, from 256 to 448 as in ggml; all other values become 0."""
     positive = np.where(values > 0, np.minimum(values, np.float32(448)), np.float32(0))
     tiny = np.minimum(positive * np.float32(512) + np.float32(0.5), 7)
     normal = ((positive.view(np.uint32) >> 19) + 1 >> 1) - (120 << 3)  # exponent bias: 127 becomes 7
-    codes = np.where(positive < 2**-6, tiny, np.minimum(normal.view(np.int32), 0x7E))
+    codes = np.where(positive < 2**-6, tiny, np.where(normal < 0x78, normal, 0x7E))
     return codes.astype(np.uint8)
 
 

@@ -109,7 +109,7 @@ class Mx(Codec):
         are the block's maximum over the largest element, and a global scale maps the largest scale to 448."""
         element, block, dtype, factor, scaling = self.form
         blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
-        largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs avoids -0
+        largest = self.largest(blocks)
         if not np.isfinite(largest).all():
             raise CodecError("microscaling cannot encode infinity and NaN", code=ErrorCode.RANGE)
         scales = {}
@@ -119,9 +119,18 @@ class Mx(Codec):
             scales["scale"], steps, global_scale = _fractions(largest, element, factor)
             if factor != "none":
                 scales["global_scale"] = global_scale
+        return {"data": self.elements(blocks, steps), **scales}
+
+    def largest(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the largest magnitude of each block; not finite if one of its values is not."""
+        return np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs avoids -0
+
+    def elements(self, blocks: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Return the part `data` of blocks with these scales."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            levels = np.where(steps[..., None] > 0, blocks / steps[..., None], np.float32(0)).reshape(panel.shape)
-        return {"data": _nearest(levels, element, away=scaling == "saturating"), **scales}
+            levels = np.where(steps[..., None] > 0, blocks / steps[..., None], np.float32(0))
+        levels = levels.reshape(*blocks.shape[:-2], -1)
+        return _nearest(levels, self.form.element, away=self.form.scaling == "saturating")
 
     @classmethod
     def params_for(cls, spec: TensorSpec, options: Params) -> Params:
