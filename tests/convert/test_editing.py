@@ -289,6 +289,17 @@ def test_shard_of_a_folder_is_not_edited_alone(models: Path, tmp_path: Path, nam
     assert files_of(folder) == before
 
 
+@pytest.mark.parametrize(("name", "to"), [("m.gguf.zst", None), ("m.zt.zst", "ztensor:digest=sha256")])
+def test_compressed_file_stays_compressed(tmp_path: Path, name: str, to: str | None) -> None:
+    squish.save(tmp_path / name, WEIGHTS, format=to)
+    edit(tmp_path / name, Changes(put={"license": "MIT"}, remove=("norm",)))
+    assert (tmp_path / name).read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
+    with squish.open(tmp_path / name) as file:
+        assert (file.metadata["license"], "norm" in file) == ("MIT", False)
+        parts = [part for spec in file.index.tensors.values() for part in spec.encodings[0].parts.values()]
+        assert {(part.digest or "none").partition(":")[0] for part in parts} == {"sha256" if to else "none"}
+
+
 def test_formats_with_a_graph_are_refused_by_name(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "data" / "sample.onnx", tmp_path / "m.onnx")
     with pytest.raises(squish.UsageError) as caught:

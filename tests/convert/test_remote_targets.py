@@ -85,6 +85,15 @@ def test_a_dry_run_writes_nothing_at_a_url(shelf: dict[str, dict[str, bytes]]) -
     assert not shelf["acme://one/m.box"]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_set_of_shards_is_refused_at_a_url(shelf: dict[str, dict[str, bytes]], dry_run: bool) -> None:
+    info = SourceInfo(id="acme", title="Shelves", factory=f"{__name__}:WritableShelves", schemes=("acme",))
+    registry = squish.Registry(extra=[toys.plugin(squish_sources=[info])])
+    with pytest.raises(UsageError) as caught:
+        squish.convert(VALUES, "acme://one/m.gguf", "gguf:max_shard_tensors=1", dry_run=dry_run, registry=registry)
+    assert (caught.value.code, shelf["acme://one/m.gguf"]) == ("folder", {})
+
+
 def test_a_source_that_only_reads_says_so() -> None:
     with pytest.raises(UsageError) as caught:
         squish.convert(VALUES, "acme://one/m.box", registry=_registry("acme_source:Shelves"))

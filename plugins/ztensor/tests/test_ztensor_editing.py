@@ -245,3 +245,14 @@ def test_the_reference_2_verifies_an_appended_file(zt: Any, data: Path, tmp_path
     checked, names = oracles.peer("ztensor-2.1.2").run(check, path=str(path))
     assert names == sorted(squish.open(path))
     assert checked >= len(names)
+
+
+@pytest.mark.parametrize("options", [{}, {"flavor": "compatible"}, {"wire": "2", "flavor": "aligned"}])
+def test_edited_file_keeps_its_alignment(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    path = tmp_path / "m.zt"
+    zt.written(path, {"a": np.arange(5.0), "b": np.arange(9.0)}, {**options, "alignment": "16384"})
+    edit(path, add={"c": np.ones(3), "d": np.ones(2)}, remove=["a"])
+    with squish.open(path) as file:
+        parts = [part for spec in file.index.tensors.values() for part in spec.encodings[0].parts.values()]
+        assert {segment.offset % 16384 for part in parts for segment in part.segments} == {0}
+        assert [*file] == ["b", "c", "d"]

@@ -61,7 +61,22 @@ class Inputs:
         """As `plan_mapped`; `source` is the file, or a wrapper that caches what it reads."""
         path = self.target if isinstance(self.target, Path) else Path(self.target.filename)
         plan, model = plan_mapped(source, path, activations=self.activations, first_panels=first_panels, **self.rules)
+        if isinstance(self.target, RemoteTarget):
+            _check_remote(plan, source, self.target)
         return evolve(plan, target=str(self.target)), model
+
+
+def _check_remote(plan: ConversionPlan, source: File, target: RemoteTarget) -> None:
+    """Raise UsageError if files would be written beside a file at a URL: only those of folders appear in order."""
+    is_folder = writable(plan.format, source.registry).writes_folder(plan.options)
+    if not is_folder and plan.image is not None and len(plan.image.files) > 1:
+        raise UsageError(
+            "files beside a file are not written at a URL",
+            file=str(target),
+            found=", ".join(each.name for each in plan.image.files[:3]),
+            code=ErrorCode.FOLDER,
+            hint="Write local files and upload them, or choose a format that writes a folder.",
+        )
 
 
 def open_inputs(

@@ -13,6 +13,7 @@ from squish_core.api import (
     Index,
     LazyTensors,
     Limits,
+    Options,
     OutgoingTensor,
     Part,
     Problem,
@@ -95,6 +96,15 @@ class Ztensor(WritableContainer):
     ) -> WritePlan:
         write_options = WriteOptions.of(options)
         return WritePlan(dropped=accept.dropped(specs, _WRITERS[write_options.wire].storable))
+
+    def rewrite_options(self, file: File) -> Options:
+        """Options that write a file that is compressed as a whole again as it is; other files are edited."""
+        parts = [part for spec in file.index.tensors.values() for part in spec.encodings[0].parts.values()]
+        digests = {part.digest.partition(":")[0] for part in parts if part.digest}
+        options = {"digest": digests.pop()} if len(digests) == 1 else {}
+        if file.version == "2":
+            return {**options, "wire": "2"}
+        return {**options, "flavor": "compatible"} if file.version.startswith("1.2") else options
 
     def edit(self, lock: LockedFile, changes: Resolved, added: File | None, limits: Limits) -> None:
         """Append to a file of version 2; write one of 1.x again."""

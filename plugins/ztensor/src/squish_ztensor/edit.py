@@ -32,12 +32,12 @@ from squish_core.api import (
 )
 
 from . import accept, sidecar
-from .options import WriteOptions
+from .options import ALIGNMENT, MOST, WriteOptions
 from .records import Manifest
 from .v1 import cbor, writer
 from .v1.early import from_1_0
 from .v1.manifest import read_manifest
-from .v2 import deterministic
+from .v2 import deterministic, footer
 from .v2 import writer as v2_writer
 from .wire import MAGIC, Location, locate
 
@@ -148,10 +148,15 @@ def change(
 
 
 def _write_options(manifest: Manifest) -> WriteOptions:
-    """Return options that add tensors like the existing ones."""
+    """Return options that add tensors like the existing ones, with the alignment that all of these have."""
+    offsets = [offset for file, offset, length, _ in manifest.extents if file == 0 and length]
+    least = footer.ALIGNMENT if manifest.version == "2" else ALIGNMENT
+    shared = min((offset & -offset for offset in offsets), default=least)
+    alignment = str(min(max(shared, least), MOST))
     if manifest.version == "2":
-        return WriteOptions(wire="2", flavor="aligned")
-    return WriteOptions(flavor="compatible" if manifest.version.startswith("1.2") else "literal")
+        return WriteOptions(wire="2", flavor="aligned", alignment=alignment)
+    flavor = "compatible" if manifest.version.startswith("1.2") else "literal"
+    return WriteOptions(flavor=flavor, alignment=alignment)
 
 
 def _root(source: Source, location: Location, limits: Limits) -> Root:
@@ -223,7 +228,7 @@ def _change(
 def _rewrite(
     lock: LockedFile, source: Source, root: Root, tensors: Sequence[OutgoingTensor], options: WriteOptions
 ) -> None:
-    placement = writer.Placement(options.compatible, root["objects"])
+    placement = writer.Placement(options.compatible, root["objects"], alignment=options.step)
     components = [
         (part["offset"], part["length"], name, part)
         for name, record in root["objects"].items()

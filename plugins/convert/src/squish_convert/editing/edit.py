@@ -180,7 +180,7 @@ def edit(
         file = stack.enter_context(opening.open(place.path, raw, registry=registry))
         resolved = resolve(file, changes)
         container = file.registry.container(file.format)
-        if isinstance(container, Editor):
+        if isinstance(container, Editor) and not file.source.packed:
             how, size, target = _by_format(container, file, place, resolved, changes, locked, output)
         else:
             how, size, target = _rewrite(file, place, edited(file, changes, resolved), locked, output)

@@ -87,8 +87,12 @@ def copied_folder(folder: Path, target: Path, without: Collection[str]) -> Itera
 
 def entries(folder: Path, most: int | None = None) -> dict[str, tuple[int, int]]:
     """Return everything below a folder but folders; links are not followed."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
     found = {}
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=fail):
         linked = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*files, *linked):
             path = os.path.join(parent, name)
@@ -109,6 +113,8 @@ def move_files(source: Path, target: Path) -> None:
 
 def _linked(folder: Path, copy: Path) -> Entries:
     """Fill a copy of a folder with links to its files; returns these."""
+    if folder == folder.parent:
+        _refuse(folder, "it is the root of the file system", "Move the model to a folder of its own.")
     before = entries(folder, MOST_ENTRIES)
     for name in before:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
