@@ -6,6 +6,7 @@ Text is laid out for the width of its pane by the functions that the commands us
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -29,6 +30,7 @@ from squish_core.text import counted, escape, format_bytes
 
 MOST_FOUND = 2000
 """Tensors that a search lists."""
+READS = "s reads its values"
 HELP = """Keys
 
 up, down    choose a tensor; enter or right opens a layer
@@ -38,7 +40,7 @@ s           read its values: statistics and a histogram
 p           what would run it, and why
 m           metadata
 f           the file
-d           difference of both files' tensor
+d           difference of the tensor in two files
 escape      leave the search
 tab         go to the text, to scroll it
 q           quit"""
@@ -59,7 +61,7 @@ class Browser(App[None]):
         Binding("p", "view('plan')", "plan"),
         Binding("m", "view('metadata')", "meta"),
         Binding("f", "view('file')", "file"),
-        Binding("d", "view('difference')", "diff", show=False),
+        Binding("d", "view('difference')", "diff"),
         Binding("question_mark", "view('help')", "keys", key_display="?"),
         Binding("escape", "leave", "", show=False),
         Binding("q", "quit", "quit"),
@@ -73,6 +75,12 @@ class Browser(App[None]):
         self.view, self.selected = "file", ""
         self._statistics: dict[tuple[int, str], Statistics | str] = {}
         self._differences: dict[str, str] = {}
+        self._reading: set[str] = set()
+        self._shown = "", ""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the difference where there are two files."""
+        return self.other is not None or parameters != ("difference",)
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
@@ -118,7 +126,7 @@ class Browser(App[None]):
             for tensor in self.file.values()
             if all(word in f"{tensor.name} {stored_as(tensor.spec)}".lower() for word in words)
         )
-        return [tensor for _, tensor in zip(range(MOST_FOUND), found)]
+        return sorted(islice(found, MOST_FOUND), key=lambda tensor: layer_order(layer_of(tensor.name)))
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[Any]) -> None:
         """Add the tensors of a layer the first time that it is opened."""
@@ -167,6 +175,7 @@ class Browser(App[None]):
         """Show something else of the selected tensor."""
         self.view = name
         if name in ("statistics", "difference") and self.selected in self.file:
+            self._reading.add(self.selected)
             self._read(self.selected)
         self._show()
 
@@ -185,8 +194,11 @@ class Browser(App[None]):
             self.call_from_thread(self._show)
 
     def _show(self) -> None:
-        """Show the text of the current view, of two files side by side."""
+        """Show the text of the current view from its start, of two files side by side."""
         pane = self.query_one("#pane", VerticalScroll)
+        if self._shown != (self.view, self.selected):
+            pane.scroll_home(animate=False)
+        self._shown = self.view, self.selected
         width = max(pane.size.width - 3, 20)
         draw = VIEWS.get(self.view, _help)
         files = self._files()
@@ -204,7 +216,8 @@ class Browser(App[None]):
 
     def read(self, number: int) -> Statistics | str:
         """Statistics of the selected tensor in a file, or why there are none."""
-        return self._statistics.get((number, self.selected), "reading...")
+        waiting = "reading..." if self.selected in self._reading else READS
+        return self._statistics.get((number, self.selected), waiting)
 
 
 def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -229,7 +242,7 @@ def _tensor(browser: Browser, number: int, file: File) -> Iterable[str]:
         lines += ["", f"codec  {tensor.spec.encodings[0].codec}", "", "parts"]
         for role, part in tensor.spec.encodings[0].parts.items():
             lines.append(f"  {role}: {part.dtype} {list(part.shape)}")
-    return [*lines, "", "s reads its values"]
+    return [*lines, "", READS]
 
 
 def _statistics(browser: Browser, number: int, file: File) -> Iterable[str]:
@@ -239,20 +252,29 @@ def _statistics(browser: Browser, number: int, file: File) -> Iterable[str]:
     found = browser.read(number)
     if isinstance(found, str):
         return [tensor.name, "", found]
-    return [tensor.name, "", *_moments(found), "", *_histogram(found)]
+    moments = _moments(found, 1 if browser.other else 2)
+    return [tensor.name, "", *moments, "", *_histogram(found), "", *_quantiles(found)]
 
 
-def _moments(found: Statistics) -> list[str]:
-    values = {name: getattr(found, name) for name in ("min", "max", "mean", "std", "rms")}
-    lines = [f"{name:8} {value:.5g}" for name, value in values.items() if value is not None]
-    if found.outliers is not None:
-        lines.append(f"outliers {found.outliers:.3%} beyond 3 std")
-    lines += [f"{name:8} {getattr(found, name):,}" for name in ("values", "zeros", "nan", "infinite")]
-    return [*lines, "", *(f"{100 * share:5.4g} %  {value:.4g}" for share, value in found.quantiles.items())]
+def _moments(found: Statistics, columns: int) -> list[str]:
+    """Extremes, moments and counts, in columns."""
+    values = ((name, getattr(found, name)) for name in ("min", "max", "mean", "std", "rms"))
+    cells = [f"{name:5} {value:<10.4g}" for name, value in values if value is not None]
+    cells += [f"{name:5} {count:<10,}" for name, count in (("NaN", found.nan), ("inf", found.infinite)) if count]
+    lines = [" ".join(cells[start : start + columns]).rstrip() for start in range(0, len(cells), columns)]
+    lines += [f"{found.values:,} values", f"{found.zeros:,} zeros"]
+    return [*lines, *([f"{found.outliers:.3%} beyond 3 std"] if found.outliers is not None else [])]
+
+
+def _quantiles(found: Statistics) -> list[str]:
+    """Quantiles, with the number of values if they are of some only."""
+    lines = [f"{100 * share:5.4g} %  {value:.4g}" for share, value in found.quantiles.items()]
+    return lines if found.exact or not lines else [*lines, f"of an even sample of {found.sampled:,} values"]
 
 
 def _histogram(found: Statistics) -> list[str]:
-    powers = sorted({*found.negative, *found.positive})
+    """Values by magnitude, largest first."""
+    powers = sorted({*found.negative, *found.positive}, reverse=True)
     counts = {k: found.negative.get(k, 0) + found.positive.get(k, 0) for k in powers}
     most = max(counts.values(), default=1)
     labels = ((f"2^{k}" if k > LOWEST else "0", count) for k, count in counts.items())
@@ -309,12 +331,6 @@ def _distance(one: Tensor, two: Tensor) -> str:
     return found.state if found.nmse is None else f"{found.state}, NMSE {found.nmse:.3g}, cosine {found.cosine:.6g}"
 
 
-def _difference(browser: Browser, number: int, file: File) -> Iterable[str]:
-    if browser.other is None:
-        return ["one file is open; `squish browse FILE FILE2` opens two"]
-    return _statistics(browser, number, file)
-
-
 def _help(browser: Browser, number: int, file: File) -> Iterable[str]:
     return HELP.split("\n")
 
@@ -326,6 +342,6 @@ VIEWS: Mapping[str, Callable[[Browser, int, File], Iterable[str]]] = {
     "metadata": _metadata,
     "file": _file,
     "layer": _layer,
-    "difference": _difference,
+    "difference": _statistics,
     "help": _help,
 }
