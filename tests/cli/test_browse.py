@@ -131,7 +131,10 @@ def test_keys_show_the_rest(file: squish.File, key: str, text: str) -> None:
 
 
 def test_two_files_are_side_by_side(file: squish.File, tmp_path: Path) -> None:
-    squish.save(tmp_path / "b.safetensors", {**TENSORS, "lm_head.weight": np.full((4, 32), 2, np.float16)})
+    squish.save(
+        tmp_path / "b.safetensors",
+        {**TENSORS, "lm_head.weight": np.full((4, 32), 2, np.float16), "more": np.ones(2, np.float16)},
+    )
     app = Browser(file, squish.open(tmp_path / "b.safetensors"))
 
     async def steps(pilot: Any) -> None:
@@ -143,6 +146,10 @@ def test_two_files_are_side_by_side(file: squish.File, tmp_path: Path) -> None:
         assert "NMSE 1" in text
         assert "mean  1" in text
         assert "mean  2" in text
+        await pilot.press("slash", *"more", "enter", "t")
+        await pilot.pause()
+        assert "not in" in shown(app)
+        assert "f16" in shown(app)
 
     driven(app, steps)
 

@@ -30,6 +30,8 @@ from squish_core.text import counted, escape, format_bytes
 
 MOST_FOUND = 2000
 """Tensors that a search lists."""
+BAR = 14
+"""Characters of the longest bar, which fits beside another file's in 80 columns."""
 READS = "s reads its values"
 HELP = """Keys
 
@@ -72,6 +74,8 @@ class Browser(App[None]):
     def __init__(self, file: File, other: File | None = None) -> None:
         super().__init__()
         self.file, self.other = file, other
+        self.files = [file] if other is None else [file, other]
+        self.names = dict.fromkeys(name for each in self.files for name in each)
         self.view, self.selected = "file", ""
         self._statistics: dict[tuple[int, str], Statistics | str] = {}
         self._differences: dict[str, str] = {}
@@ -84,8 +88,8 @@ class Browser(App[None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
-        names = " and ".join(escape(file.name) for file in self._files())
-        yield Static(Content(f"{names}: {counted(len(self.file), 'tensor')}"), id="title")
+        names = " and ".join(escape(file.name) for file in self.files)
+        yield Static(Content(f"{names}: {counted(len(self.names), 'tensor')}"), id="title")
         yield Input(placeholder="/ searches names and types", id="search", compact=True)
         with Horizontal():
             yield Tree("tensors", id="tree")
@@ -104,29 +108,29 @@ class Browser(App[None]):
         """Lay out the text for the new width."""
         self.call_after_refresh(self._show)
 
-    def _files(self) -> list[File]:
-        return [self.file] if self.other is None else [self.file, self.other]
-
     def _fill(self, query: str) -> None:
         """List layers, whose tensors are added when they are opened; or what a search finds."""
         tree = self.query_one("#tree", Tree)
         tree.clear()
         if query:
-            for tensor in self._found(query.lower().split()):
-                tree.root.add_leaf(Text(escape(tensor.name)), tensor.name)
+            for name in self._found(query.lower().split()):
+                tree.root.add_leaf(Text(escape(name)), name)
         else:
-            layers = grouped(self.file, layer_of)
+            layers = grouped(self.names, layer_of)
             for layer, names in sorted(layers.items(), key=lambda item: layer_order(item[0])):
                 tree.root.add(Text(f"{escape(layer)} ({len(names)})"), names)
         tree.root.expand()
 
-    def _found(self, words: Sequence[str]) -> list[Tensor]:
-        found = (
-            tensor
-            for tensor in self.file.values()
-            if all(word in f"{tensor.name} {stored_as(tensor.spec)}".lower() for word in words)
-        )
-        return sorted(islice(found, MOST_FOUND), key=lambda tensor: layer_order(layer_of(tensor.name)))
+    def _found(self, words: Sequence[str]) -> list[str]:
+        """Return names of tensors whose name and types have all words."""
+
+        def has_words(name: str) -> bool:
+            types = (stored_as(file[name].spec) for file in self.files if name in file)
+            text = f"{name} {' '.join(types)}".lower()
+            return all(word in text for word in words)
+
+        found = islice(filter(has_words, self.names), MOST_FOUND)
+        return sorted(found, key=lambda name: layer_order(layer_of(name)))
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[Any]) -> None:
         """Add the tensors of a layer the first time that it is opened."""
@@ -174,7 +178,7 @@ class Browser(App[None]):
     def action_view(self, name: str) -> None:
         """Show something else of the selected tensor."""
         self.view = name
-        if name in ("statistics", "difference") and self.selected in self.file:
+        if name in ("statistics", "difference") and self.selected in self.names:
             self._reading.add(self.selected)
             self._read(self.selected)
         self._show()
@@ -182,14 +186,14 @@ class Browser(App[None]):
     @work(thread=True, exclusive=True)
     def _read(self, name: str) -> None:
         """Read the values of a tensor while the keys go on working."""
-        for number, file in enumerate(self._files()):
+        for number, file in enumerate(self.files):
             if (number, name) not in self._statistics and name in file:
                 try:
                     self._statistics[number, name] = file[name].statistics()
                 except SquishError as error:
                     self._statistics[number, name] = str(error)
                 self.call_from_thread(self._show)
-        if self.other is not None and self.view == "difference" and name in self.other:
+        if self.other is not None and self.view == "difference" and all(name in file for file in self.files):
             self._differences[name] = _distance(self.file[name], self.other[name])
             self.call_from_thread(self._show)
 
@@ -201,7 +205,7 @@ class Browser(App[None]):
         self._shown = self.view, self.selected
         width = max(pane.size.width - 3, 20)
         draw = VIEWS.get(self.view, _help)
-        files = self._files()
+        files = self.files
         if self.view == "help" or len(files) == 1:
             lines = fit_all(draw(self, 0, files[0]), width)
         else:
@@ -231,7 +235,7 @@ def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
 def _tensor(browser: Browser, number: int, file: File) -> Iterable[str]:
     tensor = browser.tensor_of(file)
     if tensor is None:
-        return ["no tensor is selected" if browser.selected not in browser.file else f"not in {file.name}"]
+        return ["no tensor is selected" if browser.selected not in browser.names else f"not in {file.name}"]
     lines = [
         tensor.name, "", f"shape  {' x '.join(map(str, tensor.shape)) or 'scalar'}", f"type   {stored_as(tensor.spec)}",
         f"bits   {tensor.bits_per_weight:.2f} per weight", f"size   {format_bytes(tensor.nbytes)}",
@@ -278,7 +282,7 @@ def _histogram(found: Statistics) -> list[str]:
     counts = {k: found.negative.get(k, 0) + found.positive.get(k, 0) for k in powers}
     most = max(counts.values(), default=1)
     labels = ((f"2^{k}" if k > LOWEST else "0", count) for k, count in counts.items())
-    return [f"{label:>6} {'#' * -(-16 * count // most)}" for label, count in labels]
+    return [f"{label:>6} {'#' * -(-BAR * count // most)}" for label, count in labels]
 
 
 def _plan(browser: Browser, number: int, file: File) -> Iterable[str]:
