@@ -18,7 +18,7 @@ def of_convert(module: str) -> Any:
 class Shown:
     """A result that notebooks show as tables, by squish-convert; as text if that is not installed.
 
-    A class that squish-convert does not know has a method `tables`, which returns the elements.
+    A class that squish-convert does not know has `_tables_`, which returns the elements.
     """
 
     __slots__ = ()

@@ -67,7 +67,6 @@ def test_the_tree_has_layers_in_order_and_opens_them(file: squish.File) -> None:
 
 def test_values_are_read_when_asked_for(file: squish.File) -> None:
     app = Browser(file)
-    app.selected = "model.layers.1.mlp.up_proj.weight"
 
     async def steps(pilot: Any) -> None:
         app.selected = "model.layers.1.mlp.up_proj.weight"
@@ -75,8 +74,11 @@ def test_values_are_read_when_asked_for(file: squish.File) -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         text = shown(app)
-        assert "mean     2" in text
+        assert "mean  2" in text
         assert "2^1 ####" in text
+        await pilot.press("slash", *"head", "enter")
+        await pilot.pause()
+        assert "s reads its values" in shown(app)
 
     driven(app, steps)
 
@@ -129,7 +131,10 @@ def test_keys_show_the_rest(file: squish.File, key: str, text: str) -> None:
 
 
 def test_two_files_are_side_by_side(file: squish.File, tmp_path: Path) -> None:
-    squish.save(tmp_path / "b.safetensors", {**TENSORS, "lm_head.weight": np.full((4, 32), 2, np.float16)})
+    squish.save(
+        tmp_path / "b.safetensors",
+        {**TENSORS, "lm_head.weight": np.full((4, 32), 2, np.float16), "more": np.ones(2, np.float16)},
+    )
     app = Browser(file, squish.open(tmp_path / "b.safetensors"))
 
     async def steps(pilot: Any) -> None:
@@ -139,8 +144,12 @@ def test_two_files_are_side_by_side(file: squish.File, tmp_path: Path) -> None:
         await pilot.pause()
         text = shown(app)
         assert "NMSE 1" in text
-        assert "mean     1" in text
-        assert "mean     2" in text
+        assert "mean  1" in text
+        assert "mean  2" in text
+        await pilot.press("slash", *"more", "enter", "t")
+        await pilot.pause()
+        assert "not in" in shown(app)
+        assert "f16" in shown(app)
 
     driven(app, steps)
 

@@ -184,7 +184,7 @@ class Benchmark(Shown):
         if reasons := self._refusals():
             yield from ("", "not measured", *(f"  {reason}" for reason in reasons))
 
-    def tables(self) -> Html:
+    def _tables_(self) -> Html:
         """Return the measurements for notebooks, a folded table for each backend."""
         from squish_convert import html
         from squish_convert.notebook import folded

@@ -5,6 +5,7 @@ Apart from the program itself (`browser`), which needs Textual.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from typing import Annotated
@@ -43,6 +44,8 @@ def browse(
             raise
         hint = f"Run `{install_command('squish-core-cli', extra='[browse]')}`."
         raise MissingPluginError("Textual is not installed", code=ErrorCode.NOT_INSTALLED, hint=hint) from None
+    if os.environ.get("TERM") == "dumb":
+        os.environ["NO_COLOR"] = "1"  # Textual reads it
     with ExitStack() as stack:
         opened = stack.enter_context(open_file(file, format, assets=assets))
         second = stack.enter_context(open_file(other)) if other is not None else None

@@ -6,6 +6,7 @@ Text is laid out for the width of its pane by the functions that the commands us
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -29,6 +30,9 @@ from squish_core.text import counted, escape, format_bytes
 
 MOST_FOUND = 2000
 """Tensors that a search lists."""
+BAR = 14
+"""Characters of the longest bar, which fits beside another file's in 80 columns."""
+READS = "s reads its values"
 HELP = """Keys
 
 up, down    choose a tensor; enter or right opens a layer
@@ -38,7 +42,7 @@ s           read its values: statistics and a histogram
 p           what would run it, and why
 m           metadata
 f           the file
-d           difference of both files' tensor
+d           difference of the tensor in two files
 escape      leave the search
 tab         go to the text, to scroll it
 q           quit"""
@@ -59,7 +63,7 @@ class Browser(App[None]):
         Binding("p", "view('plan')", "plan"),
         Binding("m", "view('metadata')", "meta"),
         Binding("f", "view('file')", "file"),
-        Binding("d", "view('difference')", "diff", show=False),
+        Binding("d", "view('difference')", "diff"),
         Binding("question_mark", "view('help')", "keys", key_display="?"),
         Binding("escape", "leave", "", show=False),
         Binding("q", "quit", "quit"),
@@ -70,14 +74,22 @@ class Browser(App[None]):
     def __init__(self, file: File, other: File | None = None) -> None:
         super().__init__()
         self.file, self.other = file, other
+        self.files = [file] if other is None else [file, other]
+        self.names = dict.fromkeys(name for each in self.files for name in each)
         self.view, self.selected = "file", ""
         self._statistics: dict[tuple[int, str], Statistics | str] = {}
         self._differences: dict[str, str] = {}
+        self._reading: set[str] = set()
+        self._shown = "", ""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer the difference where there are two files."""
+        return self.other is not None or parameters != ("difference",)
 
     def compose(self) -> ComposeResult:
         """Lay out the widgets."""
-        names = " and ".join(escape(file.name) for file in self._files())
-        yield Static(Content(f"{names}: {counted(len(self.file), 'tensor')}"), id="title")
+        names = " and ".join(escape(file.name) for file in self.files)
+        yield Static(Content(f"{names}: {counted(len(self.names), 'tensor')}"), id="title")
         yield Input(placeholder="/ searches names and types", id="search", compact=True)
         with Horizontal():
             yield Tree("tensors", id="tree")
@@ -96,29 +108,29 @@ class Browser(App[None]):
         """Lay out the text for the new width."""
         self.call_after_refresh(self._show)
 
-    def _files(self) -> list[File]:
-        return [self.file] if self.other is None else [self.file, self.other]
-
     def _fill(self, query: str) -> None:
         """List layers, whose tensors are added when they are opened; or what a search finds."""
         tree = self.query_one("#tree", Tree)
         tree.clear()
         if query:
-            for tensor in self._found(query.lower().split()):
-                tree.root.add_leaf(Text(escape(tensor.name)), tensor.name)
+            for name in self._found(query.lower().split()):
+                tree.root.add_leaf(Text(escape(name)), name)
         else:
-            layers = grouped(self.file, layer_of)
+            layers = grouped(self.names, layer_of)
             for layer, names in sorted(layers.items(), key=lambda item: layer_order(item[0])):
                 tree.root.add(Text(f"{escape(layer)} ({len(names)})"), names)
         tree.root.expand()
 
-    def _found(self, words: Sequence[str]) -> list[Tensor]:
-        found = (
-            tensor
-            for tensor in self.file.values()
-            if all(word in f"{tensor.name} {stored_as(tensor.spec)}".lower() for word in words)
-        )
-        return [tensor for _, tensor in zip(range(MOST_FOUND), found)]
+    def _found(self, words: Sequence[str]) -> list[str]:
+        """Return names of tensors whose name and types have all words."""
+
+        def has_words(name: str) -> bool:
+            types = (stored_as(file[name].spec) for file in self.files if name in file)
+            text = f"{name} {' '.join(types)}".lower()
+            return all(word in text for word in words)
+
+        found = islice(filter(has_words, self.names), MOST_FOUND)
+        return sorted(found, key=lambda name: layer_order(layer_of(name)))
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[Any]) -> None:
         """Add the tensors of a layer the first time that it is opened."""
@@ -166,30 +178,34 @@ class Browser(App[None]):
     def action_view(self, name: str) -> None:
         """Show something else of the selected tensor."""
         self.view = name
-        if name in ("statistics", "difference") and self.selected in self.file:
+        if name in ("statistics", "difference") and self.selected in self.names:
+            self._reading.add(self.selected)
             self._read(self.selected)
         self._show()
 
     @work(thread=True, exclusive=True)
     def _read(self, name: str) -> None:
         """Read the values of a tensor while the keys go on working."""
-        for number, file in enumerate(self._files()):
+        for number, file in enumerate(self.files):
             if (number, name) not in self._statistics and name in file:
                 try:
                     self._statistics[number, name] = file[name].statistics()
                 except SquishError as error:
                     self._statistics[number, name] = str(error)
                 self.call_from_thread(self._show)
-        if self.other is not None and self.view == "difference" and name in self.other:
+        if self.other is not None and self.view == "difference" and all(name in file for file in self.files):
             self._differences[name] = _distance(self.file[name], self.other[name])
             self.call_from_thread(self._show)
 
     def _show(self) -> None:
-        """Show the text of the current view, of two files side by side."""
+        """Show the text of the current view from its start, of two files side by side."""
         pane = self.query_one("#pane", VerticalScroll)
+        if self._shown != (self.view, self.selected):
+            pane.scroll_home(animate=False)
+        self._shown = self.view, self.selected
         width = max(pane.size.width - 3, 20)
         draw = VIEWS.get(self.view, _help)
-        files = self._files()
+        files = self.files
         if self.view == "help" or len(files) == 1:
             lines = fit_all(draw(self, 0, files[0]), width)
         else:
@@ -204,7 +220,8 @@ class Browser(App[None]):
 
     def read(self, number: int) -> Statistics | str:
         """Statistics of the selected tensor in a file, or why there are none."""
-        return self._statistics.get((number, self.selected), "reading...")
+        waiting = "reading..." if self.selected in self._reading else READS
+        return self._statistics.get((number, self.selected), waiting)
 
 
 def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -218,7 +235,7 @@ def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
 def _tensor(browser: Browser, number: int, file: File) -> Iterable[str]:
     tensor = browser.tensor_of(file)
     if tensor is None:
-        return ["no tensor is selected" if browser.selected not in browser.file else f"not in {file.name}"]
+        return ["no tensor is selected" if browser.selected not in browser.names else f"not in {file.name}"]
     lines = [
         tensor.name, "", f"shape  {' x '.join(map(str, tensor.shape)) or 'scalar'}", f"type   {stored_as(tensor.spec)}",
         f"bits   {tensor.bits_per_weight:.2f} per weight", f"size   {format_bytes(tensor.nbytes)}",
@@ -229,7 +246,7 @@ def _tensor(browser: Browser, number: int, file: File) -> Iterable[str]:
         lines += ["", f"codec  {tensor.spec.encodings[0].codec}", "", "parts"]
         for role, part in tensor.spec.encodings[0].parts.items():
             lines.append(f"  {role}: {part.dtype} {list(part.shape)}")
-    return [*lines, "", "s reads its values"]
+    return [*lines, "", READS]
 
 
 def _statistics(browser: Browser, number: int, file: File) -> Iterable[str]:
@@ -239,24 +256,33 @@ def _statistics(browser: Browser, number: int, file: File) -> Iterable[str]:
     found = browser.read(number)
     if isinstance(found, str):
         return [tensor.name, "", found]
-    return [tensor.name, "", *_moments(found), "", *_histogram(found)]
+    moments = _moments(found, 1 if browser.other else 2)
+    return [tensor.name, "", *moments, "", *_histogram(found), "", *_quantiles(found)]
 
 
-def _moments(found: Statistics) -> list[str]:
-    values = {name: getattr(found, name) for name in ("min", "max", "mean", "std", "rms")}
-    lines = [f"{name:8} {value:.5g}" for name, value in values.items() if value is not None]
-    if found.outliers is not None:
-        lines.append(f"outliers {found.outliers:.3%} beyond 3 std")
-    lines += [f"{name:8} {getattr(found, name):,}" for name in ("values", "zeros", "nan", "infinite")]
-    return [*lines, "", *(f"{100 * share:5.4g} %  {value:.4g}" for share, value in found.quantiles.items())]
+def _moments(found: Statistics, columns: int) -> list[str]:
+    """Extremes, moments and counts, in columns."""
+    values = ((name, getattr(found, name)) for name in ("min", "max", "mean", "std", "rms"))
+    cells = [f"{name:5} {value:<10.4g}" for name, value in values if value is not None]
+    cells += [f"{name:5} {count:<10,}" for name, count in (("NaN", found.nan), ("inf", found.infinite)) if count]
+    lines = [" ".join(cells[start : start + columns]).rstrip() for start in range(0, len(cells), columns)]
+    lines += [f"{found.values:,} values", f"{found.zeros:,} zeros"]
+    return [*lines, *([f"{found.outliers:.3%} beyond 3 std"] if found.outliers is not None else [])]
+
+
+def _quantiles(found: Statistics) -> list[str]:
+    """Quantiles, with the number of values if they are of some only."""
+    lines = [f"{100 * share:5.4g} %  {value:.4g}" for share, value in found.quantiles.items()]
+    return lines if found.exact or not lines else [*lines, f"of an even sample of {found.sampled:,} values"]
 
 
 def _histogram(found: Statistics) -> list[str]:
-    powers = sorted({*found.negative, *found.positive})
+    """Values by magnitude, largest first."""
+    powers = sorted({*found.negative, *found.positive}, reverse=True)
     counts = {k: found.negative.get(k, 0) + found.positive.get(k, 0) for k in powers}
     most = max(counts.values(), default=1)
     labels = ((f"2^{k}" if k > LOWEST else "0", count) for k, count in counts.items())
-    return [f"{label:>6} {'#' * -(-16 * count // most)}" for label, count in labels]
+    return [f"{label:>6} {'#' * -(-BAR * count // most)}" for label, count in labels]
 
 
 def _plan(browser: Browser, number: int, file: File) -> Iterable[str]:
@@ -309,12 +335,6 @@ def _distance(one: Tensor, two: Tensor) -> str:
     return found.state if found.nmse is None else f"{found.state}, NMSE {found.nmse:.3g}, cosine {found.cosine:.6g}"
 
 
-def _difference(browser: Browser, number: int, file: File) -> Iterable[str]:
-    if browser.other is None:
-        return ["one file is open; `squish browse FILE FILE2` opens two"]
-    return _statistics(browser, number, file)
-
-
 def _help(browser: Browser, number: int, file: File) -> Iterable[str]:
     return HELP.split("\n")
 
@@ -326,6 +346,6 @@ VIEWS: Mapping[str, Callable[[Browser, int, File], Iterable[str]]] = {
     "metadata": _metadata,
     "file": _file,
     "layer": _layer,
-    "difference": _difference,
+    "difference": _statistics,
     "help": _help,
 }

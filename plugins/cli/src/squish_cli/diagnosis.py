@@ -240,7 +240,7 @@ class Diagnosis(Shown):
             yield from ("", "not installed")
             yield from table(("", ""), "<<", self._missing(), "  ")[1:]
 
-    def tables(self) -> Html:
+    def _tables_(self) -> Html:
         """Return the diagnosis for notebooks."""
         from squish_convert import html
 

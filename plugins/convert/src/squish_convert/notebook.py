@@ -47,10 +47,10 @@ def html(result: Any) -> str:
 
 
 def view(result: Any) -> Html:
-    """Return the tables of a result without a style, for a page; `tables` of a class of another distribution."""
+    """Return the tables of a result without a style, for a page; `_tables_` of a class of another distribution."""
     names = (f"{kind.__module__}.{kind.__name__}" for kind in type(result).__mro__)
     tables = next((VIEWS[name] for name in names if name in VIEWS), None)
-    return tables(result) if tables else result.tables()
+    return tables(result) if tables else result._tables_()
 
 
 Row = Sequence[object]

@@ -76,10 +76,10 @@ def _costs(evaluation: Evaluation) -> Html | str:
     groups = evaluation.per_tensor or ()
     layers = [(float(number), group.kl, group.label) for group in groups if (number := group.layer) is not None]
     bits = [(group.bits, group.kl, group.label) for group in groups if group.kl > 0]
-    costly = [
-        (group.label, f"{group.kl:.3g}", f"{group.nmse:.3g}", f"{group.bits:.2f}", f"{group.nbytes:,}",
-         f"{group.base_nbytes:,}") for group in groups
-    ]  # fmt: skip
+    costly = []
+    for group in groups:
+        sizes = f"{group.bits:.2f}", f"{group.nbytes:,}", f"{group.base_nbytes:,}"
+        costly.append((group.label, f"{group.kl:.3g}", f"{group.nmse:.3g}", *sizes))
     best = [
         (group.label, f"{group.kl_per_byte * 1e6:.3g}", f"{group.kl:.3g}", f"{group.saved:,}")
         for group in exchanges(groups)
