@@ -25,9 +25,10 @@ URLS = {
     "Changelog": f"{catalog.REPOSITORY}/blob/main/CHANGELOG.md",
 }
 CLASSIFIERS = {
+    "Operating System :: MacOS",
+    "Operating System :: Microsoft :: Windows",
     "Operating System :: POSIX :: Linux",
-    "Programming Language :: Python :: 3.11",
-    "Programming Language :: Python :: 3.13",
+    *(f"Programming Language :: Python :: 3.{minor}" for minor in range(11, 15)),
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
 }
 PAGES = ("*.md", "*.py", "*.yml", "*.toml", "Makefile")
