@@ -6,17 +6,12 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, TypeVar
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 
 Result = TypeVar("Result")
-
-_MANY = 100_000
-"""New objects from which on collecting garbage among them costs more than it finds."""
-_promotions = count(1)
 
 
 class boundary:  # noqa: N801 - read as a verb in a with statement
@@ -101,18 +96,4 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if gc.get_count()[0] > _MANY:
-                _promote()
             gc.enable()
-
-
-def _promote() -> None:
-    """Move all objects to the oldest generation, where three collections would move them one after the other.
-
-    Every tenth call collects garbage instead, because no other collection of that generation may happen in between.
-    """
-    if not next(_promotions) % 10:
-        gc.collect()
-    elif not gc.get_freeze_count():  # else `unfreeze` would undo another's `freeze`
-        gc.freeze()
-        gc.unfreeze()
