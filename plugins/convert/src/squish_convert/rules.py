@@ -309,8 +309,8 @@ def size_notes(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> Iterator
         if bpw is not None and kept and bits > 1.01 * bpw:
             largest = max(kept, key=lambda step: step.size)
             yield (
-                f"{rule.spec}: {bits:.2f} bits per weight, with {counted(len(kept), 'matrix', 'matrices')} that it keeps, "
-                f"the largest {largest.name} ({largest.note.removeprefix(KEPT)})"
+                f"{rule.spec}: {bits:.2f} bits per weight, with {counted(len(kept), 'matrix', 'matrices')} that it "
+                f"keeps, the largest {largest.name} ({largest.note.removeprefix(KEPT)})"
             )
     grown: dict[str, list[Step]] = {}
     for step in steps:
