@@ -88,7 +88,7 @@ def test_a_budget_that_only_some_matrices_meet_is_an_error() -> None:
     cheap = tuning.Matrix(("a",), 64, (tuning.Option("int2", 16, 1.0), tuning.Option("keep", 256, 0.0)))
     dear = tuning.Matrix(("b",), 64, (tuning.Option("int8", 64, 1.0), tuning.Option("keep", 256, 0.0)))
     with pytest.raises(squish.UsageError) as caught:
-        tuning.allocate([cheap, dear], 4.0)
+        tuning.Goal(None, "ztensor", Path(), bpw=4.0).allocate([cheap, dear])
     assert (caught.value.code, caught.value.expected) == ("budget", "5.000 or more")
 
 

@@ -283,8 +283,8 @@ class Measurement:
         """Return the matrices that any candidate encodes, with their options."""
         options: dict[tuple[str, ...], list[Option]] = {}
         for spec in candidates:
-            for names, option in self.options(spec):
-                options.setdefault(tuple(names), []).append(option)
+            for sources, option in self.options(spec):
+                options.setdefault(tuple(sources), []).append(option)
         matrices = []
         for names, encoded in options.items():
             keep = Option(KEEP, sum(self.kept[name].size for name in names), 0.0)
