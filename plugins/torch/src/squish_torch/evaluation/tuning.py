@@ -138,9 +138,11 @@ def tune(
     FormatError
         The state file is not one.
     UsageError
-        The budget is below the smallest candidates, the text is too short, or the state file belongs to another
-        measurement.
+        There is not one budget, it is below the smallest candidates, the text is too short, or the state file belongs
+        to another measurement.
     """
+    if (bpw is None) == (size is None):
+        raise UsageError("one budget is needed", expected="bpw or size", code=ErrorCode.USAGE)
     original = model if isinstance(model, File) else open_file(model)
     base = LanguageModel(original)
     windows = Windows(base.tokenizer, text, window)
