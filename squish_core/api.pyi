@@ -19,7 +19,9 @@ from squish_core.checking.maps import Address as Address
 from squish_core.checking.maps import address_of as address_of
 from squish_core.checking.maps import file_at as file_at
 from squish_core.codecs.allocator import AliasResolver as AliasResolver
+from squish_core.codecs.allocator import AllocationTarget as AllocationTarget
 from squish_core.codecs.allocator import Allocator as Allocator
+from squish_core.codecs.allocator import EncodingOption as EncodingOption
 from squish_core.codecs.allocator import ModelFacts as ModelFacts
 from squish_core.codecs.allocator import PanelReader as PanelReader
 from squish_core.codecs.base import Codec as Codec
@@ -172,4 +174,5 @@ from squish_core.schedulers.base import lost_worker as lost_worker
 from squish_core.specs import parse_spec as parse_spec
 from squish_core.tensor import Tensor as Tensor
 from squish_core.text import counted as counted
+from squish_core.text import parse_bytes as parse_bytes
 from squish_core.text import site_page as site_page

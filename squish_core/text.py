@@ -113,10 +113,22 @@ _UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g",
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes in a text such as `256MiB`, `7.5GB` or `1000`; None for anything else.
+    """Parse a number of bytes.
 
-    >>> parse_bytes("256MiB"), parse_bytes("some")
-    (268435456, None)
+    Parameters
+    ----------
+    text
+        Such as `256MiB`, `7.5GB` or `1000`.
+
+    Returns
+    -------
+    int or None
+        None for anything else.
+
+    Examples
+    --------
+    >>> parse_bytes("256MiB"), parse_bytes("7.5GB"), parse_bytes("some")
+    (268435456, 7500000000, None)
     """
     digits = text.strip().rstrip("kKmMgGtTiIbB")
     unit = _UNITS.get(text.strip()[len(digits) :].lower())

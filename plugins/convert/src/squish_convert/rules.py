@@ -308,10 +308,9 @@ def size_notes(rules: tuple[EncodeRule, ...], steps: Sequence[Step]) -> Iterator
         kept = [step for step in matrices if step.note.startswith(KEPT)]
         if bpw is not None and kept and bits > 1.01 * bpw:
             largest = max(kept, key=lambda step: step.size)
-            matrices = counted(len(kept), "matrix", "matrices")
             yield (
-                f"{rule.spec}: {bits:.2f} bits per weight, with {matrices} that it keeps, the largest {largest.name} "
-                f"({largest.note.removeprefix(KEPT)})"
+                f"{rule.spec}: {bits:.2f} bits per weight, with {counted(len(kept), 'matrix', 'matrices')} that it "
+                f"keeps, the largest {largest.name} ({largest.note.removeprefix(KEPT)})"
             )
     grown: dict[str, list[Step]] = {}
     for step in steps:

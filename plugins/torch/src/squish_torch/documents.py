@@ -175,6 +175,8 @@ class Tune:
         Rules of `--encode`, in order.
     bits
         Bits per weight of the matrices, scales included.
+    size
+        Bytes of all files that the recipe writes; None if they are known only after they are written.
     kl
         Measured mean divergence.
     """
@@ -183,5 +185,6 @@ class Tune:
     target: str
     rules: tuple[str, ...]
     bits: float
+    size: int | None
     kl: float
     frontier: tuple[Step, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from squish_cli.api import Answer, Progress, check_page, options
 
-from squish_core.api import ErrorCode, UsageError, atomic_file, redact
+from squish_core.api import ErrorCode, UsageError, atomic_file, parse_bytes, redact
 
 from ..command import Device, Draft, ModelArgument
 from ..libraries import required
@@ -33,9 +34,11 @@ ACTIVATIONS_EXAMPLES = (
 )
 TUNE_EXAMPLES = (
     "squish tune model.safetensors --target bpw=4.5 --text calibration.txt -o recipe.toml",
+    "squish tune model.safetensors --to gguf --target size=700MB --encode q8_0 --encode q4_k --text calibration.txt",
     "squish convert model.safetensors small.zt --recipe recipe.toml",
 )
-TARGET = "bpw="
+STATE = ".state"
+"""Suffix of the state file of `tune`, beside the recipe."""
 
 
 def eval_model(
@@ -179,10 +182,38 @@ def activations(
     )
 
 
+def parse_target(target: str) -> tuple[float | None, int | None]:
+    """Return the bits per weight and the bytes of `--target`, one of them None."""
+    kind, _, value = target.partition("=")
+    if kind == "size" and (size := parse_bytes(value)):
+        return None, size
+    try:
+        bpw = float(value) if kind == "bpw" else nan
+    except ValueError:
+        bpw = nan
+    if not 0 < bpw < inf:
+        raise UsageError(
+            "--target takes bpw=N or size=N", found=repr(target), expected="bpw=4.5 or size=12GB", code=ErrorCode.USAGE
+        )
+    return bpw, None
+
+
+def announce(seconds: float) -> None:
+    """Print how long a measurement will take."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    time = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{max(round(seconds), 1)} s"
+    print(f"measuring takes about {time}, by a run of the base; an interrupted run continues", file=sys.stderr)
+
+
 def tune_model(
     model: ModelArgument,
     target: Annotated[
-        str, typer.Option("--target", metavar="bpw=N", help="Most bits per weight of the matrices, scales included.")
+        str,
+        typer.Option(
+            "--target",
+            metavar="bpw=N|size=N",
+            help="Most bits per weight of the matrices, scales included, or most bytes of all files: size=12GB.",
+        ),
     ],
     text: Annotated[str, TEXT],
     output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="Recipe to write.")] = "recipe.toml",
@@ -194,20 +225,25 @@ def tune_model(
         typer.Option("--encode", metavar="SPEC", help="An encoding to choose from: int8, q4_k. Repeatable."),
     ] = None,
     window: Window = 512,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="FILE",
+            help="Keep what is measured in this file, and continue from it: for another --target, too. Without it, "
+            "OUT.state, until the recipe is written.",
+        ),
+    ] = None,
     html: options.HtmlPage = None,
     quiet: options.Quiet = False,
 ) -> Answer:
     """Choose encodings within a budget by measured KL divergence.
 
-    Writes a recipe for `squish convert --recipe`. A budget that cannot be met is an error.
+    Writes a recipe for `squish convert --recipe`. A budget that cannot be met is an error. States how long it takes;
+    a run that was interrupted continues.
     """
     check_page(html)
-    try:
-        bpw = float(target.removeprefix(TARGET)) if target.startswith(TARGET) else nan
-    except ValueError:
-        bpw = nan
-    if not 0 < bpw < inf:
-        raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
+    bpw, size = parse_target(target)
     with required("transformers"):
         from ..generation import set_up
         from .page import tuning_page
@@ -216,9 +252,20 @@ def tune_model(
     set_up()
     with Progress("measuring", quiet, "tokens", file=redact(model)) as progress:
         tuning = tune(
-            model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window, progress=progress
+            model,
+            bpw=bpw,
+            size=size,
+            text=text,
+            to=to,
+            candidates=tuple(encode or CANDIDATES),
+            window=window,
+            resume=state or output + STATE,
+            progress=progress,
+            announce=None if quiet else announce,
         )
     write(output, tuning.policy())
+    if state is None:
+        Path(output + STATE).unlink()
     lines = [f"{bits:.3f} bits per weight, sum of KL {kl:.3g}" for bits, kl in tuning.frontier]
     lines.append(f"{output}: {tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)")
     data = {"file": redact(model), "target": output, **tuning.to_dict()}

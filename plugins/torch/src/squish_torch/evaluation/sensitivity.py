@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -110,49 +111,51 @@ def measure_tensors(
     state_file: StateFile | None = None,
     progress: Progress | None = None,
     processes: Processes | None = None,
+    section: str = SECTION,
 ) -> list[TensorGroup]:
     """Return groups by descending KL divergence; groups that change no value cost 0 and are not run.
 
-    For each window, the base runs once, then once per group, in this process or in others.
+    For each window, the base runs once, then once per group, in this process or in others. The sums so far are saved
+    in a section of the state file after each run.
     """
     groups = groups_of(model, base, by)
     for group in groups:
         compare(group, model.file, base.file)
     active = [group for group in groups if not group.distance.equal]
-    state = state_file.load(SECTION) if state_file else {}
-    done, positions = state.get("count", 0), state.get("positions", 0)
+    if not active:
+        return sorted(groups, key=lambda group: group.label)
+    state = state_file.load(section) if state_file else {}
+    done, positions = state.get("runs", 0), sum(len(window.targets) for window in windows)
     for group in active:
         group.kl = state.get("kl", {}).get(group.label, 0.0)
-    numbers = range(done, len(windows))
+    pending = range(done, len(windows) * len(active))
     if processes is None:
-        answers = runs(base, windows, numbers, active)
+        answers = runs(base, windows, pending, active)
     else:
-        items = [Run(processes.setup, by, group.label, number) for number in numbers for group in active]
+        items = [Run(processes.setup, by, active[run % len(active)].label, run // len(active)) for run in pending]
         answers = processes.map(run_group, items)
     with closing(answers):
-        for number in numbers:
-            positions += len(windows[number].targets)
-            for run, group in enumerate(active, number * len(active)):
-                if progress is not None:
-                    progress(group.label, run * windows.size, windows.total * len(active))
-                for value in next(answers):
-                    group.kl += value
+        for run in pending:
+            group = active[run % len(active)]
+            if progress is not None:
+                progress(group.label, run * windows.size, windows.total * len(active))
+            for value in next(answers):
+                group.kl += value
             if state_file is not None:
-                kl = {group.label: group.kl for group in active}
-                state_file.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
+                state_file.save(section, {"runs": run + 1, "kl": {each.label: each.kl for each in active}})
     for group in active:
         group.kl /= positions
     return sorted(groups, key=lambda group: (-group.kl, group.label))
 
 
 def runs(
-    base: LanguageModel, windows: Windows, numbers: range, groups: Sequence[TensorGroup]
+    base: LanguageModel, windows: Windows, pending: range, groups: Sequence[TensorGroup]
 ) -> Generator[list[float], None, None]:
-    """Yield the divergences of each group in each window."""
-    for number in numbers:
+    """Yield the divergences of each group in each window; `pending` are numbers of these runs."""
+    for number, some in groupby(pending, lambda run: run // len(groups)):
         base_logits = base.logits(windows[number])
-        for group in groups:
-            yield divergence_sums(base, windows, number, group, base_logits)
+        for run in some:
+            yield divergence_sums(base, windows, number, groups[run % len(groups)], base_logits)
 
 
 def divergence_sums(
