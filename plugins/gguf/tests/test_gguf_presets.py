@@ -236,6 +236,12 @@ def test_a_mix_outside_the_presets_has_no_number() -> None:
     assert matching_preset(shapes, types, metadata("llama, 8 layers")) == -1
 
 
+def test_types_of_a_preset_that_does_not_fit_all_shapes_match_none() -> None:
+    shapes = {"blk.0.attn_k.weight": (64, 576), "blk.0.ffn_down.weight": (576, 1536)}  # q1_0 has blocks of 128
+    types = {"blk.0.attn_k.weight": "q8_0", "blk.0.ffn_down.weight": "q1_0"}
+    assert matching_preset(shapes, types, {}) == -1
+
+
 def test_the_documented_table_matches_the_code() -> None:
     rows = (Path(__file__).parents[3] / "docs" / "formats" / "gguf.md").read_text().splitlines()
     for name, preset in PRESETS.items():

@@ -280,10 +280,17 @@ def matching_preset(
         model = ModelFacts(tuple(shapes), metadata, statistics)
         for name in dict.fromkeys((*PRESET_NAMES, *PRESETS)):
             preset = PRESETS[name]
-            if preset.type in types.values() and _same(preset_types(PresetRequest(name, preset), shapes, model), types):
+            if preset.type in types.values() and _gives(PresetRequest(name, preset), shapes, model, types):
                 return preset.number
     return -1
 
 
-def _same(expected: Mapping[str, str], types: Mapping[str, str]) -> bool:
+def _gives(
+    request: PresetRequest, shapes: Mapping[str, tuple[int, ...]], model: ModelFacts, types: Mapping[str, str]
+) -> bool:
+    """Return whether a preset gives these types; one that cannot store all shapes gives others."""
+    try:
+        expected = preset_types(request, shapes, model)
+    except CodecError:
+        return False
     return bool(expected) and all(types[name] == kind for name, kind in expected.items())
