@@ -1,0 +1,126 @@
+"""A GGUF as llama.cpp loads it: its hyperparameters, and the tensors of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.api import ErrorCode, FormatError
+
+from ..engines.llama_cpp.keys import ARCHITECTURES, Hyperparameters
+
+ATTENTION, LATENT, CONVOLUTION, MAMBA, MAMBA2, DELTA = (
+    "attention", "latent attention", "short convolution", "Mamba", "Mamba 2", "gated delta net",
+)  # fmt: skip
+STATES = {
+    "shortconv.in_proj": CONVOLUTION, "ssm_alpha": DELTA, "ssm_ba": DELTA, "ssm_x": MAMBA, "ssm_in": MAMBA2,
+}  # fmt: skip
+"""The tensor by which a recurrent layer is known -> its kind; the first one decides."""
+ENCODERS = (
+    "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "eurobert", "t5encoder",
+    "gemma-embedding",
+)  # fmt: skip
+"""Architectures that generate no text: they have no cache."""
+OTHERS = ("deepseek4", "deepseek32", "glm-dsa", "kimi-linear", "laguna", "exaone4", "gemma3n")
+"""Architectures whose caches or graphs these modules do not describe."""
+
+
+@frozen(kw_only=True)
+class Layer:
+    """A layer: its number, the shapes of its tensors by their names without `blk.N.`, and its hyperparameters."""
+
+    number: int
+    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
+    numbers: Hyperparameters = field(repr=False)
+
+    def has(self, *names: str) -> bool:
+        """Return whether the layer has one of these matrices or vectors of weights."""
+        return any(f"{name}.weight" in self.shapes for name in names)
+
+    def width(self, name: str) -> int:
+        """Return the number of values that a matrix computes for a token; 0 without it."""
+        return self.shapes.get(f"{name}.weight", (0, 0))[-2]
+
+    def of(self, key: str) -> int:
+        """Return a hyperparameter of this layer."""
+        return self.numbers.of_layer(key, self.number)
+
+    @property
+    def state(self) -> str | None:
+        """The kind of its recurrent state, if it has one."""
+        return next((kind for name, kind in STATES.items() if self.has(name)), None)
+
+    @property
+    def attention(self) -> str | None:
+        """ATTENTION or LATENT, if it attends to the tokens before."""
+        if self.has("attn_kv_a_mqa"):
+            return LATENT
+        own = self.has("attn_q", "attn_qkv") and self.state != DELTA
+        return ATTENTION if own else None
+
+    @property
+    def window(self) -> int:
+        """The number of tokens before that it attends to; 0 for all."""
+        return self.of("attention.sliding_window") if self.numbers.has_window(self.number) else 0
+
+
+@frozen(kw_only=True)
+class ServedModel:
+    """A model under GGUF's names.
+
+    Attributes
+    ----------
+    name
+        The name of the file, for errors.
+    numbers
+        Its hyperparameters.
+    layers
+        Its layers, without those behind the last one, which predict more tokens.
+    vocabulary
+        The number of tokens.
+    """
+
+    name: str
+    numbers: Hyperparameters = field(repr=False)
+    layers: tuple[Layer, ...] = field(repr=False)
+    vocabulary: int
+
+    @property
+    def embedding(self) -> int:
+        """The number of values of a token between layers."""
+        return self.numbers.number("embedding_length")
+
+
+def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ServedModel:
+    """Read what llama.cpp takes its sizes from; FormatError if it has no such model, or these modules do not know it.
+
+    Parameters
+    ----------
+    name
+        The name of the file, for errors.
+    meta, shapes
+        The GGUF's keys with their types, and the shapes of its tensors.
+    """
+    stored = meta.get("general.architecture")
+    architecture = str(getattr(stored, "value", stored))
+    if architecture not in ARCHITECTURES or architecture in (*OTHERS, *ENCODERS):
+        kind = "an encoder: it generates no text" if architecture in ENCODERS else "not in squish fit's tables"
+        raise FormatError(
+            f"{architecture} is {kind}, and the memory that llama-server takes for it is not known",
+            file=name,
+            code="fit-family",
+            hint="`squish families` lists the families and what runs them.",
+        )
+    numbers = Hyperparameters(architecture, meta)
+    of_layers: dict[int, dict[str, tuple[int, ...]]] = {}
+    for tensor, shape in shapes.items():
+        prefix, _, rest = tensor.partition(".")
+        number, _, own = rest.partition(".")
+        if prefix == "blk" and number.isdigit():
+            of_layers.setdefault(int(number), {})[own] = shape
+    layers = tuple(
+        Layer(number=number, shapes=of_layers.get(number, {}), numbers=numbers) for number in range(numbers.trunk)
+    )
+    return ServedModel(name=name, numbers=numbers, layers=layers, vocabulary=shapes["token_embd.weight"][0])
