@@ -29,7 +29,7 @@ class Graph:
 
     tokens: int
     _inputs: list[Value] = field(factory=list, init=False)
-    _steps: list[tuple[Value, tuple[Value, ...], Value | None]] = field(factory=list, init=False)
+    _steps: list[tuple[Value, tuple[Value, ...], bool]] = field(factory=list, init=False)
 
     def input(self, nbytes: int) -> Value:
         """Add a value that is set before the graph runs."""
@@ -37,17 +37,16 @@ class Graph:
         self._inputs.append(value)
         return value
 
-    def rows(self, width: int, *parents: Value, over: Value | None = None) -> Value:
-        """Add a matrix of f32, a row for each token; `over` is the parent whose place it may take."""
-        return self.step(4 * width * self.tokens, *parents, over=over)
+    def rows(self, width: int, *parents: Value, in_place: bool = False) -> Value:
+        """Add a matrix of f32, a row for each token; `in_place`: it may take the place of a parent of its size."""
+        return self.step(4 * width * self.tokens, *parents, in_place=in_place)
 
-    def step(self, nbytes: int, *parents: Value, over: Value | None = None) -> Value:
+    def step(self, nbytes: int, *parents: Value, in_place: bool = False) -> Value:
         """Add a value that is computed from others; one without bytes only uses them."""
         value = Value(_padded(nbytes))
-        parents = parents if over is None else (over, *parents)
         for parent in parents:
             parent.uses += 1
-        self._steps.append((value, parents, over))
+        self._steps.append((value, parents, in_place))
         return value
 
     def peak(self) -> int:
@@ -55,9 +54,10 @@ class Graph:
         buffer = _Buffer()
         for value in self._inputs:
             value.offset = buffer.take(value.nbytes)
-        for value, parents, over in self._steps:
-            if over is not None and over.uses == 1 and not over.stays and over.nbytes == value.nbytes:
-                value.offset, over.offset = over.offset, None
+        for value, parents, in_place in self._steps:
+            last = [each for each in parents if each.uses == 1 and not each.stays and each.nbytes == value.nbytes]
+            if in_place and last:
+                value.offset, last[0].offset = last[0].offset, None
             elif value.nbytes:
                 value.offset = buffer.take(value.nbytes)
             for parent in parents:

@@ -35,8 +35,8 @@ def _embedded(graph: Graph, model: ServedModel, context: int, batch: int) -> tup
     text = graph.input(4 * graph.tokens)
     mixed = graph.input(4 * model.embedding * graph.tokens)
     positions, places = graph.input(4 * graph.tokens), graph.input(8 * graph.tokens)
-    counts = dict.fromkeys(cells(layer, context, batch) for layer in model.layers if layer.attention)
-    masks = {count: graph.input(2 * count * graph.tokens) for count in counts}
+    counts = {bool(layer.window): cells(layer, context, batch) for layer in model.layers if layer.attention}
+    masks = {windowed: graph.input(2 * count * graph.tokens) for windowed, count in sorted(counts.items())}
     outputs = graph.input(4)
     values = graph.rows(model.embedding, text)
     values.stays = True
@@ -59,23 +59,22 @@ def _layer(graph: Graph, layer: Layer, values: Value, inputs: Inputs, outputs: V
         found = graph.rows(width, found, outputs) if found else None
         before = before if has_own_norm else graph.rows(width, before, outputs)
     if found is None:  # an MLP alone
-        return graph.rows(width, values, over=_fed(graph, layer, before))
+        return graph.rows(width, _fed(graph, layer, before), values, in_place=True)
     if not feeds:
-        return graph.rows(width, values, over=found)
+        return graph.rows(width, found, values, in_place=True)
     if not has_own_norm:
-        return graph.rows(width, values, over=graph.rows(width, _fed(graph, layer, before), over=found))
-    found = graph.rows(width, values, over=found)
+        return graph.rows(width, graph.rows(width, _fed(graph, layer, before), found, in_place=True), values, in_place=True)
+    found = graph.rows(width, found, values, in_place=True)
     before = normed(graph, found, width) if layer.has("ffn_norm") or not layer.has("post_ffw_norm") else found
-    return graph.rows(width, found, over=_fed(graph, layer, before))
+    return graph.rows(width, _fed(graph, layer, before), found, in_place=True)
 
 
 def _mixed(graph: Graph, layer: Layer, before: Value, inputs: Inputs) -> Value | None:
     """Add what mixes tokens: a state, attention, or both."""
     found = recurrent(graph, layer, before) if layer.state else None
     if layer.attention:
-        mask = max(inputs.masks) if not layer.window else min(inputs.masks)
-        other = attended(graph, layer, before, inputs, inputs.masks[mask])
-        found = other if found is None else graph.rows(layer.of("embedding_length"), other, over=found)
+        other = attended(graph, layer, before, inputs, inputs.masks[bool(layer.window)])
+        found = other if found is None else graph.rows(layer.of("embedding_length"), other, found, in_place=True)
     return found
 
 

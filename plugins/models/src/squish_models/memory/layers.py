@@ -12,17 +12,17 @@ from .model import LATENT, Layer
 
 @frozen(kw_only=True)
 class Inputs:
-    """Values that are set before the graph runs: positions, places in the cache, and the masks by number of cells."""
+    """Values that are set before the graph runs: positions, places in the cache, and the masks without and with a window."""
 
     positions: Value
     cells: Value
-    masks: dict[int, Value]
+    masks: dict[bool, Value]
 
 
 def normed(graph: Graph, values: Value, width: int) -> Value:
     """A norm with a weight, which takes the place of values that nothing else uses."""
-    result = graph.rows(width, over=values)
-    return graph.rows(width, over=result)
+    result = graph.rows(width, values, in_place=True)
+    return graph.rows(width, result, in_place=True)
 
 
 def attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: Value) -> Value:
@@ -40,20 +40,20 @@ def attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: V
     else:
         fused = graph.rows(layer.width("attn_q"), values)
         query = graph.rows(heads * key, fused) if gated else fused
-        query = graph.rows(heads * key, inputs.positions, over=query)
+        query = graph.rows(heads * key, query, inputs.positions, in_place=True)
         stored_value = graph.rows(value_rows, values) if layer.has("attn_v") else fused
         stored_key = graph.rows(keys, values) if layer.has("attn_k") else fused
         if layer.has("attn_k"):
-            stored_key = graph.rows(keys, inputs.positions, over=stored_key)
+            stored_key = graph.rows(keys, stored_key, inputs.positions, in_place=True)
     graph.step(0, stored_key, inputs.cells)
     graph.step(0, stored_value, inputs.cells)
     result = graph.rows(heads * value, query, mask)
     if gated:
         gate = graph.rows(heads * key, fused)
-        result = graph.rows(heads * value, graph.rows(heads * key, over=gate), over=result)
+        result = graph.rows(heads * value, result, graph.rows(heads * key, gate, in_place=True), in_place=True)
     if layer.has("attn_gate"):
         gate = graph.rows(layer.width("attn_gate"), values)
-        result = graph.rows(heads * value, graph.rows(layer.width("attn_gate"), over=gate), over=result)
+        result = graph.rows(heads * value, result, graph.rows(layer.width("attn_gate"), gate, in_place=True), in_place=True)
     return graph.rows(layer.of("embedding_length"), result)
 
 
@@ -97,7 +97,7 @@ def mlp(graph: Graph, layer: Layer, values: Value, suffix: str = "") -> Value:
         hidden = graph.rows(width, gate, graph.rows(width, values))
     else:
         hidden = graph.rows(layer.width(up), values)
-        hidden = graph.rows(width, over=hidden)
+        hidden = graph.rows(width, hidden, in_place=True)
     return graph.rows(layer.width(down), hidden)
 
 
@@ -105,10 +105,10 @@ def experts(graph: Graph, layer: Layer, values: Value) -> Value:
     """Experts, each token with as many as it uses, and the shared ones beside them."""
     used, count = layer.of("expert_used_count"), layer.width("ffn_gate_inp")
     scores = graph.rows(count, values)
-    scores = graph.rows(count, over=scores)
+    scores = graph.rows(count, scores, in_place=True)
     chosen = graph.rows(count, scores)
     weights = graph.rows(used, scores, chosen)
-    weights = graph.rows(used, graph.rows(1, weights), over=weights)
+    weights = graph.rows(used, weights, graph.rows(1, weights), in_place=True)
     width, embedding = layer.shapes["ffn_down_exps.weight"][-1], layer.width("ffn_down_exps")
     if layer.has("ffn_gate_up_exps"):
         both = graph.rows(2 * width * used, values, chosen)
@@ -118,16 +118,16 @@ def experts(graph: Graph, layer: Layer, values: Value) -> Value:
         hidden = graph.rows(width * used, gate, graph.rows(width * used, values, chosen))
     else:
         hidden = graph.rows(width * used, values, chosen)
-        hidden = graph.rows(width * used, over=hidden)
+        hidden = graph.rows(width * used, hidden, in_place=True)
     found = graph.rows(embedding * used, hidden, chosen)
-    found = graph.rows(embedding * used, weights, over=found)
+    found = graph.rows(embedding * used, found, weights, in_place=True)
     result = graph.rows(embedding, *[found] * min(used, 2))
     for _ in range(used - 2):
-        result = graph.rows(embedding, found, over=result)
+        result = graph.rows(embedding, result, found, in_place=True)
     if layer.has("ffn_down_shexp"):
         shared = mlp(graph, layer, values, "_shexp")
         if layer.has("ffn_gate_inp_shexp"):
             gate = graph.rows(1, values)
-            shared = graph.rows(embedding, gate, over=shared)
-        result = graph.rows(embedding, shared, over=result)
+            shared = graph.rows(embedding, shared, gate, in_place=True)
+        result = graph.rows(embedding, result, shared, in_place=True)
     return result

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from attrs import field, frozen
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import FormatError, Typed
 
 from ..engines.llama_cpp.keys import ARCHITECTURES, Hyperparameters
 
@@ -113,7 +114,8 @@ def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[
             code="fit-family",
             hint="`squish families` lists the families and what runs them.",
         )
-    numbers = Hyperparameters(architecture, meta)
+    lists = {key: Typed(value.type, np.asarray(value.value).tolist()) for key, value in meta.items() if _is_list(value)}
+    numbers = Hyperparameters(architecture, {**meta, **lists})
     of_layers: dict[int, dict[str, tuple[int, ...]]] = {}
     for tensor, shape in shapes.items():
         prefix, _, rest = tensor.partition(".")
@@ -124,3 +126,7 @@ def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[
         Layer(number=number, shapes=of_layers.get(number, {}), numbers=numbers) for number in range(numbers.trunk)
     )
     return ServedModel(name=name, numbers=numbers, layers=layers, vocabulary=shapes["token_embd.weight"][0])
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Typed) and value.type.startswith("array:") and value.type != "array:str"
