@@ -8,8 +8,8 @@ from .layers import Inputs, attended, experts, mlp, normed
 from .model import Layer, ServedModel
 from .recurrent import recurrent
 
-SCALED = ("gemma", "gemma2", "gemma3", "gemma4", "granite", "granitemoe", "granitehybrid", "minicpm", "afmoe")
-"""Architectures that scale the embeddings."""
+DEEP = "n_deepstack_layers"
+"""Layers to which rows of images are added, which follow those of the text."""
 
 
 def output_size(model: ServedModel) -> int:
@@ -20,10 +20,13 @@ def output_size(model: ServedModel) -> int:
 def compute_size(model: ServedModel, context: int, batch: int) -> int:
     """Return the bytes in which a graph over a batch of tokens keeps its values, for one output."""
     graph = Graph(min(context, batch))
-    values, inputs, outputs = _embedded(graph, model, context, batch)
+    embedded, inputs, outputs = _embedded(graph, model, context, batch)
+    values, deep = embedded, model.numbers.number(DEEP)
     for layer in model.layers:
         is_last = layer is model.layers[-1]
         values = _layer(graph, layer, values, inputs, outputs if is_last else None)
+        if layer.number < deep:
+            values = graph.rows(model.embedding, values, embedded, in_place=True)
     values = normed(graph, values, model.embedding)
     graph.rows(model.vocabulary, values)
     return graph.peak()
@@ -31,19 +34,26 @@ def compute_size(model: ServedModel, context: int, batch: int) -> int:
 
 def _embedded(graph: Graph, model: ServedModel, context: int, batch: int) -> tuple[Value, Inputs, Value]:
     """Add what is set before the graph runs, and the embeddings: of texts, and of images between them."""
-    graph.input(4 * model.embedding * graph.tokens)
+    width = model.embedding * (1 + model.numbers.number(DEEP))
+    graph.input(4 * width * graph.tokens)
     text = graph.input(4 * graph.tokens)
-    mixed = graph.input(4 * model.embedding * graph.tokens)
+    mixed = graph.input(4 * width * graph.tokens)
     positions, places = graph.input(4 * graph.tokens), graph.input(8 * graph.tokens)
     counts = {bool(layer.window): cells(layer, context, batch) for layer in model.layers if layer.attention}
     masks = {windowed: graph.input(2 * count * graph.tokens) for windowed, count in sorted(counts.items())}
     outputs = graph.input(4)
-    values = graph.rows(model.embedding, text)
-    values.stays = True
-    graph.step(0, graph.rows(model.embedding, text), graph.rows(model.embedding, mixed))
-    if model.numbers.architecture in SCALED:
-        values = graph.rows(model.embedding, values)
+    values = _rows_of(graph, model.embedding, width, text)
+    beside = _rows_of(graph, model.embedding, width, text)
+    both = graph.rows(width, mixed)
+    both.stays = True  # nothing reads it in a graph over text alone
+    graph.step(0, beside, both)
     return values, Inputs(positions=positions, cells=places, masks=masks), outputs
+
+
+def _rows_of(graph: Graph, embedding: int, width: int, text: Value) -> Value:
+    """Rows of the embeddings, as wide as those of images."""
+    values = graph.rows(embedding, text)
+    return values if width == embedding else graph.rows(width, values)
 
 
 def _layer(graph: Graph, layer: Layer, values: Value, inputs: Inputs, outputs: Value | None) -> Value:

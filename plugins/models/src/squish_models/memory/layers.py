@@ -9,6 +9,9 @@ from .allocator import Graph, Value
 from .cache import key_value_sizes
 from .model import LATENT, Layer
 
+WEIGH_BEFORE = ("llama4",)
+"""Architectures that scale what experts are given, instead of what they return."""
+
 
 @frozen(kw_only=True)
 class Inputs:
@@ -60,7 +63,7 @@ def attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: V
 def latent_attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: Value) -> Value:
     """Attention to a compressed row for each token, with all heads' keys and values absorbed in the queries."""
     heads, rank = layer.of("attention.head_count"), layer.of("attention.kv_lora_rank")
-    key, rotated = layer.of("attention.key_length_mla"), layer.numbers.head_size("rope", layer.number)
+    rotated = layer.numbers.head_size("rope", layer.number)
     if layer.has("attn_q"):
         query = graph.rows(layer.width("attn_q"), values)
     else:
@@ -77,7 +80,6 @@ def latent_attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, 
     found = graph.rows(heads * rank, query, mask)
     value = layer.of("attention.value_length_mla")
     result = graph.rows(heads * value, graph.rows(heads * value, found))
-    del key
     return graph.rows(layer.of("embedding_length"), result)
 
 
@@ -110,6 +112,10 @@ def experts(graph: Graph, layer: Layer, values: Value) -> Value:
     weights = graph.rows(used, scores, chosen)
     weights = graph.rows(used, weights, graph.rows(1, weights), in_place=True)
     width, embedding = layer.shapes["ffn_down_exps.weight"][-1], layer.width("ffn_down_exps")
+    weighs_before = layer.numbers.architecture in WEIGH_BEFORE
+    own = values
+    if weighs_before:
+        values = graph.rows(embedding * used, graph.rows(embedding * used, own), weights, in_place=True)
     if layer.has("ffn_gate_up_exps"):
         both = graph.rows(2 * width * used, values, chosen)
         hidden = graph.rows(width * used, both)
@@ -120,14 +126,15 @@ def experts(graph: Graph, layer: Layer, values: Value) -> Value:
         hidden = graph.rows(width * used, values, chosen)
         hidden = graph.rows(width * used, hidden, in_place=True)
     found = graph.rows(embedding * used, hidden, chosen)
-    found = graph.rows(embedding * used, found, weights, in_place=True)
+    if not weighs_before:
+        found = graph.rows(embedding * used, found, weights, in_place=True)
     result = graph.rows(embedding, *[found] * min(used, 2))
     for _ in range(used - 2):
         result = graph.rows(embedding, result, found, in_place=True)
     if layer.has("ffn_down_shexp"):
-        shared = mlp(graph, layer, values, "_shexp")
+        shared = mlp(graph, layer, own, "_shexp")
         if layer.has("ffn_gate_inp_shexp"):
-            gate = graph.rows(1, values)
+            gate = graph.rows(1, own)
             shared = graph.rows(embedding, shared, gate, in_place=True)
         result = graph.rows(embedding, result, shared, in_place=True)
     return result
