@@ -110,13 +110,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 _UNITS = {"": 1, **{f"{unit}b": 1000**power for power, unit in enumerate(("", "k", "m", "g", "t"))}}
 _UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)}
+_UNITS |= {unit: _UNITS[f"{unit}b"] for unit in "kmgt"}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes in a text such as `256MiB`, `5GB` or `1000`; None for anything else.
+    """Number of bytes in a text such as `256MiB`, `5GB`, `5g` or `1000`; None for anything else.
 
-    >>> parse_bytes("256MiB"), parse_bytes("some")
-    (268435456, None)
+    >>> parse_bytes("256MiB"), parse_bytes("5g"), parse_bytes("some")
+    (268435456, 5000000000, None)
     """
     digits = text.strip().rstrip("kKmMgGtTiIbB")
     unit = _UNITS.get(text.strip()[len(digits) :].lower())

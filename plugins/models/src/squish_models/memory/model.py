@@ -93,6 +93,11 @@ class ServedModel:
         """The number of values of a token between layers."""
         return self.numbers.number("embedding_length")
 
+    def loads(self, name: str) -> bool:
+        """Return whether a tensor is loaded: those of layers behind the last one are not."""
+        number = _layer_of(name)
+        return number is None or number < len(self.layers)
+
 
 def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ServedModel:
     """Read what llama.cpp takes its sizes from; FormatError if it has no such model, or these modules do not know it.
@@ -105,7 +110,7 @@ def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[
         The GGUF's keys with their types, and the shapes of its tensors.
     """
     stored = meta.get("general.architecture")
-    architecture = str(getattr(stored, "value", stored))
+    architecture = str(getattr(stored, "value", "a model without general.architecture"))
     if architecture not in ARCHITECTURES or architecture in (*OTHERS, *ENCODERS):
         kind = "an encoder: it generates no text" if architecture in ENCODERS else "not in squish fit's tables"
         raise FormatError(
@@ -116,12 +121,9 @@ def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[
         )
     lists = {key: Typed(value.type, np.asarray(value.value).tolist()) for key, value in meta.items() if _is_list(value)}
     numbers = Hyperparameters(architecture, {**meta, **lists})
-    of_layers: dict[int, dict[str, tuple[int, ...]]] = {}
+    of_layers: dict[int | None, dict[str, tuple[int, ...]]] = {}
     for tensor, shape in shapes.items():
-        prefix, _, rest = tensor.partition(".")
-        number, _, own = rest.partition(".")
-        if prefix == "blk" and number.isdigit():
-            of_layers.setdefault(int(number), {})[own] = shape
+        of_layers.setdefault(_layer_of(tensor), {})[tensor.split(".", 2)[-1]] = shape
     layers = tuple(
         Layer(number=number, shapes=of_layers.get(number, {}), numbers=numbers) for number in range(numbers.trunk)
     )
@@ -130,3 +132,10 @@ def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Typed) and value.type.startswith("array:") and value.type != "array:str"
+
+
+def _layer_of(name: str) -> int | None:
+    """Return the number of the layer that a tensor belongs to; None outside of layers."""
+    prefix, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if prefix == "blk" and number.isdigit() else None
