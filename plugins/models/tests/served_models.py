@@ -1,22 +1,22 @@
-"""Models with the sizes of published ones and fewer layers, as GGUFs with made-up weights, for what they take to serve."""
+"""Models with the sizes of published ones and fewer layers, as GGUFs with made-up weights: what llama.cpp takes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from every_family import config_of, text_part
 from oracles.gguf_file import ARRAY, BOOL, F32, F64, I8, I16, I32, I64, STRING, U8, U16, U32, U64, Gguf, Key, Tensor
-from squish_convert.arrays import in_memory
+from squish_convert.api import Model
 from squish_convert.mapping.coverage import shape_of, sizes_at
 from squish_convert.mapping.mapped import map_file, naming_of
 from squish_convert.mapping.names import fill
 
 import squish_core as squish
-from squish_convert.api import Model
 from squish_core.model import Typed
 
 TYPES = {
@@ -55,7 +55,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "DeepSeek-V2-Lite": ("deepseek2", {
         "hidden_size": 2048, "intermediate_size": 10944, "num_attention_heads": 16, "num_key_value_heads": 16,
         "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-        "n_routed_experts": 16, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "vocab_size": 102400,
+        "n_routed_experts": 8, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "vocab_size": 102400,
         "num_hidden_layers": 27,
     }),
     "GLM-4.7-Flash": ("glm4_moe_lite", {
@@ -115,7 +115,7 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     }),
     "Llama-4-Scout": ("llama4", {
         "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_attention_heads": 40,
-        "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 4, "vocab_size": 202048,
+        "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 2, "vocab_size": 202048,
     }),
     "gemma-4-31b": ("gemma4", {
         "hidden_size": 5376, "intermediate_size": 21504, "num_attention_heads": 32, "num_key_value_heads": 16,
@@ -139,13 +139,30 @@ def model_config(name: str) -> tuple[str, dict[str, Any]]:
     return family, config
 
 
-def served_header(name: str) -> tuple[dict[str, Typed], dict[str, tuple[int, ...]]]:
-    """The GGUF's keys and the shapes of its tensors."""
+def write_folder(folder: Path, name: str, **settings: Any) -> Path:
+    """Write a checkpoint with other settings of config.json, if some are given; the weights are a hole in the file."""
     family, config = model_config(name)
-    file = in_memory(_arrays(family, config), assets={"config.json": json.dumps(config).encode()})
-    model = map_file(file, "gguf", {}, naming_of(file))
-    meta = {key: value for key, value in model.index.meta.items() if not key.startswith(("tokenizer.", "squish."))}
-    return meta, {tensor: spec.shape for tensor, spec in model.index.tensors.items()}
+    text_part(config).update(settings)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    entries, place = {}, 0
+    for tensor, shape in _shapes(family, config).items():
+        end = place + 2 * prod(shape)
+        entries[tensor] = {"dtype": "F16", "shape": shape, "data_offsets": (place, end)}
+        place = end
+    header = json.dumps(entries).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + place)
+    return folder
+
+
+def served_header(name: str, folder: Path) -> tuple[dict[str, Typed], dict[str, tuple[int, ...]]]:
+    """The GGUF's keys and the shapes of its tensors, from a checkpoint that is written to the folder."""
+    with squish.open(write_folder(folder, name)) as file:
+        model = map_file(file, "gguf", {}, naming_of(file))
+        meta = {key: value for key, value in model.index.meta.items() if not key.startswith(("tokenizer.", "squish."))}
+        return meta, {tensor: spec.shape for tensor, spec in model.index.tensors.items()}
 
 
 def write_served(path: Path, meta: Mapping[str, Typed], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -170,22 +187,22 @@ def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 1 and not any(each in name for each in vectors)
 
 
-def _arrays(family: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The tensors that the settings call for, without memory of their own."""
+def _shapes(family: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The tensors that the settings call for."""
     model = squish.registry().implementation("family", family)
     assets = {"config.json": json.dumps(config).encode()}
     settings = model.settings(Model(name=family, layout="hf", meta={}, assets=assets, tensors={}, vectors={}))
     sizes = {"layers": 0, "experts": 0, **model.sizes(settings)}
     counts, absent = sizes_at(sizes, {}), model.absent(settings)
-    shapes = {tensor.name: tensor.shape for tensor in model.tensors}
-    arrays = {}
+    templates = {tensor.name: tensor.shape for tensor in model.tensors}
+    shapes = {}
     for tensor in model.tensors:
         if model.is_tied(settings, tensor) or not tensor.required:
             continue
         for layer in range(counts["layers"]) if "{n}" in tensor.name else (None,):
-            shape = shape_of(tensor.name, shapes, counts if layer is None else sizes_at(sizes, {"n": layer}))
+            shape = shape_of(tensor.name, templates, counts if layer is None else sizes_at(sizes, {"n": layer}))
             for expert in range(counts["experts"] if "{e}" in tensor.name else 1):
                 name = fill(tensor.name, {"n": layer or 0, "e": expert})
                 if name not in absent:
-                    arrays[name] = np.broadcast_to(np.ones((), np.float16), shape)
-    return arrays
+                    shapes[name] = shape
+    return shapes

@@ -73,7 +73,8 @@ def _layer(graph: Graph, layer: Layer, values: Value, inputs: Inputs, outputs: V
     if not feeds:
         return graph.rows(width, found, values, in_place=True)
     if not has_own_norm:
-        return graph.rows(width, graph.rows(width, _fed(graph, layer, before), found, in_place=True), values, in_place=True)
+        both = graph.rows(width, _fed(graph, layer, before), found, in_place=True)
+        return graph.rows(width, both, values, in_place=True)
     found = graph.rows(width, found, values, in_place=True)
     before = normed(graph, found, width) if layer.has("ffn_norm") or not layer.has("post_ffw_norm") else found
     return graph.rows(width, _fed(graph, layer, before), found, in_place=True)

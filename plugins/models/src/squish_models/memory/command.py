@@ -52,11 +52,11 @@ def _lines(result: Fit) -> Iterator[str]:
         what = "states" if cache.is_state else f"cache of {counted(cache.cells, 'token')}"
         yield f"{cache.kind}: {counted(cache.layers, 'layer')}, {what}, {format_bytes(cache.nbytes)}"
     if result.best:
-        yield f"{result.best.preset} is the best that fits: {result.best.command}"
+        yield from (f"the best that fits is {result.best.preset}:", f"  {result.best.command}")
         return
     least = result.rows[-1]
-    longest = f"{least.preset} fits with --context {least.longest}" if least.longest else "nor does a shorter context"
-    yield f"nothing fits: the least is {format_bytes(least.total)}, with {least.preset}; {longest}"
+    way = f"it fits with --context {least.longest}" if least.longest else "no context does"
+    yield f"nothing fits: {least.preset} takes the least, {format_bytes(least.total)}, and {way}"
 
 
 def _row(row: Needed) -> tuple[str, ...]:

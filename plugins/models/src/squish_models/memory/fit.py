@@ -133,7 +133,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
     UsageError
         The memory or the context is not a size.
     SquishError
-        The file cannot be read, or llama.cpp has no such model (code `fit-family`).
+        The file cannot be read, or llama.cpp has no such model (code `family`).
 
     Examples
     --------
@@ -176,7 +176,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
                 total=form.weights + sum(sizes.values()),
                 fits=form.weights + sum(sizes.values()) <= room,
                 longest=server.longest(room - form.weights, max(own, tokens)),
-                command=form.command,
+                command=form.command or f"llama-server -m {_quoted(file)} -c {tokens} -np 1",
             )
             for form in forms
         ),
@@ -204,7 +204,7 @@ class _Server:
 
 @frozen(kw_only=True)
 class _Form:
-    """A form of a model: the bytes of its weights, and the command that makes or serves it."""
+    """A form of a model: the bytes of its weights, and the command that makes it; none for a file as it is."""
 
     preset: str
     weights: int
@@ -216,15 +216,15 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
 
     A GGUF's presets are those that are smaller than it.
     """
-    source, stem = shlex.quote(str(file.path or file.name)), _stem(file)
+    source, stem = _quoted(file), _stem(file)
     forms: list[_Form] = []
     if file.format == GGUF:
-        model = _model(file.name, file)
+        model = served_model(file, file.name)
         size = sum(_stored(spec) for name, spec in file.index.tensors.items() if model.loads(name))
-        forms.append(_Form(preset=AS_IT_IS, weights=size, command=f"llama-server -m {source}"))
+        forms.append(_Form(preset=AS_IT_IS, weights=size, command=""))
     for preset in PRESETS:
         plan, mapped = plan_mapped(file, Path(f"{stem}.gguf"), GGUF, preset, rename=GGUF, requantize=True)
-        model = _model(file.name, mapped)
+        model = served_model(mapped, file.name)
         size = sum(step.size for step in plan.steps if model.loads(step.written))
         if forms and forms[0].preset == AS_IT_IS and size >= forms[0].weights:
             continue
@@ -234,8 +234,9 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
     return sorted(forms, key=lambda form: -form.weights), model
 
 
-def _model(name: str, file: File) -> ServedModel:
-    return served_model(name, file.index.meta, {key: spec.shape for key, spec in file.index.tensors.items()})
+def _quoted(file: File) -> str:
+    """The file as an argument in a shell."""
+    return shlex.quote(str(file.path or file.name))
 
 
 def _stem(file: File) -> str:

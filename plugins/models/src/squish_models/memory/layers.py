@@ -15,7 +15,7 @@ WEIGH_BEFORE = ("llama4",)
 
 @frozen(kw_only=True)
 class Inputs:
-    """Values that are set before the graph runs: positions, places in the cache, and the masks without and with a window."""
+    """Values that are set before the graph runs: positions, cells of the cache, and masks without and with a window."""
 
     positions: Value
     cells: Value
@@ -52,12 +52,16 @@ def attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: V
     graph.step(0, stored_value, inputs.cells)
     result = graph.rows(heads * value, query, mask)
     if gated:
-        gate = graph.rows(heads * key, fused)
-        result = graph.rows(heads * value, result, graph.rows(heads * key, gate, in_place=True), in_place=True)
+        result = _gated(graph, result, heads * value, fused, heads * key)
     if layer.has("attn_gate"):
-        gate = graph.rows(layer.width("attn_gate"), values)
-        result = graph.rows(heads * value, result, graph.rows(layer.width("attn_gate"), gate, in_place=True), in_place=True)
+        result = _gated(graph, result, heads * value, values, layer.width("attn_gate"))
     return graph.rows(layer.of("embedding_length"), result)
+
+
+def _gated(graph: Graph, values: Value, width: int, source: Value, gate_width: int) -> Value:
+    """Values times a gate that is computed from another one."""
+    gate = graph.rows(gate_width, source)
+    return graph.rows(width, values, graph.rows(gate_width, gate, in_place=True), in_place=True)
 
 
 def latent_attention(graph: Graph, layer: Layer, values: Value, inputs: Inputs, mask: Value) -> Value:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from squish_core.api import FormatError, Typed
+from squish_core.api import File, FormatError, Typed
 
 from ..engines.llama_cpp.keys import ARCHITECTURES, Hyperparameters
+from ..engines.llama_cpp.loader import size_problems
 
 ATTENTION, LATENT, CONVOLUTION, MAMBA, MAMBA2, DELTA = (
     "attention", "latent attention", "short convolution", "Mamba", "Mamba 2", "gated delta net",
@@ -99,28 +100,39 @@ class ServedModel:
         return number is None or number < len(self.layers)
 
 
-def served_model(name: str, meta: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> ServedModel:
-    """Read what llama.cpp takes its sizes from; FormatError if it has no such model, or these modules do not know it.
+def served_model(file: File, name: str) -> ServedModel:
+    """Read what llama.cpp takes its sizes from; FormatError if it does not load the model, or nobody knows its sizes.
 
     Parameters
     ----------
+    file
+        A file under GGUF's names and with its keys.
     name
-        The name of the file, for errors.
-    meta, shapes
-        The GGUF's keys with their types, and the shapes of its tensors.
+        The name of the file for errors.
     """
+    meta = file.index.meta
     stored = meta.get("general.architecture")
     architecture = str(getattr(stored, "value", "a model without general.architecture"))
     if architecture not in ARCHITECTURES or architecture in (*OTHERS, *ENCODERS):
-        kind = "an encoder: it generates no text" if architecture in ENCODERS else "not in squish fit's tables"
+        kind = "an encoder, which generates no text" if architecture in ENCODERS else "not in the tables of squish fit"
         raise FormatError(
-            f"{architecture} is {kind}, and the memory that llama-server takes for it is not known",
+            f"{architecture} is {kind}: what llama-server takes for it is not known",
             file=name,
-            code="fit-family",
-            hint="`squish families` lists the families and what runs them.",
+            code="family",
+            hint="`squish families` lists the families, and whether llama.cpp runs them.",
         )
     lists = {key: Typed(value.type, np.asarray(value.value).tolist()) for key, value in meta.items() if _is_list(value)}
     numbers = Hyperparameters(architecture, {**meta, **lists})
+    problem = next((each for each in numbers.problems() if each.severity == "error"), None)
+    problem = problem or next((each for each in size_problems(file, numbers) if each.severity == "error"), None)
+    if problem is not None:
+        raise FormatError(
+            f"llama.cpp does not load the model: {problem.where} {problem.message}",
+            file=name,
+            code=problem.code,
+            hint="`squish check-model FILE --for llama.cpp` lists what else a GGUF lacks.",
+        )
+    shapes = {tensor: spec.shape for tensor, spec in file.index.tensors.items()}
     of_layers: dict[int | None, dict[str, tuple[int, ...]]] = {}
     for tensor, shape in shapes.items():
         of_layers.setdefault(_layer_of(tensor), {})[tensor.split(".", 2)[-1]] = shape
