@@ -73,6 +73,18 @@ def install_hint(commands: Iterable[str | None]) -> str | None:
 def format_bytes(nbytes: float) -> str:
     """Format a byte count with a unit, in powers of 1000.
 
+    Parameters
+    ----------
+    nbytes
+        The count.
+
+    Returns
+    -------
+    str
+        Four digits and the unit.
+
+    Examples
+    --------
     >>> format_bytes(1234567)
     '1.235 MB'
     """
@@ -114,8 +126,20 @@ _UNITS |= {unit: _UNITS[f"{unit}b"] for unit in "kmgt"}
 
 
 def parse_bytes(text: str) -> int | None:
-    """Number of bytes in a text such as `256MiB`, `5GB`, `5g` or `1000`; None for anything else.
+    """Parse a number of bytes.
 
+    Parameters
+    ----------
+    text
+        Such as `256MiB`, `5GB`, `5g` (as GB) or `1000`.
+
+    Returns
+    -------
+    int or None
+        The number; None for anything else.
+
+    Examples
+    --------
     >>> parse_bytes("256MiB"), parse_bytes("5g"), parse_bytes("some")
     (268435456, 5000000000, None)
     """

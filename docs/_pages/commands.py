@@ -21,7 +21,7 @@ Each page is made from the command itself, as `squish COMMAND --help` prints it.
 | code | |
 |---|---|
 | 0 | success |
-| 1 | `verify` found an error, `diff` a difference, `check-model` or `doctor` a fault, `needs` something missing, `fit` no form that fits |
+| 1 | `verify` found an error, `diff` a difference, `check-model` or `doctor` a fault, `needs` something missing |
 | 2 | the command could not run; nothing was written |
 | 130 | interrupted (Ctrl-C) |
 | 141 | the reader of the output is gone (`\\| head`) |

@@ -127,14 +127,14 @@ class LayerCache:
         "gated delta net".
     cells
         The number of tokens that a layer keeps; 1 for a state.
-    nbytes
+    size
         Bytes of all layers.
     """
 
     kind: str
     layers: int
     cells: int
-    nbytes: int
+    size: int
 
 
 @frozen

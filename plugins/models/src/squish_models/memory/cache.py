@@ -25,14 +25,14 @@ class Cache:
         The number of layers.
     cells
         The number of tokens that a layer keeps; 1 for a state.
-    nbytes
+    size
         Bytes of all layers.
     """
 
     kind: str
     layers: int
     cells: int
-    nbytes: int
+    size: int
 
     @property
     def is_state(self) -> bool:
@@ -45,10 +45,8 @@ def caches(model: ServedModel, context: int, batch: int) -> tuple[Cache, ...]:
     found: dict[tuple[str, int], Cache] = {}
     for layer in model.layers:
         for cache in _of_layer(layer, context, batch):
-            before = found.get((cache.kind, cache.cells), evolve(cache, layers=0, nbytes=0))
-            found[cache.kind, cache.cells] = evolve(
-                before, layers=before.layers + 1, nbytes=before.nbytes + cache.nbytes
-            )
+            before = found.get((cache.kind, cache.cells), evolve(cache, layers=0, size=0))
+            found[cache.kind, cache.cells] = evolve(before, layers=before.layers + 1, size=before.size + cache.size)
     return tuple(found.values())
 
 
@@ -64,12 +62,12 @@ def padded(context: int) -> int:
 
 def _of_layer(layer: Layer, context: int, batch: int) -> Iterator[Cache]:
     if layer.state:
-        yield Cache(kind=layer.state, layers=1, cells=1, nbytes=4 * sum(state_sizes(layer)))
+        yield Cache(kind=layer.state, layers=1, cells=1, size=4 * sum(state_sizes(layer)))
     if not layer.attention or layer.number >= layer.numbers.trunk - layer.of(SHARED):
         return
     kind = "sliding window" if layer.window else layer.attention
     count = cells(layer, context, batch)
-    yield Cache(kind=kind, layers=1, cells=count, nbytes=2 * count * sum(key_value_sizes(layer)))
+    yield Cache(kind=kind, layers=1, cells=count, size=2 * count * sum(key_value_sizes(layer)))
 
 
 def key_value_sizes(layer: Layer) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def fit_model(
     context: Annotated[
         int | None,
         typer.Option(
-            "--context", metavar="TOKENS", help="Length of the context. By default, the model's, as in llama-server."
+            "--context", metavar="N", help="Tokens of the context. By default, the model's, as in llama-server."
         ),
     ] = None,
 ) -> Answer:
@@ -50,7 +50,7 @@ def _lines(result: Fit) -> Iterator[str]:
     yield from table(header, "<>>>>><>", map(_row, result.rows))
     for cache in result.caches:
         what = "states" if cache.is_state else f"cache of {counted(cache.cells, 'token')}"
-        yield f"{cache.kind}: {counted(cache.layers, 'layer')}, {what}, {format_bytes(cache.nbytes)}"
+        yield f"{cache.kind}: {counted(cache.layers, 'layer')}, {what}, {format_bytes(cache.size)}"
     if result.best:
         yield from (f"the best that fits is {result.best.preset}:", f"  {result.best.command}")
         return

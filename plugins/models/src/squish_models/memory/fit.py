@@ -156,8 +156,8 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
     tokens = padded(context or own)
     kept = server.caches(tokens)
     sizes = {
-        "cache": sum(cache.nbytes for cache in kept if not cache.is_state),
-        "states": sum(cache.nbytes for cache in kept if cache.is_state),
+        "cache": sum(cache.size for cache in kept if not cache.is_state),
+        "states": sum(cache.size for cache in kept if cache.is_state),
         "compute": server.compute(tokens),
         "output": output_size(model),
     }
@@ -199,7 +199,7 @@ class _Server:
         return PADDING * bisect_right(steps, room, key=lambda step: self._size(step * PADDING))
 
     def _size(self, context: int) -> int:
-        return sum(each.nbytes for each in self.caches(context)) + self.compute(context) + output_size(self.model)
+        return sum(each.size for each in self.caches(context)) + self.compute(context) + output_size(self.model)
 
 
 @frozen(kw_only=True)

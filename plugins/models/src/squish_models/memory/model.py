@@ -127,8 +127,9 @@ def served_model(file: File, name: str) -> ServedModel:
     problem = problem or next((each for each in size_problems(file, numbers) if each.severity == "error"), None)
     if problem is not None:
         raise FormatError(
-            f"llama.cpp does not load the model: {problem.where} {problem.message}",
+            problem.message,
             file=name,
+            part=problem.where,
             code=problem.code,
             hint="`squish check-model FILE --for llama.cpp` lists what else a GGUF lacks.",
         )

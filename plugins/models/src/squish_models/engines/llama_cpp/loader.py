@@ -130,7 +130,7 @@ def _is_big_endian(spec: TensorSpec) -> bool:
 
 
 def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
-    """Yield tensors that are missing, have other sizes or are others, and types with which llama.cpp does not compute."""
+    """Yield problems of names, sizes and types."""
     tensors = file.index.tensors
     yield from size_problems(file, numbers)
     read = [need.name for need in needs(numbers, _rows(file, numbers) or 0, tensors.keys())]
