@@ -8,7 +8,7 @@ from typing import Any
 
 from . import peer
 
-KINDS = {"weights": "model", "cache": "KV", "states": "RS", "compute": "compute", "output": "output"}
+KINDS = {"weights": "model", "cache": "KV", "states": "RS", "compute": "compute", "logits": "output"}
 """What `squish fit` counts -> the buffers of the log."""
 
 

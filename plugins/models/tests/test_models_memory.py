@@ -20,12 +20,12 @@ from squish_core.model import Typed
 
 MIB = 2**20
 LOGGED = {  # of a context of 8192 tokens, by llama.cpp
-    "SmolLM2-360M": {"cache": 80.0, "states": 0.0, "compute": 32.39, "output": 0.19},
-    "gemma-3-1b": {"cache": 27.0, "states": 0.0, "compute": 60.78, "output": 1.0},
-    "GLM-4.7-Flash": {"cache": 36.0, "states": 0.0, "compute": 88.01, "output": 0.59},
-    "gpt-oss-20b": {"cache": 35.0, "states": 0.0, "compute": 104.4, "output": 0.77},
-    "Qwen3.5-4B": {"cache": 32.0, "states": 6.28, "compute": 87.02, "output": 0.95},
-    "granite-4.0-h-micro": {"cache": 16.0, "states": 6.15, "compute": 76.02, "output": 0.38},
+    "SmolLM2-360M": {"cache": 80.0, "states": 0.0, "compute": 32.39, "logits": 0.19},
+    "gemma-3-1b": {"cache": 27.0, "states": 0.0, "compute": 60.78, "logits": 1.0},
+    "GLM-4.7-Flash": {"cache": 36.0, "states": 0.0, "compute": 88.01, "logits": 0.59},
+    "gpt-oss-20b": {"cache": 35.0, "states": 0.0, "compute": 104.4, "logits": 0.77},
+    "Qwen3.5-4B": {"cache": 32.0, "states": 6.28, "compute": 87.02, "logits": 0.95},
+    "granite-4.0-h-micro": {"cache": 16.0, "states": 6.15, "compute": 76.02, "logits": 0.38},
 }
 """Full attention, windows, latent attention, experts, a delta net and Mamba 2."""
 

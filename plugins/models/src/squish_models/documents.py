@@ -145,7 +145,7 @@ class FitRow:
     ----------
     preset
         The preset, or "as it is" for a GGUF's own codes.
-    cache, states, compute, output
+    cache, states, compute, logits
         Keys and values, recurrent states, values of the graph, and logits.
     longest
         The longest context that fits; 0 if none does.
@@ -158,7 +158,7 @@ class FitRow:
     cache: int
     states: int
     compute: int
-    output: int
+    logits: int
     total: int
     fits: bool
     longest: int

@@ -12,7 +12,7 @@ DEEP = "n_deepstack_layers"
 """Layers to which rows of images are added, which follow those of the text."""
 
 
-def output_size(model: ServedModel) -> int:
+def logits_size(model: ServedModel) -> int:
     """Return the bytes of the logits of one token."""
     return 4 * model.vocabulary
 

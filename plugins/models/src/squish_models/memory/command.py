@@ -60,5 +60,5 @@ def _lines(result: Fit) -> Iterator[str]:
 
 
 def _row(row: Needed) -> tuple[str, ...]:
-    sizes = (row.weights, row.cache, row.states, row.compute + row.output, row.total)
+    sizes = (row.weights, row.cache, row.states, row.compute + row.logits, row.total)
     return row.preset, *map(format_bytes, sizes), "yes" if row.fits else "no", f"{row.longest:,}"

@@ -14,7 +14,7 @@ from squish_convert.api import plan_mapped
 from squish_core.api import ErrorCode, File, TensorSpec, UsageError, parse_bytes
 from squish_core.api import open as open_file
 
-from .buffers import compute_size, output_size
+from .buffers import compute_size, logits_size
 from .cache import PADDING, Cache, caches, padded
 from .model import ServedModel, served_model
 
@@ -34,7 +34,7 @@ class Needed:
     ----------
     preset
         The preset, or "as it is" for a GGUF's own codes.
-    weights, cache, states, compute, output
+    weights, cache, states, compute, logits
         Bytes of the weights, of keys and values, of recurrent states, of the graph's values, and of the logits.
     total
         Bytes of all of them.
@@ -51,7 +51,7 @@ class Needed:
     cache: int
     states: int
     compute: int
-    output: int
+    logits: int
     total: int
     fits: bool
     longest: int
@@ -159,7 +159,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
         "cache": sum(cache.size for cache in kept if not cache.is_state),
         "states": sum(cache.size for cache in kept if cache.is_state),
         "compute": server.compute(tokens),
-        "output": output_size(model),
+        "logits": logits_size(model),
     }
     return Fit(
         file=file.name,
@@ -199,7 +199,7 @@ class _Server:
         return PADDING * bisect_right(steps, room, key=lambda step: self._size(step * PADDING))
 
     def _size(self, context: int) -> int:
-        return sum(each.size for each in self.caches(context)) + self.compute(context) + output_size(self.model)
+        return sum(each.size for each in self.caches(context)) + self.compute(context) + logits_size(self.model)
 
 
 @frozen(kw_only=True)
