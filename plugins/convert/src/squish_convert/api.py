@@ -31,7 +31,7 @@ _NAMES = {
     "squish_convert.execute": ("execute",),
     "squish_convert.step": ("ConversionObserver",),
     "squish_convert.job.worker": ("worker_name",),
-    "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion", "plan_mapped"),
+    "squish_convert.plan": ("ConversionPlan", "output_image", "plan_conversion"),
     "squish_convert.model_map": ("with_names",),
 }  # fmt: skip
 

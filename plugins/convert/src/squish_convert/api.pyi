@@ -66,7 +66,6 @@ from squish_convert.model_map import with_names as with_names
 from squish_convert.plan import ConversionPlan as ConversionPlan
 from squish_convert.plan import output_image as output_image
 from squish_convert.plan import plan_conversion as plan_conversion
-from squish_convert.plan import plan_mapped as plan_mapped
 from squish_convert.prove import Proof as Proof
 from squish_convert.prove import ProvenTensor as ProvenTensor
 from squish_convert.prove import prove as prove

@@ -214,31 +214,7 @@ def plan_mapped(
 ) -> tuple[ConversionPlan, File]:
     """Return the plan of `plan_conversion`, and the source under the names and settings of the plan.
 
-    Parameters
-    ----------
-    source, target, to, encode, only, rename, part, activations, requantize
-        As in `plan_conversion`.
-    first_panels
-        Check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
-
-    Returns
-    -------
-    tuple of (ConversionPlan, File)
-        The plan, and the source as it maps it.
-
-    Raises
-    ------
-    SquishError
-        As in `plan_conversion`.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from squish_convert.api import plan_mapped
-    >>> with squish.open("model.safetensors") as file:
-    ...     plan, mapped = plan_mapped(file, Path("model.gguf"), rename="keep")
-    >>> len(plan.steps) == len(mapped)
-    True
+    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import asdict, field, frozen
-from squish_convert.api import plan_mapped
+from squish_convert.api import plan_conversion, with_names
 
 from squish_core.api import ErrorCode, File, TensorSpec, UsageError, parse_bytes
 from squish_core.api import open as open_file
@@ -101,9 +101,10 @@ class Fit:
 
         Examples
         --------
-        >>> from squish_models.api import fit
-        >>> fit("model.gguf", memory="1GB").to_dict()["best"]
-        'as it is'
+        >>> from squish_models.api import Fit
+        >>> result = Fit(file="m", architecture="llama", memory=1, context=256, longest=256, caches=(), rows=())
+        >>> result.to_dict()["context"], result.to_dict()["best"]
+        (256, None)
         """
         return {**asdict(self), "best": self.best.preset if self.best else None}
 
@@ -137,10 +138,17 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
 
     Examples
     --------
-    >>> from squish_models.api import fit
-    >>> result = fit("model.gguf", memory="1GB", context=4096)
-    >>> result.best.preset, result.context
-    ('as it is', 4096)
+    >>> import json
+    >>> from pathlib import Path
+    >>> from squish_models.api import fit, small_config
+    >>> from squish_testing import model_arrays
+    >>> config = small_config("qwen3")
+    >>> Path("small").mkdir()
+    >>> _ = Path("small/config.json").write_text(json.dumps(config))
+    >>> _ = squish.save("small/model.safetensors", model_arrays("qwen3", config))
+    >>> result = fit("small", memory="1GB", context=500)
+    >>> result.best.command, result.context
+    ('squish convert small small-q8_0.gguf --encode q8_0', 512)
     """
     if not isinstance(file, File):
         with open_file(file) as opened:
@@ -217,14 +225,14 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
     A GGUF's presets are those that are smaller than it.
     """
     source, stem = _quoted(file), _stem(file)
+    mapped = with_names(file, GGUF)
+    model = served_model(mapped, file.name)
     forms: list[_Form] = []
     if file.format == GGUF:
-        model = served_model(file, file.name)
         size = sum(_stored(spec) for name, spec in file.index.tensors.items() if model.loads(name))
         forms.append(_Form(preset=AS_IT_IS, weights=size, command=""))
     for preset in PRESETS:
-        plan, mapped = plan_mapped(file, Path(f"{stem}.gguf"), GGUF, preset, rename=GGUF, requantize=True)
-        model = served_model(mapped, file.name)
+        plan = plan_conversion(mapped, Path(f"{stem}.gguf"), GGUF, preset, rename=GGUF, requantize=True)
         size = sum(step.size for step in plan.steps if model.loads(step.written))
         if forms and forms[0].preset == AS_IT_IS and size >= forms[0].weights:
             continue
