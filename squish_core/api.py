@@ -56,7 +56,7 @@ _NAMES = {
     "squish_core.plugins.schedulers": ("scheduler_named",),
     "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
-    "squish_core.text": ("counted", "parse_bytes", "site_page"),
+    "squish_core.text": ("counted", "format_bytes", "parse_bytes", "site_page"),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),

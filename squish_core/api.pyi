@@ -174,5 +174,6 @@ from squish_core.schedulers.base import lost_worker as lost_worker
 from squish_core.specs import parse_spec as parse_spec
 from squish_core.tensor import Tensor as Tensor
 from squish_core.text import counted as counted
+from squish_core.text import format_bytes as format_bytes
 from squish_core.text import parse_bytes as parse_bytes
 from squish_core.text import site_page as site_page

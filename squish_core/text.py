@@ -73,6 +73,18 @@ def install_hint(commands: Iterable[str | None]) -> str | None:
 def format_bytes(nbytes: float) -> str:
     """Format a byte count with a unit, in powers of 1000.
 
+    Parameters
+    ----------
+    nbytes
+        The count.
+
+    Returns
+    -------
+    str
+        Four digits and the unit.
+
+    Examples
+    --------
     >>> format_bytes(1234567)
     '1.235 MB'
     """
@@ -110,6 +122,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 _UNITS = {"": 1, **{f"{unit}b": 1000**power for power, unit in enumerate(("", "k", "m", "g", "t"))}}
 _UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)}
+_UNITS |= {unit: _UNITS[f"{unit}b"] for unit in "kmgt"}
 
 
 def parse_bytes(text: str) -> int | None:
@@ -118,7 +131,7 @@ def parse_bytes(text: str) -> int | None:
     Parameters
     ----------
     text
-        Such as `256MiB`, `7.5GB` or `1000`.
+        Such as `256MiB`, `7.5GB`, `5g` (as GB) or `1000`.
 
     Returns
     -------

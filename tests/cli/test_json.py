@@ -94,6 +94,8 @@ RESULTS: list[tuple[str, str, int]] = [
 """Command, line, exit code."""
 WITH_TORCH = {"run", "eval", "activations", "tune"}
 """Commands that need torch: the tests of squish-torch print their documents."""
+WITH_MODEL = {"fit"}
+"""Commands that need a whole model: the tests of squish-models print their documents."""
 ERRORS = [
     "ls absent",
     "ls m.gguf --sort none",
@@ -175,7 +177,7 @@ def test_a_server_prints_a_document_of_one_line(
 
 def test_every_schema_is_in_the_table() -> None:
     names = {title.split("/")[1] for title in schemas()}
-    elsewhere = {"serve", "browse"} | WITH_TORCH
+    elsewhere = {"serve", "browse"} | WITH_TORCH | WITH_MODEL
     assert names - EVENTS.keys() == {command for command, _, _ in RESULTS} | elsewhere
 
 

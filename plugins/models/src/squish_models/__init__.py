@@ -263,10 +263,12 @@ def squish_families() -> list[FamilyInfo]:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish check-model` and `squish families`."""
+    """`squish check-model`, `squish families` and `squish fit`."""
     from . import overview
     from .engines.command import EXAMPLES, check
+    from .memory import command
 
     documents = "squish_models.documents"
     app.command("check-model", examples=EXAMPLES, document=f"{documents}:CheckModel")(check)
     app.command("families", examples=overview.EXAMPLES, document=f"{documents}:Families")(overview.families)
+    app.command("fit", examples=command.EXAMPLES, document=f"{documents}:FitModel")(command.fit_model)

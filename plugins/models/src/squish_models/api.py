@@ -1,5 +1,5 @@
-"""The interface of squish-models for other plugins: the rows and settings that define a family, and the check of
-a model against what an engine needs."""
+"""The interface of squish-models for other plugins: the rows and settings that define a family, the check of
+a model against what an engine needs, and the memory that llama-server takes for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _NAMES = {
     "squish_models.engines.check": ("ModelCheck", "check_model"),
     "squish_models.engines.needs": ("EngineNeeds",),
     "squish_models.family": ("TextModel",),
+    "squish_models.memory.cache": ("Cache",),
+    "squish_models.memory.fit": ("Fit", "Needed", "fit"),
     "squish_models.rules": ("fused_attention", "fused_experts", "fused_gguf_experts", "stacked_experts"),
     "squish_models.small_models": ("small_config", "small_tokenizer"),
     "squish_models.tables": (

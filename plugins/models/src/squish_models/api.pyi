@@ -9,6 +9,10 @@ from squish_models.engines.check import ModelCheck as ModelCheck
 from squish_models.engines.check import check_model as check_model
 from squish_models.engines.needs import EngineNeeds as EngineNeeds
 from squish_models.family import TextModel as TextModel
+from squish_models.memory.cache import Cache as Cache
+from squish_models.memory.fit import Fit as Fit
+from squish_models.memory.fit import Needed as Needed
+from squish_models.memory.fit import fit as fit
 from squish_models.rules import fused_attention as fused_attention
 from squish_models.rules import fused_experts as fused_experts
 from squish_models.rules import fused_gguf_experts as fused_gguf_experts

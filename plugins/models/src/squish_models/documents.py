@@ -1,4 +1,4 @@
-"""What `squish check-model` and `squish families` print with `--json`.
+"""What `squish check-model`, `squish families` and `squish fit` print with `--json`.
 
 Apart from the commands, because only `squish schema` imports these classes.
 """
@@ -114,3 +114,82 @@ class Families:
     """The families of models."""
 
     families: tuple[ListedFamily, ...]
+
+
+@frozen
+class LayerCache:
+    """What layers of one kind keep of the tokens before.
+
+    Attributes
+    ----------
+    kind
+        "attention", "sliding window", "latent attention", "short convolution", "Mamba", "Mamba 2" or
+        "gated delta net".
+    cells
+        The number of tokens that a layer keeps; 1 for a state.
+    size
+        Bytes of all layers.
+    """
+
+    kind: str
+    layers: int
+    cells: int
+    size: int
+
+
+@frozen
+class FitRow:
+    """What llama-server takes for a model in one form, in bytes.
+
+    Attributes
+    ----------
+    preset
+        The preset, or "as it is" for a GGUF's own codes.
+    cache, states, compute, logits
+        Keys and values, recurrent states, values of the graph, and logits.
+    longest
+        The longest context that fits; 0 if none does.
+    command
+        What makes the file, or serves a GGUF as it is.
+    """
+
+    preset: str
+    weights: int
+    cache: int
+    states: int
+    compute: int
+    logits: int
+    total: int
+    fits: bool
+    longest: int
+    command: str
+
+
+@frozen
+class FitModel:
+    """Which forms of a model llama-server can serve in a memory.
+
+    Attributes
+    ----------
+    architecture
+        GGUF's `general.architecture`.
+    memory
+        Bytes.
+    context
+        Tokens, rounded up as llama.cpp does.
+    longest
+        The longest context of the model, by its settings.
+    rows
+        The largest weights first.
+    best
+        The preset of the first row that fits; null if none does.
+    """
+
+    file: str
+    architecture: str
+    memory: int
+    context: int
+    longest: int
+    caches: tuple[LayerCache, ...]
+    rows: tuple[FitRow, ...]
+    best: str | None

@@ -130,10 +130,26 @@ def _is_big_endian(spec: TensorSpec) -> bool:
 
 
 def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
+    """Yield problems of names, sizes and types."""
+    tensors = file.index.tensors
+    yield from size_problems(file, numbers)
+    read = [need.name for need in needs(numbers, _rows(file, numbers) or 0, tensors.keys())]
+    yield from operation_problems({name: tensors[name] for name in read if name in tensors})
+
+
+def _rows(file: File, numbers: Hyperparameters) -> int | None:
+    """Return the number of embeddings, or else that of tokens."""
+    embeddings = file.index.tensors.get(EMBEDDINGS)
+    if embeddings is not None and len(embeddings.shape) == 2:
+        return embeddings.shape[0]
+    return number_of_tokens(file.index.meta, numbers.architecture)
+
+
+def size_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
+    """Yield tensors that are missing, have other sizes, or are none that llama.cpp reads."""
     tensors = file.index.tensors
     tokens = number_of_tokens(file.index.meta, numbers.architecture)
-    embeddings = tensors.get(EMBEDDINGS)
-    rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else tokens
+    rows = _rows(file, numbers)
     if tokens is not None and tokens != rows:
         message = f"are {tokens}, and {EMBEDDINGS} has {rows} rows"
         yield Problem(code="tokenizer", severity="error", where=f"{PREFIX}tokens", message=message)
@@ -148,7 +164,6 @@ def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
     yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in present], reason)
     yield from _grouped(ErrorCode.UNMAPPED, missing, "is missing, and llama.cpp does not load without it")
     yield from _shape_problems(present, tensors)
-    yield from operation_problems({name: tensors[name] for name in present})
 
 
 def _shape_problems(found: Mapping[str, Need], tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
