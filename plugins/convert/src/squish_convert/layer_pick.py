@@ -317,9 +317,9 @@ def _check(outline: Outline, picked: File, naming: Naming, pick: Pick) -> None:
                 code=ErrorCode.CONFIG,
                 hint="Pick layers whose kinds alternate as before, such as whole periods.",
             )
-    if (error := next(new.matching.errors(), None)) is not None:
-        error.hint = "Pick layers whose kinds are in the order of the model, such as dense ones first."
-        raise error
+    if (refusal := next(new.matching.errors(), None)) is not None:
+        refusal.hint = "Pick layers whose kinds are in the order of the model, such as dense ones first."
+        raise refusal.within(file=picked.name)
 
 
 def _as_list(value: Any) -> Any:
