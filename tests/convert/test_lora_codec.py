@@ -80,7 +80,7 @@ def test_a_region_has_its_part_of_the_products(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"rank": -1}, {"first": 4}, {"member": 3}, {"rows": "3"}, {"scale": float("nan")}, {"scale": 1}, {"left": "i8"},
+        {"rank": -1}, {"first": 4}, {"member": 3}, {"rows": "3"}, {"scale": float("nan")}, {"scale": 1}, {"left": "i8"}, {"right": []},
         {"left_turned": 1},
     ],
 )  # fmt: skip
