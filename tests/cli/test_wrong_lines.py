@@ -69,6 +69,7 @@ WRONG = [
     ("check m.gguf", "squish verify m.gguf"),
     ("compare m.gguf m.zt", "squish diff m.gguf m.zt"),
     ("join m.gguf out.gguf", "squish convert m.gguf out.gguf"),
+    ("fuse", "squish merge --help"),
     ("split m.safetensors", "squish convert m.safetensors m-split --to safetensors:max_shard_size=5GB"),
     ("copy m.gguf out.gguf", "squish cp m.gguf out.gguf"),
     ("explain m.gguf", "squish plan m.gguf"),

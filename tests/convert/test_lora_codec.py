@@ -81,7 +81,7 @@ def test_a_region_has_its_part_of_the_products(data: st.DataObject) -> None:
     "change",
     [
         {"rank": -1}, {"first": 4}, {"member": 3}, {"rows": "3"}, {"scale": float("nan")}, {"scale": 1}, {"left": "i8"},
-        {"left_turned": 1},
+        {"left_turned": 1}, {"right": []},
     ],
 )  # fmt: skip
 def test_products_outside_of_the_tensor_are_refused(change: dict[str, Any]) -> None:

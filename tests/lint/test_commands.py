@@ -36,6 +36,7 @@ def test_every_value_of_an_option_has_a_kind_or_is_free_text() -> None:
         "bpw=N",
         "KEY=FILE",
         "KEY=NEW",
+        "LAYERS",
         "KEY[:TYPE]=TEXT",
         "PATTERN=NAME",
         "COMMAND",

@@ -14,7 +14,7 @@ from every_family import arrays_of, config_of, mapped, one_of_each
 from squish_convert.api import merge, with_adapters
 from squish_convert.arrays import in_memory
 from squish_models.api import small_config, small_tokenizer
-from squish_testing import model_arrays
+from squish_testing import expect_error, model_arrays
 from test_models_adapters import ADAPTER, ALPHA, LLAMA, RANK, matrices, peft
 
 import squish_core as squish
@@ -140,6 +140,15 @@ def test_a_tied_head_does_not_change_with_the_embeddings(tmp_path: Path, model: 
     np.testing.assert_allclose(found["model.embed_tokens.weight"], table, atol=2e-6)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
     assert any("no longer tied" in note for note in report.notes)
+
+
+def test_an_adapter_of_embeddings_and_head_as_one_is_refused(tmp_path: Path) -> None:
+    base = folder_of(tmp_path / "base", {**LLAMA, "tie_word_embeddings": True})
+    names = {"lora_embedding_A": (RANK, 64), "lora_embedding_B": (32, RANK)}
+    arrays = {f"base_model.model.model.embed_tokens.{name}": np.ones(shape, "f4") for name, shape in names.items()}
+    lora = peft(tmp_path / "lora", arrays, {**ADAPTER, "ensure_weight_tying": True})
+    with expect_error(squish.FormatError, code="adapter", part="adapter_config.json ensure_weight_tying"):
+        merge(base, lora, tmp_path / "out.gguf")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "gpt_neox", "bloom", "llama4"])

@@ -86,3 +86,19 @@ def by_peft(
         return np.stack(last)
     model.merge_and_unload().save_pretrained(f"{folder}/theirs")
     return None
+
+
+def test_llama_cpp_adds_an_adapter_of_the_embeddings_as_merging_does(tmp_path: Path) -> None:
+    squish.convert(make_adapter("llama", tmp_path), tmp_path / "base.gguf")
+    with squish.open(tmp_path / "base.gguf") as base:
+        rows, columns = base["token_embd.weight"].shape
+    generator = np.random.default_rng(0)
+    halves = {"lora_a": (rows, 3), "lora_b": (columns, 3)}  # as llama.cpp's converter writes them for this tensor
+    arrays = {f"token_embd.weight.{half}": generator.standard_normal(size, np.float32) for half, size in halves.items()}
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    squish.save(tmp_path / "lora.gguf", arrays, metadata={**keys, "adapter.lora.alpha": 6.0})
+    merge(tmp_path / "base.gguf", tmp_path / "lora.gguf", tmp_path / "merged.gguf")
+    expected = engines.ask("llama.cpp", tmp_path / "base.gguf", tokens=8, adapter=tmp_path / "lora.gguf")
+    found = engines.ask("llama.cpp", tmp_path / "merged.gguf", tokens=8)
+    assert engines.difference(expected, found, 1e-4) == ""
+    assert engines.difference(engines.ask("llama.cpp", tmp_path / "base.gguf", tokens=8), found, 0.01) != ""

@@ -326,8 +326,8 @@ def cp(
         str | None,
         typer.Option(
             "--layers",
-            metavar="0-11,8-15",
-            help="Only these layers, in this order, some repeated; they are renumbered, and the settings adjusted.",
+            metavar="LAYERS",
+            help="Only these layers, such as 0-11,8-15, in this order; they are renumbered, and the settings adjusted.",
         ),
     ] = None,
     experts: Annotated[

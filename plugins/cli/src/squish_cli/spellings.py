@@ -83,6 +83,7 @@ OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(
         ("quantize", "quant", "join", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
     ),
+    **dict.fromkeys(("fuse", "lora", "export-lora"), "merge"),
     **dict.fromkeys(("copy", "extract", "download", "pull", "get", "fetch"), "cp"),
     **dict.fromkeys(("benchmark", "speed"), "bench"),
     **dict.fromkeys(("resolve", "why"), "plan"),

@@ -1,4 +1,7 @@
-"""Experts as one tensor for each, or stacked in one, under Hugging Face's names; their codes stay the same."""
+"""Experts as one tensor for each, or stacked in one, under Hugging Face's names; their codes stay the same.
+
+Apart from `layer_pick`, because it maps the model by its family's rules.
+"""
 
 from __future__ import annotations
 

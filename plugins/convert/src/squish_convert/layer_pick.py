@@ -123,7 +123,7 @@ class Pick:
 
     def setting(self, name: str, value: Any, behind: int = 0) -> Any:
         """Return a setting for the picked layers; `behind`: the number of layers that predict more tokens."""
-        is_list = isinstance(value, list | tuple) or hasattr(value, "tolist")
+        is_list = _is_list(value)
         if name in COUNTS and value in (self.count, self.count + behind):
             return len(self.numbers)
         if name in BEHIND:
@@ -161,7 +161,8 @@ class Pick:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) or hasattr(value, "tolist")
+    """Return whether a setting is a list or a vector."""
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
 
 
 @frozen(kw_only=True)
@@ -317,9 +318,9 @@ def _check(outline: Outline, picked: File, naming: Naming, pick: Pick) -> None:
                 code=ErrorCode.CONFIG,
                 hint="Pick layers whose kinds alternate as before, such as whole periods.",
             )
-    if (error := next(new.matching.errors(), None)) is not None:
-        error.hint = "Pick layers whose kinds are in the order of the model, such as dense ones first."
-        raise error
+    if (refusal := next(new.matching.errors(), None)) is not None:
+        refusal.hint = "Pick layers whose kinds are in the order of the model, such as dense ones first."
+        raise refusal.within(file=picked.name)
 
 
 def _as_list(value: Any) -> Any:

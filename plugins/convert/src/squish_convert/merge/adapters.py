@@ -117,7 +117,8 @@ class Scaling:
     """How an adapter's scale follows from its ranks.
 
     `alpha` is None if the products are added as they are, `alphas` has those of modules by pattern. `ranks`: the ranks
-    that the settings state, if they do. `fan_in_fan_out`: the model stores matrices as [in, out].
+    that the settings state, if they do. `fan_in_fan_out`: the model stores matrices as [in, out]. `ties_heads`: what is
+    added to the embeddings is added to a head that is tied to them, too.
     """
 
     alpha: float | None
@@ -125,6 +126,7 @@ class Scaling:
     by_root: bool = False
     ranks: frozenset[int] = frozenset()
     fan_in_fan_out: bool = False
+    ties_heads: bool = False
 
     def of(self, module: str, rank: int) -> float:
         """Return the scale of the pair of a module."""
@@ -259,6 +261,7 @@ def scaling_of(file: File, layout: str) -> Scaling:
         alphas=alphas,
         by_root=bool(config.get("use_rslora")),
         fan_in_fan_out=bool(config.get("fan_in_fan_out")),
+        ties_heads=bool(config.get("ensure_weight_tying")),
         ranks=frozenset(int(_positive(f"{CONFIG} r", rank)) for rank in ranks),
     )
 

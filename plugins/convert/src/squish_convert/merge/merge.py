@@ -26,10 +26,10 @@ from ..convert import convert
 from ..families import CONFIG_FILE, GGUF, HF
 from ..joined import JoinedSource, renumbered
 from ..mapping.codecs.lora import LORA, Product
-from ..mapping.mapped import ARCHITECTURE, map_file, naming_of
+from ..mapping.mapped import ADAPTER_FILE, ARCHITECTURE, map_file, naming_of
 from ..report import Conversion
 from ..rules import Encode
-from .adapters import Pair, adapter_layout, pairs_of, scaling_of
+from .adapters import BY_PEFT, Pair, adapter_layout, pairs_of, scaling_of
 from .places import Places
 
 Adapters = Any
@@ -213,6 +213,13 @@ def _placed(file: File, scale: float, places: Places, first: int) -> Iterator[tu
     for pair in pairs_of(file, layout, scaling, scale):
         moved = evolve(pair, left=renumbered(pair.left, first), right=renumbered(pair.right, first))
         yield from places.placed(moved, layout, fan_in_fan_out=scaling.fan_in_fan_out)
+    if scaling.ties_heads and places.heads:
+        raise FormatError(
+            "adapts embeddings and a head that is tied to them as one, and only one of the two is merged",
+            part=f"{ADAPTER_FILE} ensure_weight_tying",
+            code="adapter",
+            hint=BY_PEFT,
+        )
 
 
 def _untied_assets(base: File) -> Mapping[str, Part]:

@@ -62,7 +62,8 @@ class Product:
         if not all(type(count) is int and count >= 0 for count in counts) or len(shape) not in (2, 3):
             return False
         is_scale = isinstance(self.scale, float) and math.isfinite(self.scale)
-        are_floats = all(dtype in dtypes.FLOATS and dtypes.bits(dtype) >= 8 for dtype in (self.left, self.right))
+        kinds = (self.left, self.right)
+        are_floats = all(isinstance(kind, str) and kind in dtypes.FLOATS and dtypes.bits(kind) >= 8 for kind in kinds)
         are_flags = all(type(turned) is bool for turned in (self.left_turned, self.right_turned))
         members = shape[0] if len(shape) == 3 else 1
         return is_scale and are_floats and are_flags and self.first + self.rows <= shape[-2] and self.member < members
