@@ -66,19 +66,22 @@ def copied_folder(folder: Path, target: Path, without: Collection[str]) -> Itera
     """
     check_target(target, is_folder=True)
     notes, unfinished = remove_dead(target), {each.path for each in temporaries(folder)}
-    with new_temporary(target, lambda path: create_folder(path, target, None)) as temporary:
+    mode = folder.stat().st_mode & 0o777
+    with new_temporary(target, lambda path: create_folder(path, target, mode)) as temporary:
+        unfinished.add(temporary.path)
         yield temporary.path, notes
         for name in entries(folder):
             path = temporary.path / name
             if name in without or name == LOCK_FILE or os.path.lexists(path):
                 continue
-            if unfinished and unfinished.intersection([folder / name, *(folder / name).parents]):
+            if unfinished.intersection([folder / name, *(folder / name).parents]):
                 continue
             if not (folder / name).is_file():
                 notes.append(f"{name} is not a file, and was not copied")
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(folder / name, path)
+            sync_file(path)
         for each in (*(path for path in temporary.path.rglob("*") if path.is_dir()), temporary.path):
             sync_folder(each)
         temporary.move_to(target)
@@ -101,6 +104,12 @@ def entries(folder: Path, most: int | None = None) -> dict[str, tuple[int, int]]
         if most is not None and len(found) > most:
             _refuse(folder, f"it has more than {most:,} files", "Move the model to a folder of its own.")
     return found
+
+
+def sync_file(path: Path) -> None:
+    """Make a file durable."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def move_files(source: Path, target: Path) -> None:

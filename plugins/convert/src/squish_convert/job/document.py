@@ -20,7 +20,7 @@ from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
 
 from ..lock import differences, excerpt, plugin_lock, source_pins
-from ..plan import ConversionPlan, output_image
+from ..plan import ConversionPlan, output_image, shards_image
 from ..step import Step
 
 VERSION = 1
@@ -238,7 +238,7 @@ def _tensor(step: Step) -> dict[str, Any]:
 
 def _image(plan: ConversionPlan, source: File) -> Any:
     try:
-        return output_image(plan, source).to_dict()
+        return (shards_image(plan, source) or output_image(plan, source)).to_dict()
     except UsageError as error:
         return {"files": None, "reason": error.message}
 
