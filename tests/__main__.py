@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SELECTION = "not oracle and not fuzz and not system"
 TOOLS = (
-    "jsonschema", "matplotlib", "model-signing", "mypy", "pandas", "polars", "pyopenssl", "pytest-xdist", "pyyaml",
-    "ruff", "sybil", "textual",
+    "jsonschema", "matplotlib", "model-signing", "mypy", "pandas", "polars", "pyopenssl", "pytest-textual-snapshot",
+    "pytest-xdist", "pyyaml", "ruff", "sybil", "textual",
 )  # fmt: skip
 COMPILED = {"cpu_backend": "squish_cpu"}
 """Folder of a plugin that is compiled when it is installed -> its import package."""

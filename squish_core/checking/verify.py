@@ -152,7 +152,8 @@ def verify(
             not_checked=tuple(map(words, check.not_checked(deep))),
         )
     finally:
-        file.close()
+        if not isinstance(target, File) or file.source is not target.source:  # a remote source has no twin
+            file.close()
 
 
 def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:

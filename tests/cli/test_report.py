@@ -16,6 +16,7 @@ import web_server
 from documents import check
 from squish_cli import main
 from squish_cli.charts import squarify
+from squish_cli.report import report
 from squish_testing import expect_error
 
 import squish_core as squish
@@ -145,8 +146,6 @@ def test_a_page_replaces_nothing(model: Path) -> None:
     assert main(["report", str(model)]) == 0
     assert Path("model.html").exists()
     with expect_error(UsageError, code="exists"):
-        from squish_cli.report import report
-
         report(str(model))
     for words in (["verify"], ["plan"], ["diff", str(model)]):
         assert main([*words, str(model), "--html", "model.html"]) == 2
@@ -162,6 +161,15 @@ def test_values_are_read_on_request(model: Path) -> None:
     assert ["model.layers.3.mlp.up_proj.weight", "4", "0", "4"] in [row[:4] for row in page.table(*header)]
     assert {row["name"]: row["absmax"] for row in page.data["outliers"]}["model.layers.3.mlp.up_proj.weight"] == 4
     assert ["2^0", "644"] in page.table("from", "number")
+
+
+def test_the_page_of_the_header_comes_first(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("squish_cli.report._values", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        report(str(model), out="page.html", values=True, quiet=True)
+    raw = Path("page.html").read_text("utf-8")
+    assert "Values are still being read." in raw
+    assert len(Page(raw).data["tensors"]["names"]) == len(TENSORS)
 
 
 def test_all_scales_are_counted_and_a_remote_file_is_fetched_once(
@@ -187,6 +195,7 @@ def test_all_scales_are_counted_and_a_remote_file_is_fetched_once(
 def test_a_second_file_is_compared_by_layer_and_kind(model: Path) -> None:
     squish.save("b.safetensors", {**TENSORS, "model.layers.3.mlp.up_proj.weight": np.full((8, 32), 5, np.float32)})
     page = reported(model, "b.safetensors")
+    assert "still being read" not in Path("page.html").read_text("utf-8")
     cells = {(cell["layer"], cell["kind"]): cell["nmse"] for cell in page.data["difference"]["cells"]}
     assert cells["model.layers.3", "mlp.up_proj"] == pytest.approx(1 / 16)
     assert ["model.layers.3", "0.062"] in [row[:2] for row in page.table("layer", "mlp.up_proj")]

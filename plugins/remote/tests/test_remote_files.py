@@ -167,6 +167,7 @@ def test_verify_fetches_each_byte_once(server: Any, tmp_path: Path, options: str
         assert (report.ok, report.decoded, report.digests) == (True, 8, 8)
         assert server.sent <= len(data) + 8 * 65536
         assert server.most_in_flight > 1
+        assert file["w3"].numpy()[0, 0] == tensors["w3"][0, 0]  # the caller's file is still open
     server.gather = 1
     data[part.segments[0].offset + part.segments[0].length // 2] ^= 1
     server.files["m.zt"], server.tag = bytes(data), '"two"'

@@ -282,7 +282,7 @@ def _histogram(found: Statistics) -> list[str]:
     counts = {k: found.negative.get(k, 0) + found.positive.get(k, 0) for k in powers}
     most = max(counts.values(), default=1)
     labels = ((f"2^{k}" if k > LOWEST else "0", count) for k, count in counts.items())
-    return [f"{label:>6} {'#' * -(-BAR * count // most)}" for label, count in labels]
+    return ["|x| from", *(f"{label:>6} {'#' * -(-BAR * count // most)}" for label, count in labels)]
 
 
 def _plan(browser: Browser, number: int, file: File) -> Iterable[str]:

@@ -116,7 +116,7 @@ def write_result(path: str, title: str, parts: Iterable[object], command: str, a
     write_page(path, page(title, parts, f"squish/{command}/{NUMBERS.get(command, 1)}", answer.data))
 
 
-def write_page(path: str, content: str) -> None:
+def write_page(path: str, content: str, *, replaces: bool = False) -> None:
     """Write a page, whole or not at all.
 
     Parameters
@@ -125,12 +125,15 @@ def write_page(path: str, content: str) -> None:
         The file, which must not exist.
     content
         The page.
+    replaces
+        Whether it replaces an earlier page of the same run.
 
     Examples
     --------
     >>> from squish_cli.api import page, write_page
     >>> write_page("page.html", page("model", [], "squish/report/1", {}))
     """
-    check_page(path)
+    if not replaces:
+        check_page(path)
     with atomic_file(Path(path)) as sink:
         sink.write(content.encode("utf-8", "backslashreplace"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "squish/report/1"
 WORST = 40
+PENDING = "Values are still being read. The whole page replaces this one; reload it then."
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model")
 PARTS = {"vision_config": "vision", "audio_config": "audio"}
 """Key of a config.json -> the component that it declares."""
@@ -52,27 +53,30 @@ def report(
 
     Shows what it is, where its bytes are, what would run it and what is wrong. The page needs no network, is light or
     dark as the reader's system, and holds the data as JSON. Reads only the header; with --values, also the values.
-    With FILE2, compares both, which reads what differs. Replaces nothing.
+    With FILE2, compares both, which reads what differs. The page of the header is written first. Replaces nothing.
     """
     import squish_core as squish
     from squish_core.opening import open as open_file
 
-    from .pages import last, page, write_page
+    from .pages import element, last, page, write_page
 
-    with open_file(file, format, assets=assets) as opened:
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_file(file, format, assets=assets))
+        second = stack.enter_context(open_file(other)) if other is not None else None
         target = out or f"{_stem(opened.name)}.html"
         check_page(target)
-        found, compared = Values(), None
-        if values:
-            found = _values(opened, quiet)
-        if other is not None:
-            with Progress("comparing", quiet, file=redact(file)) as progress:
-                compared = squish.diff(opened, other, progress=progress)
-        data, parts = _content(opened, compared, found)
-        names = [opened.name] if other is None else [opened.name, redact(other)]
-        write_page(target, page(last(*names), parts, SCHEMA, data))
-    data = {**data, "target": target}
-    return Answer(data, [f"wrote {target}"])
+        title, pending = last(opened.name, *([second.name] if second is not None else [])), values or second is not None
+        data, parts = _content(opened, None, Values())
+        note = [element("p", PENDING, class_="note")] if pending else []
+        write_page(target, page(title, [*note, *parts], SCHEMA, data))
+        if pending:
+            found, compared = _values(opened, quiet) if values else Values(), None
+            if second is not None:
+                with Progress("comparing", quiet, file=redact(file)) as progress:
+                    compared = squish.diff(opened, second, progress=progress)
+            data, parts = _content(opened, compared, found)
+            write_page(target, page(title, parts, SCHEMA, data), replaces=True)
+    return Answer({**data, "target": target}, [f"wrote {target}"])
 
 
 def _stem(name: str) -> str:
@@ -103,6 +107,7 @@ def _content(file: File, compared: Difference | None, found: Values) -> tuple[di
         sections.difference(compared) if compared is not None else "",
         sections.storage(file, layers, kinds, types),
         sections.values(found.statistics, found.scales) if found.statistics else "",
+        sections.unread(found.problems),
         sections.plan(planned),
         sections.findings(checked),
         sections.tensors(file),
@@ -124,6 +129,7 @@ def _content(file: File, compared: Difference | None, found: Values) -> tuple[di
         "difference": None if compared is None else _compared(compared),
         "magnitudes": {str(k): count for k, count in sorted(magnitudes.items())},
         "scales": {str(k): count for k, count in sorted(found.scales.items())},
+        "unread": [{"name": name, "why": why} for name, why in found.problems],
         "outliers": [_outliers(name, each) for name, each in sections.outliers(found.statistics)],
     }
     return data, shown
@@ -183,14 +189,15 @@ def missing_parts(
 
 @frozen
 class Values:
-    """What `--values` reads: the statistics of each tensor by name, and the number of scales by magnitude."""
+    """What `--values` reads: statistics by tensor, the number of scales by magnitude, and what could not be read."""
 
     statistics: list[tuple[str, Statistics]] = field(factory=list)
     scales: Counter[int] = field(factory=Counter)
+    problems: list[tuple[str, str]] = field(factory=list)
 
 
 def _values(file: File, quiet: bool) -> Values:
-    """Read every tensor once, with progress; one that cannot be decoded is among the findings of `verify`."""
+    """Read every tensor once, with progress."""
     from squish_core.checking.check import SourceReader
 
     found, done, total = Values(), 0, sum(tensor.nbytes for tensor in file.values())
@@ -199,9 +206,11 @@ def _values(file: File, quiet: bool) -> Values:
     with Progress("reading", quiet, file=redact(file.name)) as progress, file.reading_ahead(parts):
         for name in file:
             tensor = SourceReader(file).file[name]  # keeps what it fetches: scales lie among the codes
-            with suppress(SquishError):
+            try:
                 found.statistics.append((name, tensor.statistics()))
                 found.scales.update(_scales(tensor))
+            except SquishError as error:
+                found.problems.append((name, error.message))
             done += tensor.nbytes
             progress(name, done, total)
     return found

@@ -313,6 +313,13 @@ def values(found: Sequence[tuple[str, Statistics]], scales: Mapping[int, int]) -
     )
 
 
+def unread(found: Sequence[tuple[str, str]]) -> Html:
+    """Tensors whose values could not be read, and why."""
+    rows = [(name_cell(name), why) for name, why in found[:WORST]]
+    more = element("p", f"and {len(found) - WORST:,} more", class_="note") if len(found) > WORST else ""
+    return section("Values that could not be read", table(("tensor", "why"), "<<", rows), more) if rows else Html("")
+
+
 def magnitudes(found: Iterable[Statistics]) -> Counter[int]:
     """Count values by magnitude."""
     counts = Counter[int]()

@@ -336,6 +336,8 @@ class Report:
         The page; empty in the page itself.
     magnitudes, scales
         Exponent k -> number of values, or of stored scales, with a magnitude from 2**k to 2**(k + 1), with `--values`.
+    unread
+        Tensors whose values could not be read.
     outliers
         The tensors whose largest values are the most standard deviations, with `--values`.
     """
@@ -355,6 +357,7 @@ class Report:
     difference: ComparedFiles | None
     magnitudes: Mapping[str, int]
     scales: Mapping[str, int]
+    unread: tuple[MissingPart, ...]
     outliers: tuple[Outliers, ...]
 
 
