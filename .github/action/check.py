@@ -25,24 +25,27 @@ def files_of(patterns: str) -> Iterator[str]:
         yield from sorted(glob.glob(pattern, recursive=True)) or [pattern]
 
 
-def run(*arguments: str) -> tuple[int, list[str]]:
-    """Run a command of Squish with annotations; return its code and what it found."""
+def run(shown: set[str], *arguments: str) -> tuple[int, list[str]]:
+    """Run a command of Squish, print its annotations that are not `shown` yet; return its code and what they say."""
     done = subprocess.run(
         [*SQUISH, *arguments, "--output", "github"], stdout=subprocess.PIPE, text=True, encoding="utf-8"
     )
-    sys.stdout.write(done.stdout)
+    lines = [line for line in done.stdout.splitlines() if line not in shown]
+    shown.update(lines)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
-    found = [match for line in done.stdout.splitlines() if (match := ANNOTATION.fullmatch(line))]
+    found = [match for line in lines if (match := ANNOTATION.fullmatch(line))]
     return done.returncode, [f"{match[1]}: {unquote(match[2])}" for match in found if match[1] != "notice"]
 
 
 def rows(files: list[str], engine: str, strict: bool) -> Iterator[tuple[str, int, int | None, list[str]]]:
     """Yield each file, the codes of its two checks (None: not checked), and what they found."""
     for file in files:
-        code, found = run("verify", file, "--quiet", *(["--strict"] if strict else []))
+        shown: set[str] = set()
+        code, found = run(shown, "verify", file, "--quiet", *(["--strict"] if strict else []))
         engine_code = None
         if engine:
-            engine_code, more = run("check-model", file, "--for", engine)
+            engine_code, more = run(shown, "check-model", file, "--for", engine)
             found += more
         yield file, code, engine_code, found
 

@@ -25,6 +25,7 @@ from squish_core.file import File, file_problems
 from squish_core.guard import computing, gc_paused, guarded
 from squish_core.io.buffer import as_array
 from squish_core.io.digest import Digest, Verdict, check_digest, compare_digests, is_supported
+from squish_core.io.paths import is_regular
 from squish_core.io.wrapped import CachedSource, Listener, RangeCache
 from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
@@ -392,7 +393,7 @@ class Check:
         for ref in self.file.index.files:
             path = folder / ref.name
             with self._collect(), computing(FormatError, "hashing", file=str(path)):
-                if path.is_file() and (problem := name_problem(path)):
+                if is_regular(path) and (problem := name_problem(path)):
                     self.problems.append(problem)
 
     @contextmanager

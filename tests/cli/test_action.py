@@ -62,6 +62,14 @@ def test_an_engine_that_would_not_load_a_file_fails(repository: Path) -> None:
     assert "| file | verify | llama.cpp |" in summary
 
 
+def test_what_both_checks_find_is_said_once(repository: Path) -> None:
+    _, printed, summary = check(repository, FILES="bad.gguf", ENGINE="llama.cpp")
+    (annotation,) = (line for line in printed.splitlines() if line.startswith("::error"))
+    assert "blk.2.up" in annotation
+    assert summary.count("blk.2.up") == 1
+    assert "| `bad.gguf` | **faulty** | **faulty** |" in summary
+
+
 @pytest.mark.parametrize("inputs", [{"FILES": " "}, {"FILES": "none.gguf"}, {"FILES": "good.gguf", "STRICT": "yes"}])
 def test_inputs_that_check_nothing_fail(inputs: dict[str, str], repository: Path) -> None:
     assert check(repository, **inputs)[0] == 1
