@@ -12,7 +12,7 @@ from squish_cli.api import Answer, Progress, check_page, options
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
 from ..command import Device, Draft, ModelArgument
-from ..libraries import required
+from ..libraries import required, required_by_command
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
 Window = Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")]
@@ -93,7 +93,7 @@ def eval_model(
         )
     if text is None and (against or per_tensor or by or logits or state or html or scheduler or draft is not None):
         raise UsageError("without a text, only --limit and --task apply", expected="--text FILE", code=ErrorCode.USAGE)
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .tasks import evaluate_tasks, task_lines
 
@@ -158,7 +158,7 @@ def activations(
 
     Writes a file for `squish convert --imatrix` and llama-quantize.
     """
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .activations import collect_activations
 
@@ -208,7 +208,7 @@ def tune_model(
         bpw = nan
     if not 0 < bpw < inf:
         raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .page import tuning_page
         from .tuning import CANDIDATES, tune
