@@ -80,6 +80,15 @@ def test_a_conversion_reads_each_stored_byte_once(
     assert (tmp_path / "out").read_bytes() == (tmp_path / "local").read_bytes()
 
 
+def test_a_deep_check_reads_plain_values_and_hashes_them_in_one_pass(folder: Path) -> None:
+    source = CountingSource(open_source(folder / "digests.zt"))
+    with squish.open(source) as file:
+        source.log.clear()
+        report = squish.verify(file, deep=True)
+        assert (report.clean, report.decoded, report.digests, report.unverified) == (True, 1, 1, 0)
+        assert ratio(source, file) == 1.0
+
+
 def test_a_repack_is_decided_on_the_first_panel_and_checked_on_the_others(folder: Path, tmp_path: Path) -> None:
     source = CountingSource(open_source(folder / "layer.gguf"))
     with squish.open(source) as file:

@@ -10,7 +10,7 @@ from squish_cli.api import JSON, JSON_LINES, PIECE, TEXT, Answer, Progress, prin
 
 from squish_core.api import Chain, ErrorCode, UsageError, counted, redact
 
-from .libraries import required
+from .libraries import required_by_command
 
 EXAMPLES = (
     "squish run model.gguf --prompt 'What is a codec?'",
@@ -57,7 +57,7 @@ def run(
         raise UsageError(
             "--max-new-tokens takes a positive number", found=max_new_tokens, expected="1 or more", code=ErrorCode.USAGE
         )
-    with required("transformers"):
+    with required_by_command():
         from .generation import Prompt, generate
 
     chains: list[tuple[int, Chain]] = []

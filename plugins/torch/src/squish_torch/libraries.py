@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 
 from squish_core.api import ErrorCode, MissingPluginError, install_command
@@ -52,6 +53,16 @@ def required(*libraries: str) -> Iterator[None]:
             code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{command}`{' (a CPU build of torch is enough)' if 'torch' in absent else ''}.",
         ) from None
+
+
+def required_by_command() -> AbstractContextManager[None]:
+    """As `required`, for a command that runs a model, before anything has imported torch.
+
+    Threads of torch that wait for others sleep. By default they spin, and on a machine with other busy processes they
+    use up the time in which those they wait for could run. `OMP_WAIT_POLICY` of the environment has precedence.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # libgomp reads it when torch loads it; workers inherit it
+    return required("transformers")
 
 
 def _is_there(library: str) -> bool:

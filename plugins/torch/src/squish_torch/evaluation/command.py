@@ -13,7 +13,7 @@ from squish_cli.api import Answer, Progress, check_page, options
 from squish_core.api import ErrorCode, UsageError, atomic_file, parse_bytes, redact
 
 from ..command import Device, Draft, ModelArgument
-from ..libraries import required
+from ..libraries import required, required_by_command
 
 TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
 Window = Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")]
@@ -96,7 +96,7 @@ def eval_model(
         )
     if text is None and (against or per_tensor or by or logits or state or html or scheduler or draft is not None):
         raise UsageError("without a text, only --limit and --task apply", expected="--text FILE", code=ErrorCode.USAGE)
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .tasks import evaluate_tasks, task_lines
 
@@ -161,7 +161,7 @@ def activations(
 
     Writes a file for `squish convert --imatrix` and llama-quantize.
     """
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .activations import collect_activations
 
@@ -244,7 +244,7 @@ def tune_model(
     """
     check_page(html)
     bpw, size = parse_target(target)
-    with required("transformers"):
+    with required_by_command():
         from ..generation import set_up
         from .page import tuning_page
         from .tuning import CANDIDATES, tune

@@ -79,7 +79,7 @@ class Placement:
     def root(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the manifest, with names sorted bytewise."""
         optional = {"attributes": dict(attributes)} if attributes else {}
-        objects = dict(sorted(self.objects.items()))
+        objects = {name: self.objects[name] for name in sorted(self.objects)}
         version = "1.2.0" if self.compatible else "1.1.0"
         return {"version": version, **optional, "objects": objects}
 
