@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
+from attrs.filters import exclude
 
 from squish_core.display import fit_all, table, to_json
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
@@ -98,7 +99,8 @@ class Summary(Shown):
         >>> squish.open("model.gguf").summary().to_dict()["parameters"]
         2336
         """
-        data = {name: to_json(value) for name, value in asdict(self, recurse=False, filter=_not_metadata).items()}
+        fields = asdict(self, recurse=False, filter=exclude("metadata", "meta_types"))
+        data = {name: to_json(value) for name, value in fields.items()}
         return {**data, "meta": {key: _brief(value) for key, value in self.metadata.items()}}
 
     def lines(self) -> Iterator[str]:
@@ -284,10 +286,6 @@ def _packing(file: OpenFile) -> dict[str, Any] | None:
     sources = [file.source_for(number) for number in range(len(file.index.files))]
     size = sum(source.packed[1] if source.packed else source.size for source in sources)
     return {"codec": file.source.packed[0], "size": size}
-
-
-def _not_metadata(attribute: Any, value: Any) -> bool:
-    return attribute.name not in ("metadata", "meta_types")
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

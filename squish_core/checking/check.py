@@ -22,10 +22,9 @@ from squish_core.codes import ErrorCode
 from squish_core.dtypes import FLOATS, bits
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
 from squish_core.file import File, file_problems
-from squish_core.guard import computing, gc_paused, guarded
+from squish_core.guard import computing, guarded
 from squish_core.io.buffer import as_array
 from squish_core.io.digest import Digest, Verdict, check_digest, compare_digests, is_supported
-from squish_core.io.paths import is_regular
 from squish_core.io.wrapped import CachedSource, Listener, RangeCache
 from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
@@ -218,9 +217,7 @@ class Check:
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
             self.problems += file_problems(self.file)
         reported = {(problem.where, problem.message) for problem in self.problems}
-        with gc_paused():
-            specs = list(self.file.index.tensors.items())
-        for name, spec in specs:
+        for name, spec in self.file.index.tensors.items():
             if spec.problem and not spec.undeclared and (name, spec.problem) not in reported:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
@@ -295,8 +292,10 @@ class Check:
         Any other tensor is checked in steps, which say what is wrong.
         """
         spec = tensor.spec
-        part = spec.stored_values(spec.encodings[0]) if len(spec.encodings) == 1 and not spec.extras else None
-        if part is None or part.filters or part.nbytes > self.file.limits.decoded or spec.problem or spec.undeclared:
+        if len(spec.encodings) != 1 or spec.extras or spec.problem or spec.undeclared:
+            return False
+        part = spec.stored_values(spec.encodings[0])
+        if part is None or part.filters or part.nbytes > self.file.limits.decoded:
             return False
         if part.digest is not None and not is_supported(part.digest):
             return False
@@ -310,9 +309,8 @@ class Check:
                     values.add(as_array(chunk, part.dtype, (len(chunk) // size,)))
         except SquishError:
             return False
-        if digest is not None and compare_digests(str(part.digest), digest).state != "ok":
-            return False
-        if any(values.problems(tensor.name, part.dtype in FLOATS and is_matrix(spec.shape))):
+        matches = digest is None or compare_digests(str(part.digest), digest).state == "ok"
+        if not matches or any(values.problems(tensor.name, part.dtype in FLOATS and is_matrix(spec.shape))):
             return False
         self.digests += digest is not None
         self.decoded += 1
@@ -392,8 +390,9 @@ class Check:
         folder = source.path if source.is_dir else source.path.parent
         for ref in self.file.index.files:
             path = folder / ref.name
-            with self._collect(), computing(FormatError, "hashing", file=str(path)):
-                if is_regular(path) and (problem := name_problem(path)):
+            absent = suppress(FileNotFoundError, NotADirectoryError)  # a member of an archive
+            with self._collect(), computing(FormatError, "hashing", file=str(path)), absent:
+                if problem := name_problem(path):
                     self.problems.append(problem)
 
     @contextmanager
@@ -408,8 +407,7 @@ class Check:
 
 def _parts(spec: TensorSpec) -> list[tuple[str, Part]]:
     """Return all stored parts of a tensor, with their roles."""
-    sources = (*[encoding.parts for encoding in spec.encodings], spec.extras)
-    return [item for parts in sources for item in parts.items()]
+    return [item for parts in (*[each.parts for each in spec.encodings], spec.extras) for item in parts.items()]
 
 
 def check_span(span: Span) -> Findings:

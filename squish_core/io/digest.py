@@ -226,14 +226,10 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
 
 def compare_digests(text: str, digest: Digest) -> Verdict:
     """Compare a digest string with a computed digest of the same algorithm."""
-    expected, found = (_digits(label.partition(":")[2]) for label in (text, str(digest)))
+    expected, found = (label.partition(":")[2].lower().removeprefix("0x") for label in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 
 
 def is_supported(text: str) -> bool:
     """Return whether the algorithm of a digest string is supported."""
     return text.partition(":")[0].lower() in ALGORITHMS
-
-
-def _digits(value: str) -> str:
-    return value.lower().removeprefix("0x")

@@ -50,16 +50,6 @@ def _may_be_file(entry: os.DirEntry[str]) -> bool:
         return error.errno not in NOWHERE
 
 
-def is_regular(path: Path) -> bool:
-    """Return whether a path is a file; since Python 3.14, `Path.is_file` says no where the disk fails."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError as error:
-        if error.errno in NOWHERE:
-            return False
-        raise
-
-
 def missing(path: Path, error: Exception) -> FileAccessError:
     """Error for a path that cannot be opened."""
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
