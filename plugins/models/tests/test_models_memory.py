@@ -150,6 +150,12 @@ def test_a_family_without_numbers_is_refused(tmp_path: Path) -> None:
         fit(tmp_path / "m.gguf", memory="1GB")
 
 
+def test_a_model_that_no_family_maps_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "baichuan_m1"}))
+    with expect_error(FormatError, code="family"):
+        fit(folder, memory="1GB")
+
+
 def test_the_command_ends_with_what_makes_the_best(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(small), "--memory", "300MB", "--context", "4096"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 from squish_convert.api import plan_conversion, with_names
 
-from squish_core.api import ErrorCode, File, UsageError, parse_bytes
+from squish_core.api import ErrorCode, File, FormatError, UsageError, parse_bytes
 from squish_core.api import open as open_file
 
 from .buffers import compute_size, logits_size
@@ -230,7 +230,7 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
     on their values, which are not read: these have presets alone.
     """
     source, stem = _quoted(file), _stem(file)
-    mapped = with_names(file, GGUF)
+    mapped = _under_gguf_names(file)
     model = served_model(mapped, file.name)
     first = (encoding for spec in file.index.tensors.values() for encoding in spec.encodings[:1])
     coded = any(encoding.codec.id != DENSE for encoding in first)
@@ -250,6 +250,18 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
     own, *others = forms
     smaller = others if own.preset != AS_IT_IS else [form for form in others if form.weights < own.weights]
     return sorted([own, *smaller], key=lambda form: -form.weights), model
+
+
+def _under_gguf_names(file: File) -> File:
+    try:
+        return with_names(file, GGUF)
+    except FormatError as error:
+        if error.code != "names":
+            raise
+        reason = error.message.removeprefix("cannot be renamed: ")
+        raise FormatError(
+            f"has no form for llama.cpp: {reason}", file=file.name, code="family", hint=error.hint
+        ) from None
 
 
 def _quoted(file: File) -> str:
