@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_models import served_header, write_folder, write_served
 from squish_cli import main
-from squish_models.api import fit
+from squish_models.api import fit, small_config, small_tokenizer
 from squish_models.memory.allocator import ALIGNMENT, Graph
-from squish_testing import expect_error
+from squish_testing import expect_error, model_arrays
 
+import squish_core as squish
 from squish_core.errors import FormatError, UsageError
 from squish_core.model import Typed
 
@@ -83,6 +84,29 @@ def test_contexts_are_rounded_up_and_the_models_own_is_the_default(small: Path) 
     assert result.context == -(-result.longest // 256) * 256
 
 
+@pytest.mark.parametrize(
+    ("suffix", "encode", "command"),
+    [
+        ("-mlx", "affine:bits=4,group_size=32", "squish convert m-mlx m-mlx-q8_0.gguf --encode q8_0 --requantize"),
+        ("-uqff", "q8_0", "squish convert m-uqff m-uqff-q8_0.gguf --encode q8_0"),
+        (".gguf", "q8_0", "llama-server -m m.gguf -c 512 -np 1"),
+        (".zt", "keep", "squish convert m.zt m.gguf"),
+    ],
+)
+def test_every_format_that_converts_to_gguf_is_taken(
+    suffix: str, encode: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = small_config("qwen3")
+    Path("m").mkdir()
+    files = {**small_tokenizer(config["vocab_size"]), "config.json": json.dumps(config).encode()}
+    for name, data in files.items():
+        Path("m", name).write_bytes(data)
+    squish.save("m/model.safetensors", model_arrays("qwen3", config))
+    squish.convert("m", f"m{suffix}", to=suffix[1:] if suffix.startswith("-") else None, encode=encode)
+    assert fit(f"m{suffix}", memory="1GB", context=512).rows[0].command == command
+
+
 def test_a_gguf_is_offered_as_it_is_with_presets_that_are_smaller(small: Path) -> None:
     result = fit(small, memory="1GB", context=4096)
     first, *others = result.rows
@@ -124,6 +148,12 @@ def test_a_family_without_numbers_is_refused(tmp_path: Path) -> None:
     write_served(tmp_path / "m.gguf", meta, shapes)
     with expect_error(FormatError, code="family"):
         fit(tmp_path / "m.gguf", memory="1GB")
+
+
+def test_a_model_that_no_family_maps_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "baichuan_m1"}))
+    with expect_error(FormatError, code="family"):
+        fit(folder, memory="1GB")
 
 
 def test_the_command_ends_with_what_makes_the_best(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

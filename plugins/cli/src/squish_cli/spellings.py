@@ -91,6 +91,7 @@ OTHER_COMMANDS: dict[str, str] = {
     **dict.fromkeys(("generate", "chat", "complete", "infer"), "run"),
     **dict.fromkeys(("perplexity", "ppl", "evaluate"), "eval"),
     **dict.fromkeys(("imatrix", "calibrate"), "activations"),
+    **dict.fromkeys(("memory", "vram", "ram", "fits"), "fit"),
     **dict.fromkeys(("clean", "health", "status"), "doctor"),
     "format": "formats", "codec": "codecs", "backend": "backends", "plugin": "plugins", "devices": "backends",
     "family": "families", "init": "new-plugin", "new": "new-plugin",

@@ -144,13 +144,13 @@ class FitRow:
     Attributes
     ----------
     preset
-        The preset, or "as it is" for a GGUF's own codes.
+        The preset, or "as it is" for the file's own codes.
     cache, states, compute, logits
         Keys and values, recurrent states, values of the graph, and logits.
     longest
         The longest context that fits; 0 if none does.
     command
-        What makes the file, or serves a GGUF as it is.
+        What makes the GGUF, or serves one that is here as it is.
     """
 
     preset: str

@@ -68,10 +68,10 @@ def _layer(graph: Graph, layer: Layer, values: Value, inputs: Inputs, outputs: V
         values = graph.rows(width, values, outputs)
         found = graph.rows(width, found, outputs) if found else None
         before = before if has_own_norm else graph.rows(width, before, outputs)
+    if not feeds:
+        return graph.rows(width, found, values, in_place=True) if found else values
     if found is None:  # an MLP alone
         return graph.rows(width, _fed(graph, layer, before), values, in_place=True)
-    if not feeds:
-        return graph.rows(width, found, values, in_place=True)
     if not has_own_norm:
         both = graph.rows(width, _fed(graph, layer, before), found, in_place=True)
         return graph.rows(width, both, values, in_place=True)

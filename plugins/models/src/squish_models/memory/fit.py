@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_right
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from attrs import asdict, field, frozen
 from squish_convert.api import plan_conversion, with_names
 
-from squish_core.api import ErrorCode, File, TensorSpec, UsageError, parse_bytes
+from squish_core.api import ErrorCode, File, FormatError, UsageError, parse_bytes
 from squish_core.api import open as open_file
 
 from .buffers import compute_size, logits_size
@@ -33,7 +33,7 @@ class Needed:
     Attributes
     ----------
     preset
-        The preset, or "as it is" for a GGUF's own codes.
+        The preset, or "as it is" for the file's own codes.
     weights, cache, states, compute, logits
         Bytes of the weights, of keys and values, of recurrent states, of the graph's values, and of the logits.
     total
@@ -43,7 +43,7 @@ class Needed:
     longest
         The longest context with which they do, at most the model's own; 0 if none does.
     command
-        What makes the file, or serves a GGUF as it is.
+        What makes the GGUF, or serves one that is here as it is.
     """
 
     preset: str
@@ -148,7 +148,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
     >>> _ = squish.save("small/model.safetensors", model_arrays("qwen3", config))
     >>> result = fit("small", memory="1GB", context=500)
     >>> result.best.command, result.context
-    ('squish convert small small-q8_0.gguf --encode q8_0', 512)
+    ('squish convert small small.gguf', 512)
     """
     if not isinstance(file, File):
         with open_file(file) as opened:
@@ -161,12 +161,13 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
     forms, model = _forms(file)
     own = model.numbers.number("context_length")
     server = _Server(model)
-    tokens = padded(context or own)
-    kept = server.caches(tokens)
+    asked = context or own
+    tokens = padded(asked)
+    kept = server.caches(asked)
     sizes = {
         "cache": sum(cache.size for cache in kept if not cache.is_state),
         "states": sum(cache.size for cache in kept if cache.is_state),
-        "compute": server.compute(tokens),
+        "compute": server.compute(asked),
         "logits": logits_size(model),
     }
     return Fit(
@@ -196,10 +197,13 @@ class _Server:
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
-        self.compute = cache(partial(compute_size, model, batch=BATCH))
+        self.compute = cache(self._compute)
+
+    def _compute(self, context: int) -> int:
+        return compute_size(self.model, padded(context), min(context, BATCH))
 
     def caches(self, context: int) -> tuple[Cache, ...]:
-        return caches(self.model, context, BATCH)
+        return caches(self.model, padded(context), min(context, BATCH))
 
     def longest(self, room: int, most: int) -> int:
         """Return the longest context that takes no more, at most `most`, in steps of PADDING; 0 if none does."""
@@ -212,7 +216,7 @@ class _Server:
 
 @frozen(kw_only=True)
 class _Form:
-    """A form of a model: the bytes of its weights, and the command that makes it; none for a file as it is."""
+    """A form of a model: the bytes of its weights, and the command that makes it; none for a GGUF that is here."""
 
     preset: str
     weights: int
@@ -220,26 +224,44 @@ class _Form:
 
 
 def _forms(file: File) -> tuple[list[_Form], ServedModel]:
-    """Return the presets, and the file as it is if it is a GGUF, largest first; and the model under GGUF's names.
+    """Return the forms of a model, the largest first, and the model under GGUF's names.
 
-    A GGUF's presets are those that are smaller than it.
+    A GGUF or floats are there as they are, beside the presets that are smaller. Whether GGUF stores other codes depends
+    on their values, which are not read: these have presets alone.
     """
     source, stem = _quoted(file), _stem(file)
-    mapped = with_names(file, GGUF)
+    mapped = _under_gguf_names(file)
     model = served_model(mapped, file.name)
-    forms: list[_Form] = []
-    if file.format == GGUF:
-        size = sum(_stored(spec) for name, spec in file.index.tensors.items() if model.loads(name))
-        forms.append(_Form(preset=AS_IT_IS, weights=size, command=""))
-    for preset in PRESETS:
+    first = (encoding for spec in file.index.tensors.values() for encoding in spec.encodings[:1])
+    coded = any(encoding.codec.id != DENSE for encoding in first)
+    forms = []
+    for preset in PRESETS if coded and file.format != GGUF else (None, *PRESETS):
         plan = plan_conversion(mapped, Path(f"{stem}.gguf"), GGUF, preset, rename=GGUF, requantize=True)
         size = sum(step.size for step in plan.steps if model.loads(step.written))
-        if forms and forms[0].preset == AS_IT_IS and size >= forms[0].weights:
-            continue
-        coded = any(step.action == "encode" and step.origin.codec.id != DENSE for step in plan.steps)
-        command = f"squish convert {source} {shlex.quote(f'{stem}-{preset}.gguf')} --encode {preset}"
-        forms.append(_Form(preset=preset, weights=size, command=command + " --requantize" * coded))
-    return sorted(forms, key=lambda form: -form.weights), model
+        target = shlex.quote(f"{stem}-{preset}.gguf" if preset else f"{stem}.gguf")
+        command = f"squish convert {source} {target}"
+        if preset:
+            command += f" --encode {preset}"
+            requantizes = any(step.action == "encode" and step.origin.codec.id != DENSE for step in plan.steps)
+            command += " --requantize" if requantizes else ""
+        elif file.format == GGUF:
+            command = "" if file.path else f"squish cp {source} {target}"
+        forms.append(_Form(preset=preset or AS_IT_IS, weights=size, command=command))
+    own, *others = forms
+    smaller = others if own.preset != AS_IT_IS else [form for form in others if form.weights < own.weights]
+    return sorted([own, *smaller], key=lambda form: -form.weights), model
+
+
+def _under_gguf_names(file: File) -> File:
+    try:
+        return with_names(file, GGUF)
+    except FormatError as error:
+        if error.code != "names":
+            raise
+        reason = error.message.removeprefix("cannot be renamed: ")
+        raise FormatError(
+            f"has no form for llama.cpp: {reason}", file=file.name, code="family", hint=error.hint
+        ) from None
 
 
 def _quoted(file: File) -> str:
@@ -251,8 +273,3 @@ def _stem(file: File) -> str:
     """The name of the files that the commands make."""
     name = Path(str(file.path or file.name).rstrip("/")).name
     return name if file.path is not None and file.path.is_dir() else name.partition(".")[0] or name
-
-
-def _stored(spec: TensorSpec) -> int:
-    """Bytes of a tensor's codes."""
-    return sum(part.nbytes for part in spec.encodings[0].parts.values())

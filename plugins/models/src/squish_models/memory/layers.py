@@ -133,7 +133,7 @@ def experts(graph: Graph, layer: Layer, values: Value) -> Value:
     if not weighs_before:
         found = graph.rows(embedding * used, found, weights, in_place=True)
     result = graph.rows(embedding, *[found] * min(used, 2))
-    for _ in range(used - 2):
+    if used > 2:  # one after the other, in the same place
         result = graph.rows(embedding, result, found, in_place=True)
     if layer.has("ffn_down_shexp"):
         shared = mlp(graph, layer, own, "_shexp")
