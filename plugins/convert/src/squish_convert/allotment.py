@@ -65,13 +65,13 @@ class MeasuredTarget(AllocationTarget):
         return self.total(choices)
 
     def _options(self, spec: TensorSpec) -> list[EncodingOption]:
-        """Return the options of one tensor: encodings that lose something, and the tensor as it is."""
+        """Return the options of one tensor: encodings, and the tensor as it is."""
         magnitudes = None if self.statistics is None else _of_columns(self.statistics.of(spec))
         steps = list(self._steps(spec, magnitudes is not None))
         sample = self._sample(spec) if steps else None
         found = []
         for codec, step in steps:
-            error = self._error(step, sample, magnitudes)
+            error = 0.0 if step.action == "copy" else self._error(step, sample, magnitudes)
             if error is not None:
                 found.append(EncodingOption(codec, step.size, error))
         with suppress(SquishError):  # the target cannot hold the tensor as it is
@@ -79,7 +79,7 @@ class MeasuredTarget(AllocationTarget):
         return found
 
     def _steps(self, spec: TensorSpec, is_weighted: bool) -> Iterator[tuple[CodecSpec, Step]]:
-        """Yield the lossy encodings that fit a tensor, weighted ones first, each stored form once."""
+        """Yield the encodings that fit a tensor: lossy ones, and the codes that it has; each stored form once."""
         seen = set()
         for codec in (each for named in self.codecs for each in _variants(named)):
             for params in ({**codec.params, **WEIGHTED}, codec.params) if is_weighted else (codec.params,):
@@ -89,7 +89,8 @@ class MeasuredTarget(AllocationTarget):
                 except SquishError:
                     continue
                 stored = str(step.spec.encodings[0].codec)
-                if step.is_lossy and step.encoder is None and stored not in seen:
+                is_option = step.action == "copy" or (step.is_lossy and step.encoder is None)
+                if is_option and stored not in seen:
                     seen.add(stored)
                     yield requested, step
                 break
