@@ -67,10 +67,8 @@ class MeasuredTarget(AllocationTarget):
     def _options(self, spec: TensorSpec) -> list[EncodingOption]:
         """Return the options of one tensor: encodings, and the tensor as it is."""
         magnitudes = None if self.statistics is None else _of_columns(self.statistics.of(spec))
-        steps = list(self._steps(spec, magnitudes is not None))
-        sample = self._sample(spec) if steps else None
-        found = []
-        for codec, step in steps:
+        found, sample = [], self._sample(spec)
+        for codec, step in self._steps(spec, magnitudes is not None):
             error = 0.0 if step.action == "copy" else self._error(step, sample, magnitudes)
             if error is not None:
                 found.append(EncodingOption(codec, step.size, error))
@@ -88,7 +86,7 @@ class MeasuredTarget(AllocationTarget):
                     step = self.attempt(spec, requested)
                 except SquishError:
                     continue
-                stored = str(step.spec.encodings[0].codec)
+                stored = str(step.spec.encodings[0].codec), step.spec.dtype
                 is_option = step.action == "copy" or (step.is_lossy and step.encoder is None)
                 if is_option and stored not in seen:
                     seen.add(stored)
@@ -103,11 +101,10 @@ class MeasuredTarget(AllocationTarget):
         runs = [bound.read(region).reshape(-1, spec.shape[-1]) for region in sample_regions(spec.shape)]
         return np.concatenate(runs).astype(np.float32, copy=False)
 
-    def _error(self, step: Step, rows: np.ndarray | None, magnitudes: np.ndarray | None) -> float | None:
+    def _error(self, step: Step, rows: np.ndarray, magnitudes: np.ndarray | None) -> float | None:
         """Return the error of an encoding; None if it cannot encode the rows, or does not keep them finite."""
         import numpy as np
 
-        assert rows is not None
         stored = evolve(step.spec.encodings[0], codec=step.codec)
         target = evolve(step.spec, shape=rows.shape, encodings=(stored,))
         needs = step.codec.params.get("search") == WEIGHTED["search"]
