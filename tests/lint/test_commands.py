@@ -33,7 +33,7 @@ def test_every_value_of_an_option_has_a_kind_or_is_free_text() -> None:
         "VALUE",
         "HOST",
         "TIER",
-        "bpw=N",
+        "bpw=N|size=N",
         "KEY=FILE",
         "KEY=NEW",
         "LAYERS",

@@ -65,13 +65,11 @@ class MeasuredTarget(AllocationTarget):
         return self.total(choices)
 
     def _options(self, spec: TensorSpec) -> list[EncodingOption]:
-        """Return the options of one tensor: encodings that lose something, and the tensor as it is."""
+        """Return the options of one tensor: encodings, and the tensor as it is."""
         magnitudes = None if self.statistics is None else _of_columns(self.statistics.of(spec))
-        steps = list(self._steps(spec, magnitudes is not None))
-        sample = self._sample(spec) if steps else None
-        found = []
-        for codec, step in steps:
-            error = self._error(step, sample, magnitudes)
+        found, sample = [], self._sample(spec)
+        for codec, step in self._steps(spec, magnitudes is not None):
+            error = 0.0 if step.action == "copy" else self._error(step, sample, magnitudes)
             if error is not None:
                 found.append(EncodingOption(codec, step.size, error))
         with suppress(SquishError):  # the target cannot hold the tensor as it is
@@ -79,7 +77,7 @@ class MeasuredTarget(AllocationTarget):
         return found
 
     def _steps(self, spec: TensorSpec, is_weighted: bool) -> Iterator[tuple[CodecSpec, Step]]:
-        """Yield the lossy encodings that fit a tensor, weighted ones first, each stored form once."""
+        """Yield the encodings that fit a tensor: lossy ones, and the codes that it has; each stored form once."""
         seen = set()
         for codec in (each for named in self.codecs for each in _variants(named)):
             for params in ({**codec.params, **WEIGHTED}, codec.params) if is_weighted else (codec.params,):
@@ -88,8 +86,9 @@ class MeasuredTarget(AllocationTarget):
                     step = self.attempt(spec, requested)
                 except SquishError:
                     continue
-                stored = str(step.spec.encodings[0].codec)
-                if step.is_lossy and step.encoder is None and stored not in seen:
+                stored = str(step.spec.encodings[0].codec), step.spec.dtype
+                is_option = step.action == "copy" or (step.is_lossy and step.encoder is None)
+                if is_option and stored not in seen:
                     seen.add(stored)
                     yield requested, step
                 break
@@ -102,11 +101,10 @@ class MeasuredTarget(AllocationTarget):
         runs = [bound.read(region).reshape(-1, spec.shape[-1]) for region in sample_regions(spec.shape)]
         return np.concatenate(runs).astype(np.float32, copy=False)
 
-    def _error(self, step: Step, rows: np.ndarray | None, magnitudes: np.ndarray | None) -> float | None:
+    def _error(self, step: Step, rows: np.ndarray, magnitudes: np.ndarray | None) -> float | None:
         """Return the error of an encoding; None if it cannot encode the rows, or does not keep them finite."""
         import numpy as np
 
-        assert rows is not None
         stored = evolve(step.spec.encodings[0], codec=step.codec)
         target = evolve(step.spec, shape=rows.shape, encodings=(stored,))
         needs = step.codec.params.get("search") == WEIGHTED["search"]

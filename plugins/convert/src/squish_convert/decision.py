@@ -88,11 +88,16 @@ class Decision:
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError if a tensor cannot be converted."""
-        steps: list[Step] = []
-        errors: list[tuple[TensorSpec, SquishError]] = []
         with computing(TensorError, "choosing encodings", file=self.file.name):
             self.narrow = self.container.dense_dtypes(specs, self.options)
             self.encodings = self._choose(specs)
+        steps = self._steps(specs)
+        self._check_catch_all(steps)
+        return steps
+
+    def _steps(self, specs: list[TensorSpec]) -> list[Step]:
+        steps: list[Step] = []
+        errors: list[tuple[TensorSpec, SquishError]] = []
         for spec, outcome in zip(specs, self._outcomes(specs)):
             if isinstance(outcome, Step):
                 steps.append(outcome)
@@ -104,7 +109,6 @@ class Decision:
             errors.append((spec, outcome))
         if errors:
             raise self._combined(errors, specs)
-        self._check_catch_all(steps)
         return steps
 
     def _outcomes(self, specs: list[TensorSpec]) -> Iterator[Step | SquishError]:
@@ -200,7 +204,7 @@ class Decision:
     def _size(self, specs: list[TensorSpec], encodings: Mapping[str, CodecSpec | str]) -> int:
         """Return the bytes of the target with these encodings."""
         self.encodings = encodings
-        size = self._size_of([self._step(spec) for spec in specs])
+        size = self._size_of(self._steps(specs))
         if size is None:
             raise CodecError(
                 "the size of this target is known only after it is written",
