@@ -20,6 +20,7 @@ from squish_core.display import to_json
 from squish_core.errors import FormatError, SquishError, UsageError, WriteError, redact
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
+from squish_core.guard import guarded
 from squish_core.io.atomic import atomic_file, check_target, remove_dead
 from squish_core.io.sink import Sink
 from squish_core.io.system import (
@@ -245,7 +246,8 @@ def _locked_folder(place: Place) -> Iterator[LockedFolder]:
                     hint="Try again when it is done.",
                 )
             if is_same_file(lockable(folder), fd):
-                yield LockedFolder(notes=remove_dead(folder.resolve()))
+                with guarded(FormatError, "editing", file=str(folder)):
+                    yield LockedFolder(notes=remove_dead(folder.resolve()))
                 return
         finally:
             release(folder, fd)

@@ -99,8 +99,9 @@ def entries(folder: Path, most: int | None = None) -> dict[str, tuple[int, int]]
         linked = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*files, *linked):
             path = os.path.join(parent, name)
-            status = os.lstat(path)
-            found[os.path.relpath(path, folder)] = status.st_dev, status.st_ino
+            with suppress(FileNotFoundError):  # another process removed it
+                status = os.lstat(path)
+                found[os.path.relpath(path, folder)] = status.st_dev, status.st_ino
         if most is not None and len(found) > most:
             _refuse(folder, f"it has more than {most:,} files", "Move the model to a folder of its own.")
     return found
@@ -129,6 +130,8 @@ def _linked(folder: Path, copy: Path) -> Entries:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(folder / name, copy / name, follow_symlinks=False)
+        except FileNotFoundError:  # another process removed it
+            continue
         except OSError as error:
             _refuse(folder, f"{name} cannot be linked: {error.strerror}")
     return before
