@@ -15,6 +15,7 @@
   place.before(input);
   place.after(note);
   const first = [...body.children];
+  const caption = place.querySelector("caption") || document.createElement("caption");
   const cell = (text, number) => {
     const element = document.createElement("td");
     element.textContent = text;
@@ -32,6 +33,7 @@
   };
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    caption.hidden = words.length > 0;
     if (!words.length) {
       body.replaceChildren(...first);
       note.textContent = "";
