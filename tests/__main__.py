@@ -2,7 +2,7 @@
 
 `make test` is the same. The root of the repository is the current folder; what the tests need is installed by
 `python -m tests --requirements > needed.txt` and `uv pip install -c constraints.txt --overrides without-torch.txt -r
-needed.txt` (or pip, without `--overrides`). A name of a plugin's folder after `--requirements` leaves it out.
+needed.txt`. A name of a plugin's folder after `--requirements` leaves it out.
 """
 
 from __future__ import annotations
