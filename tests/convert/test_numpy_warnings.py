@@ -39,6 +39,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "hf.awq_fast": ({"group_size": 64, "padded": 1},),
     "hf.awq_gemv": ({"group_size": 64, "padded": 1},),
     "hqq": ({"bits": 4, "group_size": 64, "axis": 0}, {"bits": 8, "group_size": 64, "axis": 1}),
+    "lora": ({"products": [[0.5, 4, SHAPE[0], 0, 0, "f16", True, "f32", False]]},),
     "lowrank": ({"rank": 4, "factor_dtype": "f16"},),
     "masked": ({"block_size": 16},),
     "mx": ({}, {"element": "f8_e5m2"}, {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "divide"}),

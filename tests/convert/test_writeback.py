@@ -155,6 +155,9 @@ IN_NO_FILE = {
         "bits": 4, "group_size": 16}))),
     "slice": ((8, 32), CodecSpec("slice", {"start": 1, "rows": 3, "single": True}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
+    "lora": ((8, 32), CodecSpec("lora", {
+        "products": ((0.5, 2, 4, 2, 0, "f16", False, "bf16", True),)}, CodecSpec("affine", {
+        "bits": 4, "group_size": 16}))),
     "scale": ((8, 32), CodecSpec("scale", {"runs": ((8, 0.5),)}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "interleave": ((4, 8, 32), CodecSpec("interleave", {

@@ -159,6 +159,7 @@ def test_find_filters_by_declared_fields() -> None:
         "dense",
         "heads",
         "interleave",
+        "lora",
         "scale",
         "slice",
         "stack",

@@ -340,7 +340,7 @@ def cp(
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
 ) -> Answer:
-    """Copy tensors into a local file: some, some layers, or experts in another form.
+    """Copy some tensors or layers into a local file.
 
     Keeps codes and values, and names but for the numbers of layers and experts; `squish convert --only` changes them.
     From a remote model, fetches only the header and the bytes of these tensors.
