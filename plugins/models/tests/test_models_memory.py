@@ -152,7 +152,7 @@ def test_a_family_without_numbers_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_no_family_maps_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "baichuan_m1"}))
-    with expect_error(FormatError, code="family"):
+    with expect_error(FormatError, code="names"):
         fit(folder, memory="1GB")
 
 

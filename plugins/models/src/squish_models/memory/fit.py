@@ -253,15 +253,12 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
 
 
 def _under_gguf_names(file: File) -> File:
+    """Map a file to GGUF; the error says for whom."""
     try:
         return with_names(file, GGUF)
     except FormatError as error:
-        if error.code != "names":
-            raise
-        reason = error.message.removeprefix("cannot be renamed: ")
-        raise FormatError(
-            f"has no form for llama.cpp: {reason}", file=file.name, code="family", hint=error.hint
-        ) from None
+        error.message = f"has no form for llama.cpp: {error.message.removeprefix('cannot be renamed: ')}"
+        raise
 
 
 def _quoted(file: File) -> str:
