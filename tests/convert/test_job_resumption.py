@@ -179,6 +179,17 @@ def test_a_set_that_is_killed_between_its_renames_goes_on(
     assert files_of(target.parent) == files_of(serial.parent)
 
 
+def test_a_set_that_is_killed_after_the_journal_is_removed_is_written_again(source: Path, tmp_path: Path) -> None:
+    name, to, encode = PLACED[-1]
+    target = tmp_path / name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staging, "remove", Staging.close)
+        squish.convert(source, target, to, encode, job=JOB, registry=REGISTRY)
+    complete = files_in(target)
+    squish.convert(source, target, to, encode, job=RESUMED, registry=REGISTRY)
+    assert files_of(tmp_path) == complete
+
+
 def test_a_folder_that_is_complete_is_refused_without_a_journal(source: Path, tmp_path: Path) -> None:
     target, to = tmp_path / "shards", PLACED[1][1]
     with pytest.MonkeyPatch.context() as patch:

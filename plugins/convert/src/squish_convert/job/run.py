@@ -331,7 +331,7 @@ class JobRun:
             self.end()
             self.journal.entries.clear()
             return False
-        self.staging.check_sizes(self._sizes)
+        self.staging.take_back(self._sizes)
         self._drop_damaged(every=resume == VERIFY)
         self.journal.resume()
         return True

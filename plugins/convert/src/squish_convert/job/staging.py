@@ -65,7 +65,7 @@ class RemoteStaging:
         """URL of an output file by its name in the target."""
         return f"{self._url}/{name}" if name else self._url
 
-    def check_sizes(self, files: Mapping[str, int]) -> None:
+    def take_back(self, files: Mapping[str, int]) -> None:
         """Does nothing: a file is complete or absent."""
 
     def store_job(self, data: bytes) -> str:
@@ -204,17 +204,21 @@ class Staging:
 
     def file(self, name: str) -> str:
         """Path of an output file by its name in the target."""
-        path = self.output / name if name else self.output
-        return str(self.published(name) if not path.exists() and self._publishing.exists() else path)
+        return str(self.output / name if name else self.output)
 
     def published(self, name: str) -> Path:
         """Path of an output file after `publish`, by its name in the target."""
         return (self.target.parent if self._is_set else self.target) / name if name else self.target
 
-    def check_sizes(self, files: Mapping[str, int]) -> None:
-        """Raise FormatError if an output file is missing, or its size has changed since it was created."""
+    def take_back(self, files: Mapping[str, int]) -> None:
+        """Take back what an earlier run had begun to publish.
+
+        FormatError if an output file is missing, or its size has changed since it was created.
+        """
         for name, size in files.items():
             path = Path(self.file(name))
+            if not path.exists() and self._publishing.exists() and self.published(name).is_file():
+                replace(self.published(name), path)
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 raise FormatError(
@@ -244,7 +248,7 @@ class Staging:
         self.notes += sync_rename(self.target)
 
     def _publish_set(self) -> None:
-        """Rename the shards; the marker lets a run that resumes find those that an earlier run has renamed."""
+        """Rename the shards; the marker lets a run that resumes take back those that an earlier run has renamed."""
         self._publishing.touch()
         sync_folder(self.path)
         if self.exists:
