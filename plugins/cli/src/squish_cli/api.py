@@ -10,7 +10,7 @@ _NAMES = {
     "squish_cli.charts": ("Plot",),
     "squish_cli.options": ("check_page",),
     "squish_cli.pages": ("page", "section", "write_page"),
-    "squish_convert.html": ("Html", "details", "element", "facts", "table"),
+    "squish_convert.html": ("Html", "breakable", "details", "element", "facts", "table"),
     "squish_cli.output": ("JSON", "JSON_LINES", "PIECE", "TEXT", "Answer", "Progress", "print_document", "style"),
 }
 

@@ -17,6 +17,7 @@ from squish_cli.pages import page as page
 from squish_cli.pages import section as section
 from squish_cli.pages import write_page as write_page
 from squish_convert.html import Html as Html
+from squish_convert.html import breakable as breakable
 from squish_convert.html import details as details
 from squish_convert.html import element as element
 from squish_convert.html import facts as facts

@@ -29,7 +29,23 @@ def text(value: object) -> str:
 
 
 def breakable(name: str) -> Html:
-    """Return a name that may be broken into lines after its dots."""
+    """Return a name that may be broken into lines after its dots.
+
+    Parameters
+    ----------
+    name
+        Name of a tensor; escaped.
+
+    Returns
+    -------
+    Html
+        The name with places to break it.
+
+    Examples
+    --------
+    >>> breakable("blk.0.ffn_up")
+    'blk.<wbr>0.<wbr>ffn_up'
+    """
     return Html(text(name).replace(".", ".<wbr>"))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from squish_cli.api import Html, Plot, details, element, facts, page, section, table
+from squish_cli.api import Html, Plot, breakable, details, element, facts, page, section, table
 
 from .report import Evaluation
 from .scores import PER_UNIT
@@ -79,9 +79,9 @@ def _costs(evaluation: Evaluation) -> Html | str:
     costly = []
     for group in groups:
         sizes = f"{group.bits:.2f}", f"{group.nbytes:,}", f"{group.base_nbytes:,}"
-        costly.append((group.label, f"{group.kl:.3g}", f"{group.nmse:.3g}", *sizes))
+        costly.append((breakable(group.label), f"{group.kl:.3g}", f"{group.nmse:.3g}", *sizes))
     best = [
-        (group.label, f"{group.kl_per_byte * 1e6:.3g}", f"{group.kl:.3g}", f"{group.saved:,}")
+        (breakable(group.label), f"{group.kl_per_byte * 1e6:.3g}", f"{group.kl:.3g}", f"{group.saved:,}")
         for group in exchanges(groups)
     ]
     if not groups:
@@ -103,7 +103,7 @@ def _plot(plot: Plot) -> Html | str:
     return section(plot.title, plot.svg()) if plot.points else ""
 
 
-def _rows(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Html:
+def _rows(header: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> Html:
     """A table of names and numbers."""
     more = element("p", f"and {len(rows) - MOST_ROWS:,} more", class_="note") if len(rows) > MOST_ROWS else ""
     return Html(table(header, "<" + ">" * (len(header) - 1), rows[:MOST_ROWS], caption) + more)
