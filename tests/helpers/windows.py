@@ -7,6 +7,7 @@ Windows, open files are neither renamed nor removed, and a locked byte can neith
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401 - as typer
 import errno
 import fcntl as _fcntl  # of the real system, for the fake
 import mmap
@@ -122,6 +123,7 @@ class _Absent:
 def install() -> None:
     """Change this process."""
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined] # the same since Python 3.14
     for name in MISSING_MODULES:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, _Absent())  # type: ignore[arg-type]
