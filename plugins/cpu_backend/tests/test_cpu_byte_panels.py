@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,11 @@ class Arithmetic:
 
     fused: bool
 
+    @classmethod
+    def of(cls, instructions: str) -> Arithmetic:
+        """That of an instruction set; the portable one is NEON on AArch64."""
+        return cls(instructions != "portable" or platform.machine() in ("aarch64", "arm64"))
+
     def add(self, x: np.ndarray, y: np.ndarray, to: np.ndarray) -> np.ndarray:
         """x * y + to."""
         if self.fused:
@@ -140,7 +146,7 @@ def test_int8_products_equal_the_model(codec: CodecSpec, instructions: str) -> N
     tensor = random_tensor(codec, (37, 768))
     x = activations(768)
     with np.errstate(all="ignore"):
-        expected = int8_products(Matrix.of(tensor), x, Arithmetic(instructions != "portable"))
+        expected = int8_products(Matrix.of(tensor), x, Arithmetic.of(instructions))
     weight = tensor.load(INT8)
     same(weight.linear(x), expected)
     same(np.concatenate([weight.linear(row[None]) for row in x]), expected)
@@ -154,7 +160,7 @@ def test_float_products_equal_the_model(codec: CodecSpec, wish: str, instruction
     x = activations(768)
     rounded = x if wish == F32 else x.astype(dtypes.to_numpy("bf16")).astype(np.float32)
     with np.errstate(all="ignore"):
-        expected = float_products(Matrix.of(tensor), rounded, Arithmetic(instructions != "portable"))
+        expected = float_products(Matrix.of(tensor), rounded, Arithmetic.of(instructions))
     same(tensor.load(wish).linear(x), expected)
 
 
@@ -163,7 +169,7 @@ def test_float_products_equal_the_model(codec: CodecSpec, wish: str, instruction
 def test_the_largest_codes_and_activations_do_not_overflow(codec: CodecSpec, byte: int, instructions: str) -> None:
     tensor = with_codes(codec, byte)
     x = np.array([[1], [-1]], np.float32) * np.ones(768, np.float32)
-    expected = int8_products(Matrix.of(tensor), x, Arithmetic(instructions != "portable"))
+    expected = int8_products(Matrix.of(tensor), x, Arithmetic.of(instructions))
     assert np.isfinite(expected).all()
     same(tensor.load(INT8).linear(x), expected)
 
@@ -209,7 +215,7 @@ def test_experts_may_have_incomplete_panels(codec: CodecSpec, instructions: str)
     tensor = random_tensor(codec, (3, 21, 256))
     x, ids = activations(256)[:5], np.array([2, 0, 2, 1, 1])
     with np.errstate(all="ignore"):
-        every = int8_products(Matrix.of(tensor), x, Arithmetic(instructions != "portable")).reshape(5, 3, 21)
+        every = int8_products(Matrix.of(tensor), x, Arithmetic.of(instructions)).reshape(5, 3, 21)
     same(tensor.load(INT8, op="experts").experts(x, ids), every[np.arange(5), ids])
 
 
