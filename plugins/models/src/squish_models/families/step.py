@@ -165,7 +165,12 @@ class Step35(Declared):
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         stated = {name: value for name, value in text_config(config).items() if value is not None}
         check_settings(
-            [Key(name, "") for name in ("num_hidden_layers", "num_attention_heads", "head_dim")], stated, CONFIG
+            [
+                *(Key(name, "") for name in ("num_hidden_layers", "num_attention_heads", "head_dim")),
+                Key(self.predicting, "", required=False),
+            ],
+            stated,
+            CONFIG,
         )
         own = _trunk({**{new: stated.pop(old) for old, new in SPELLED.items() if old in stated}, **stated})
         kinds = layer_types(own)
@@ -329,6 +334,8 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     heads = other.get("num_attention_heads", config.get("num_sliding_attention_heads", config["num_attention_heads"]))
     other = {**_other(heads, other.get("num_attention_groups", groups), size), **other}
     check(other["head_dim"] == size, f"{OTHER} head_dim", other["head_dim"], f"{size}, as in other layers")
+    for name in ("num_attention_heads", "num_attention_groups"):
+        check(type(other[name]) is int and other[name] > 0, f"{OTHER} {name}", other[name], "a positive integer")
     stated = config.get(OF_LAYERS, {})
     check(isinstance(stated, dict), OF_LAYERS, stated, "an object")
     same = all(each == {"num_attention_heads": heads} for each in stated.values())
