@@ -50,6 +50,17 @@ def from_gguf(arrays: Arrays, meta: Mapping[str, Any]) -> None:
     list(map_file(file, "hf", {}, naming_of(file)).index.tensors.values())
 
 
+def test_a_gguf_whose_lists_give_a_size_to_no_layer_is_refused() -> None:
+    arrays, meta = stored("nemotron_h")
+    lists = {"nemotron_h.attention.head_count_kv", "nemotron_h.feed_forward_length"}
+    one = {name: values for name, values in arrays.items() if name.startswith("blk.0.") or "blk." not in name}
+    keys = {**meta, "nemotron_h.block_count": Typed("u32", 1), **{name: Typed("array:i32", [0]) for name in lists}}
+    error = caught(lambda: from_gguf(one, keys))
+    assert error is not None
+    assert "intermediate_size" in error.message
+    assert error.code == "config"
+
+
 def test_every_family_has_a_small_model() -> None:
     assert {name for name in FAMILIES if arrays_of(name)} == set(FAMILIES)
 

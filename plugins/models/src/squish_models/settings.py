@@ -206,7 +206,7 @@ class TextSettings(Family):
             "qkv_rows": q_rows + 2 * kv_rows,
             "group_rows": heads // groups * head_dim,
             "two_hidden": 2 * settings["hidden_size"],
-            "gate_up_rows": 2 * settings["intermediate_size"],
+            "gate_up_rows": 2 * settings.get("intermediate_size", 0),
         }
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
