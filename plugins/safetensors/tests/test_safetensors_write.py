@@ -123,7 +123,8 @@ def test_what_is_written_is_read_back(tensors: Tensors, meta: dict[str, str]) ->
             for name, (dtype, shape, data) in tensors.items():
                 assert (file[name].dtype, file[name].shape) == (dtype, shape)
                 assert bytes(file[name].parts()["data"].raw) == data
-                assert file[name].numpy().shape == shape
+                if not file[name].spec.undeclared:  # a name such as `s`, beside floats of 8 bits, may be that of scales
+                    assert file[name].numpy().shape == shape
 
 
 def test_shards_are_filled_in_the_given_order_and_the_index_lists_them(tmp_path: Path) -> None:
