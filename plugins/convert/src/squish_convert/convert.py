@@ -33,12 +33,13 @@ from .execute import execute, outgoing_tensors
 from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
 from .job.options import Job
 from .joined import open_parts
-from .plan import ConversionPlan, plan_conversion, plan_mapped, writable
+from .plan import ConversionPlan, plan_conversion, plan_mapped
 from .planning_data import end_planning, undecided_notes
 from .recipe import open_recipe
 from .report import Conversion
 from .rules import Encode
 from .step import ConversionObserver
+from .targets import writable
 
 if TYPE_CHECKING:
     from squish_core.plugins.schedulers import Workers

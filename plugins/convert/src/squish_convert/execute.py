@@ -27,10 +27,11 @@ from .compare.metrics import Distance
 from .destination import atomic_siblings, check_space, remote_sink, space_notes
 from .mapping.apply import apply_map
 from .model_map import stored_parts
-from .plan import ConversionPlan, uses_activations, writable
+from .plan import ConversionPlan, uses_activations
 from .report import Conversion
 from .step import ConversionObserver, Step
 from .streams import Places, streams_of
+from .targets import writable
 from .verified_reader import VerifiedReader
 
 

@@ -26,10 +26,11 @@ from .execute import check_source
 from .image import OutputFile, OutputImage, PartExtent
 from .mapping.apply import apply_map
 from .panels import EncodedPanels, Panels, RepackedPanels
-from .plan import ConversionPlan, output_image, plan_mapped, uses_activations, writable
+from .plan import ConversionPlan, output_image, plan_mapped, uses_activations
 from .rules import Encode
 from .step import Step
 from .streams import part_bytes, widened
+from .targets import writable
 from .verified_reader import check_copy, check_digests
 
 CACHED = 256 << 20

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from attrs import evolve
-from squish_convert.plan import writable
+from squish_convert.targets import writable
 
 from squish_core.codecs.code_layout import CodeLayout
 from squish_core.model import Encoding, Refusal, TensorSpec

@@ -13,7 +13,8 @@ import pytest
 from attrs import evolve
 from squish_convert.compare.diff import changed, equal_meta
 from squish_convert.convert import convert
-from squish_convert.plan import plan_conversion, writable
+from squish_convert.plan import plan_conversion
+from squish_convert.targets import writable
 from squish_convert.virtual import ImageReader
 
 from squish_core import opening

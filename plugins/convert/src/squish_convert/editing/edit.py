@@ -42,7 +42,8 @@ from ..append import LockedFile, locked_file
 from ..destination import check_space, set_name
 from ..execute import execute, outgoing_tensors
 from ..image import OutputFile, OutputImage, PartExtent
-from ..plan import ConversionPlan, output_image, plan_conversion, shards_image, writable
+from ..plan import ConversionPlan, output_image, plan_conversion, shards_image
+from ..targets import writable
 from .changes import ADDED, OWN, REPLACED, Changes, Resolved, edited, resolve
 from .folders import copied_folder, move_files, replaced_folder
 

@@ -35,9 +35,10 @@ from ..execute import common_mode, execute, paths_of, size_of
 from ..image import OutputFile, OutputImage, PartExtent
 from ..joined import addresses
 from ..mapping.apply import apply_map
-from ..plan import ConversionPlan, image_if_any, shards_image, writable
+from ..plan import ConversionPlan, image_if_any, shards_image
 from ..report import Conversion
 from ..step import ConversionObserver, Step
+from ..targets import writable
 from .document import dumps, job_id
 from .journal import Journal, journal_path
 from .options import VERIFY, Job
