@@ -25,7 +25,7 @@ OWN_TEXTS = {
     ("matrix", "--backend"), ("cache build", "--delete-source"), ("activations", "--output"), ("tune", "--output"),
     ("new-plugin", "--output"), ("edit", "--output"), ("report", "--output"), ("info", "--by"), ("hash", "--manifest"),
     ("hash", "--signature"), ("prove", "--all"), ("prove", "--imatrix"), ("install", "--dry-run"), ("card", "--base"),
-    ("merge", "--output"),
+    ("merge", "--output"), ("tune", "--state"),
 }  # fmt: skip
 """Options that mean something of the command's own: other values, or another file."""
 

@@ -46,6 +46,8 @@ COMMANDS: dict[str, list[list[str]]] = {
     "cp": [["cp", "URL", "out.safetensors"]],
     "hash": [["hash", "URL", "--manifest", "manifest.json"], ["hash", "URL", "--sign", "text.txt"]],
     "prove": [["prove", "LOCAL", "URL"]],
+    "merge": [["merge", "URL", "LOCAL", "-o", "out.gguf"], ["merge", "LOCAL", "URL", "-o", "out.gguf"]],
+    "fit": [["fit", "URL", "--memory", "1GB"]],
     "card": [["card", "URL", "--base", "LOCAL"]],
     "report": [["report", "URL", "--values"], ["report", "LOCAL", "URL"]],
     "browse": [["browse", "URL", "--json"]],

@@ -12,6 +12,7 @@ import typer
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError, redact
+from squish_core.plugins.sources import scheme_of
 
 from .checks import Imatrix
 from .families import Family, declared
@@ -75,9 +76,15 @@ def merge(
 
 
 def _scaled(text: str) -> tuple[str, float]:
-    """Split `LORA=SCALE`; a name that exists is not split. UsageError if the scale is not a number."""
+    """Split `LORA=SCALE`; a name that exists and the query of a URL are not split.
+
+    UsageError if the scale is not a number.
+
+    >>> _scaled("style.gguf=0.5"), _scaled("https://example.org/lora.gguf?part=2")
+    (('style.gguf', 0.5), ('https://example.org/lora.gguf?part=2', 1.0))
+    """
     name, equals, scale = text.rpartition("=")
-    if not equals or os.path.lexists(text):
+    if not equals or os.path.lexists(text) or (scheme_of(text) is not None and "?" in name):
         return text, 1.0
     try:
         return name, float(scale)

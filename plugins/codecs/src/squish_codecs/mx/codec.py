@@ -129,7 +129,7 @@ class Mx(Codec):
         """Return the part `data` of blocks with these scales."""
         with np.errstate(divide="ignore", invalid="ignore"):
             levels = np.where(steps[..., None] > 0, blocks / steps[..., None], np.float32(0))
-        levels = levels.reshape(*blocks.shape[:-2], -1)
+        levels = levels.reshape(*blocks.shape[:-2], blocks.shape[-2] * blocks.shape[-1])
         return _nearest(levels, self.form.element, away=self.form.scaling == "saturating")
 
     @classmethod
