@@ -167,7 +167,7 @@ class FitRow:
 
 @frozen
 class FitModel:
-    """Which forms of a model llama-server can serve in a memory.
+    """Which forms of a model llama-server can serve in a given memory.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`squish fit`: which presets of a model llama-server can serve in a memory."""
+"""`squish fit`: which presets of a model llama-server can serve in a given memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fit_model(
         ),
     ] = None,
 ) -> Answer:
-    """Show which presets of a model fit into a memory.
+    """Show which presets of a model fit in memory.
 
     Reads headers alone. Counts what llama.cpp reports as it loads, with one slot and llama-server's other defaults:
     weights, keys and values, states, and buffers. Ends with the command that makes the best one.

@@ -110,7 +110,7 @@ class Fit:
 
 
 def fit(file: str | Path | File, *, memory: int | str, context: int | None = None) -> Fit:
-    """Tell which presets of a model llama-server can serve in a memory, from headers alone.
+    """Tell which presets of a model llama-server can serve in a given memory, from headers alone.
 
     Counts what llama.cpp reports as it loads: weights, caches, states and buffers, with one slot, keys and values in
     f16, flash attention and llama-server's batches of 512 tokens.
@@ -258,6 +258,7 @@ def _under_gguf_names(file: File) -> File:
         return with_names(file, GGUF)
     except FormatError as error:
         error.message = f"has no form for llama.cpp: {error.message.removeprefix('cannot be renamed: ')}"
+        error.hint = error.hint or "Name the folder of the model, with its config.json, or a GGUF of it."
         raise
 
 
