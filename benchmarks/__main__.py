@@ -42,14 +42,6 @@ GROUPS = {
     "onnx": "squish_onnx",
 }
 
-INTRO = """# Benchmarks
-
-`python -m benchmarks GROUP ... --write` measures and writes its sections of this page, `make bench` prints all:
-medians, the peers interleaved in the same run, each in an environment and process of its own (`tests/oracles`). Ratios
-count; absolute times vary from machine to machine and minute to minute. In "speed relative to", 2x is twice as fast as
-that peer, 0.5x half as fast.
-"""
-
 
 def main() -> None:
     """Run the groups and print (or write) their sections."""
@@ -79,15 +71,16 @@ def main() -> None:
 
 
 def write(group: str, section: Section) -> None:
-    """Put a group's section in its place on the page, and its plots beside the page."""
+    """Put a group's section in its place on the page, and its plots beside the page; what is before the groups stays."""
     sections = dict.fromkeys(GROUPS, "")
-    for piece in PAGE.read_text().split("<!-- group ")[1:] if PAGE.exists() else []:
+    intro, *pieces = PAGE.read_text().split("<!-- group ")
+    for piece in pieces:
         name, _, body = piece.partition(" -->\n")
         if name in GROUPS:
             sections[name] = body
     sections[group] = f"{section.text.rstrip()}\n\n"
     parts = (f"<!-- group {name} -->\n{body}" for name, body in sections.items() if body)
-    PAGE.write_text(f"{INTRO}\n{''.join(parts).rstrip()}\n")
+    PAGE.write_text(f"{intro}{''.join(parts).rstrip()}\n")
     for name, svg in section.plots.items():
         PLOTS.mkdir(exist_ok=True)
         (PLOTS / name).write_text(svg)
