@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def write(group: str, section: Section) -> None:
-    """Put a group's section in its place on the page, and its plots beside the page; what is before the groups stays."""
+    """Put a group's section in its place on the page, below what people wrote, and its plots beside the page."""
     sections = dict.fromkeys(GROUPS, "")
     intro, *pieces = PAGE.read_text().split("<!-- group ")
     for piece in pieces:
