@@ -1,6 +1,7 @@
 // Decoders of the GGML block types: block(at, i, sink) writes the values of the block at `at`.
 // The order of operations, and so the rounding, is that of gguf-py and the NumPy reference (squish_ggml).
 #pragma once
+#include "levels.h"
 #include "sinks.h"
 
 namespace ISA {
@@ -19,6 +20,11 @@ struct Raised {  // code * scale + bias
     F scale, bias;
     INLINE Raised(float scale, float bias) : scale(splat(scale)), bias(splat(bias)) {}
     INLINE F operator()(B codes) const { return widen_u8(codes) * scale + bias; }
+};
+struct Leveled {  // level * scale
+    F levels, scale;
+    INLINE Leveled(const float* levels, float scale) : levels(load(levels)), scale(splat(scale)) {}
+    INLINE F operator()(B codes) const { return lookup(levels, codes) * scale; }
 };
 
 // Sixteen floats kept in memory: a broadcast load is free, a shuffle is not.
@@ -220,6 +226,40 @@ template <> struct Block<Q6_K> {  // low four bits[128], high two[64], scales[16
             two(1, c, left<2>(x), d, left<2>(y));
             two(2, right<4>(a), x, right<4>(b), y);
             two(3, right<4>(c), right<2>(x), right<4>(d), right<2>(y));
+        }
+    }
+};
+
+template <> struct Block<IQ4_NL> {
+    static constexpr int elements = 32, bytes = 18;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        nibbles32(Leveled(IQ4_LEVELS, half_at(at)), at + 2, i, sink);
+    }
+};
+template <> struct Block<IQ4_XS> {  // d, the high two bits of eight scales, their low nibbles, codes[128]
+    static constexpr int elements = 256, bytes = 136;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        const float d = half_at(at);
+        const uint32_t high = read<uint16_t>(at + 2), low = read<uint32_t>(at + 4);
+        for (int j = 0; j < 8; j++) {
+            const int scale = int((low >> 4 * j & 15) | (high >> 2 * j & 3) << 4) - 32;
+            nibbles32(Leveled(IQ4_LEVELS, d * float(scale)), at + 8 + 16 * j, i + 32 * j, sink);
+        }
+    }
+};
+template <> struct Block<MXFP4> {
+    static constexpr int elements = 32, bytes = 17;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        nibbles32(Leveled(E2M1_DOUBLED, half_of_e8m0(*at)), at + 1, i, sink);
+    }
+};
+template <> struct Block<NVFP4> {  // scales[4], codes[32]: the low, then the high nibbles of eight bytes for each scale
+    static constexpr int elements = 64, bytes = 36;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        for (int j = 0; j < 4; j++) {
+            const Levels<4, Leveled, Sink> levels(Leveled(E2M1_DOUBLED, half_of_e4m3(at[j])), sink);
+            const uint64_t codes = read<uint64_t>(at + 4 + 8 * j);
+            sink.put(i + 16 * j, levels(pair(codes, codes >> 4)));
         }
     }
 };

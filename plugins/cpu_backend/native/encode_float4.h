@@ -1,11 +1,10 @@
 // Encoders of 4-bit floats (e2m1) with a scale per group: GGML's MXFP4 and NVFP4, bit-identical to its reference, and the codes of
 // microscaling, bit-identical to `squish_codecs`.
 #pragma once
+#include "levels.h"
 #include "simd.h"
 
 namespace ISA {
-
-constexpr float E2M1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
 struct Codes16 { uint64_t first, last; };  // codes, one per byte
 
@@ -56,9 +55,6 @@ static INLINE uint8_t to_e4m3(float value) {
     if (value < 0x1p-6f) return uint8_t(value * 512.0f + 0.5f < 7.0f ? value * 512.0f + 0.5f : 7.0f);
     const uint32_t code = (((as_bits(value) >> 19) + 1) >> 1) - (120u << 3);
     return uint8_t(code < 0x78 ? code : 0x7e);
-}
-static INLINE float from_e4m3(uint8_t code) {
-    return code < 8 ? float(code) * 0x1p-9f : as_float((uint32_t(code) << 20) + (120u << 23));
 }
 
 static void encode_nvfp4(const float* x, uint8_t* out, int64_t blocks) {

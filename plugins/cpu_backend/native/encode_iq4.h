@@ -2,10 +2,10 @@
 // importance weights. Thirty-two groups of 32 values are searched at a time, one per lane.
 #pragma once
 #include "encode_k.h"
+#include "levels.h"
 
 namespace ISA {
 
-constexpr float IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float IQ4_CODES[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // The nearest level of `table` for each value, the higher one on ties. Midpoints are exact in float32, so comparing with them

@@ -106,6 +106,8 @@ static Product product_of(const Weights& w) {
         case Q4_K: return product<SuperUnits<false>>();
         case Q5_K: return product<SuperUnits<true>>();
         case Q6_K: return product<SixProducts>();
+        case IQ4_NL: return product<NamedUnits<IQ4_NL>>();
+        case MXFP4: return product<NamedUnits<MXFP4>>();
         case AFFINE_2: return product<AffineUnits<2>>();
         case AFFINE_3: return product<AffineUnits<3>>();
         case AFFINE_4: return product<AffineNibbles>();

@@ -24,7 +24,7 @@ namespace {
 
 template <int Kind> constexpr auto codec_of() {
     if constexpr (Kind <= DENSE_BF16) return Plain<Kind>();
-    else if constexpr (Kind <= Q8_K) return Blocks<Kind>();
+    else if constexpr (Kind <= NVFP4) return Blocks<Kind>();
     else if constexpr (Kind <= AFFINE_8) return Grouped<Kind - AFFINE_1 + 1, false>();
     else if constexpr (Kind <= TABLE_8) return Grouped<Kind - TABLE_1 + 1, true>();
     else if constexpr (Kind == F8Q8) return F8Q8Blocks();

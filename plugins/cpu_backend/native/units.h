@@ -193,6 +193,16 @@ template <int Kind> struct FiveUnits : BlockUnits<Kind> {  // Q5_0, Q5_1
         a = a | fifth_bits(at + fifth), b = b | fifth_bits(at + fifth + 2);
     }
 };
+template <int Kind> struct NamedUnits : BlockUnits<Kind> {  // IQ4_NL, MXFP4
+    static constexpr int bytes = Block<Kind>::bytes;
+    static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float*) {
+        if constexpr (Kind == IQ4_NL) return halves(at, bytes, count, scale);
+        for (int64_t i = 0; i < count; i++) scale[i] = half_of_e8m0(at[i * bytes]);
+    }
+    Named named;
+    INLINE explicit NamedUnits(const Weights&) : named(Kind == IQ4_NL ? IQ4_LEVELS : E2M1_DOUBLED) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const { named(at + bytes - 16, a, b); }
+};
 struct ByteUnits : BlockUnits<Q8_0> {
     INLINE explicit ByteUnits(const Weights&) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {

@@ -4,15 +4,13 @@
 
 enum Kind : int32_t {
     DENSE_F32, DENSE_F16, DENSE_BF16,
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K,
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4,
     AFFINE_1, AFFINE_2, AFFINE_3, AFFINE_4, AFFINE_5, AFFINE_6, AFFINE_7, AFFINE_8,
     TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8,
     F8Q8, HQQ, TRIPLE, BITMASK,
     PANELS,  // 4-bit codes in panels (panels.h)
     KINDS,
-    IQ4_NL = KINDS, IQ4_XS,    // encoders only
-    BYTE_PANELS, SIX_PANELS,   // products only (byte_panels.h)
-    MXFP4, NVFP4,              // encoders only
+    BYTE_PANELS = KINDS, SIX_PANELS,  // products only (byte_panels.h)
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: an index into `listed`

@@ -8,7 +8,10 @@ from typing import Any
 from squish_core.api import CodecSpec
 
 Case = tuple[CodecSpec, tuple[int, ...], str]
-GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+GGML = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq4_nl", "iq4_xs",
+    "mxfp4", "nvfp4",
+)  # fmt: skip
 PACKED_ZEROS = {"offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16"}
 AWQ = {"axis": -2, "pack_axis": -1, "transposed": True, "word": "i32", "order": [0, 2, 4, 6, 1, 3, 5, 7]}
 

@@ -15,7 +15,10 @@ CASES = [
     ("affine", {"bits": 4, "group_size": 32}, (5, 96)),
     ("affine", {"bits": 8, "group_size": 0, "axis": -1}, (300, 1104)),
     ("affine", {"bits": 3, "group_size": 48, "offset": "bias", "scale_dtype": "f16"}, (2, 3, 48)),
-    *((f"ggml.{name}", {}, (7, 2304)) for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")),
+    *(
+        (f"ggml.{name}", {}, (7, 2304))
+        for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")
+    ),
 ]
 
 

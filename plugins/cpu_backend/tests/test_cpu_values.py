@@ -10,41 +10,62 @@ from hypothesis import strategies as st
 from random_parts import random_tensor, same
 from squish_cpu.layouts import layout_of
 from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
-from squish_core.api import BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes
+from squish_core.api import BLOCK_TYPES, BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes
+from squish_core.tensor import Tensor
 
 CASES = list(every())
 
 
-@pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_decoded_values_equal_the_codecs(case: Case, instructions: str) -> None:
-    codec, shape, dtype = case
-    tensor = random_tensor(codec, shape, dtype=dtype)
-    weight = tensor.load("cpu", op="dense")
-    expected = tensor.numpy()
+def check_values(tensor: Tensor) -> None:
+    """Compare all values, in every dtype."""
+    weight, expected = tensor.load("cpu", op="dense"), tensor.numpy()
     same(weight.dense(), expected)
     for other in ("f32", "f16", "bf16"):
         with np.errstate(all="ignore"):
             same(weight.dense(dtype=other), expected.astype(dtypes.to_numpy(other)))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if len(case[1]) == 2], ids=name_of)
-def test_products_are_within_rounding(case: Case, instructions: str) -> None:
+def check_products(tensor: Tensor) -> None:
     """|error| <= 1e-6 * sum |x| |w|: each sum is rounded a few dozen times in float32.
 
     Offsets are summed separately; random offsets cancel few weights, so the bound still holds."""
-    codec, shape, dtype = case
-    tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu")
     with np.errstate(invalid="ignore"):  # signaling NaNs
         values = tensor.numpy().astype(np.float64)
     finite = (np.abs(values) < 1e30).all(axis=1)
     values = values[finite]
     for count in (1, 3, 8, 13):
-        x = np.random.default_rng(count).standard_normal((count, shape[1]), np.float32)
+        x = np.random.default_rng(count).standard_normal((count, values.shape[1]), np.float32)
         error = np.abs(weight.linear(x)[:, finite] - x.astype(np.float64) @ values.T)
         assert (error <= 1e-6 * (np.abs(x).astype(np.float64) @ np.abs(values).T)).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_decoded_values_equal_the_codecs(case: Case, instructions: str) -> None:
+    codec, shape, dtype = case
+    check_values(random_tensor(codec, shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if len(case[1]) == 2], ids=name_of)
+def test_products_are_within_rounding(case: Case, instructions: str) -> None:
+    codec, shape, dtype = case
+    check_products(random_tensor(codec, shape, dtype=dtype))
+
+
+@pytest.mark.parametrize(("name", "scales"), [("mxfp4", 1), ("nvfp4", 4)])
+def test_every_scale_of_4_bit_floats_decodes(name: str, scales: int, instructions: str) -> None:
+    """A row for each byte, those of subnormal numbers and NaN included, with all codes."""
+    registry, block = squish.registry(), BLOCK_TYPES[name]
+    data = np.empty((256, block.nbytes), np.uint8)
+    data[:, :scales] = np.arange(256)[:, None]
+    data[:, scales:] = np.resize(240 - 15 * np.arange(16), block.nbytes - scales)
+    spec = TensorSpec(name="w", shape=(256, block.elements), dtype="f32")
+    file, _ = memory_file(registry, {"w": (spec, CodecSpec(f"ggml.{name}"), {"data": data})})
+    check_values(file["w"])
+    check_products(file["w"])
 
 
 REGIONS = (

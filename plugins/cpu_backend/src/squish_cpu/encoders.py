@@ -6,7 +6,7 @@ import numpy as np
 
 from squish_core.api import BLOCK_TYPES, CodecError, Dense, Encoder, ErrorCode, Params, TensorSpec, dtypes, full
 
-from .layouts.base import DENSE, GGML, GGML_FIRST, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Array
+from .layouts.base import DENSE, GGML, GGML_FIRST, Array
 from .library import library, threads
 from .metrics import EncoderMetrics
 
@@ -14,9 +14,7 @@ BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
 """Block types whose error weights are relative to the mean square of the whole row."""
 WITH_ACTIVATIONS = (*BY_ROW, "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 """Block types whose errors may be weighted by activations."""
-KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {
-    "iq4_nl": IQ4_NL, "iq4_xs": IQ4_XS, "mxfp4": MXFP4, "nvfp4": NVFP4,
-}  # fmt: skip
+KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)}
 """Block type -> its number in native/weights.h."""
 
 

@@ -15,12 +15,15 @@ Arrays = Mapping[str, Array]
 Fields = dict[str, Any]
 
 DENSE = {"f32": 0, "f16": 1, "bf16": 2}
-GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK, PANELS = 3, 15, 23, 31, 32, 33, 34, 35
-IQ4_NL, IQ4_XS, BYTE_PANELS, SIX_PANELS, MXFP4, NVFP4 = 36, 37, 38, 39, 40, 41
-GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK, PANELS = 3, 19, 27, 35, 36, 37, 38, 39
+BYTE_PANELS, SIX_PANELS = 40, 41
+GGML = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq4_nl", "iq4_xs",
+    "mxfp4", "nvfp4",
+)  # fmt: skip
 """Block types in the order of native/weights.h."""
 # Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, affine codes of 2 3 4 5 6 8 bits, and panels
-INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22, PANELS)
+INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 20, 21, 22, 23, 24, 26, PANELS)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
 CACHE_LINE = 64
