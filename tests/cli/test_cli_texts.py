@@ -162,6 +162,7 @@ def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: P
         ),
         ("with {option:activations=FILE}.", "with activations=FILE.", "with --imatrix FILE."),
         ("({option:deep=True} reads them)", "(deep=True reads them)", "(--deep reads them)"),
+        ("({option:unset=KEY})", "(unset='KEY')", "(--unset KEY)"),
         ("leave out {option:rename}.", "leave out rename=.", "leave out --names."),
         ("({option:assets=DIR}, {option:only})", "(assets=DIR, only=)", "(--assets DIR, --only)"),
         ("{option:encode=a{0}=keep}", "encode='a{0}=keep'", "--encode a{0}=keep"),

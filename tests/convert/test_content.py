@@ -111,6 +111,14 @@ def test_invalid_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     assert caught.value.code == "manifest"
 
 
+def test_manifest_replaces_no_model(tmp_path: Path) -> None:
+    squish.save(tmp_path / "a.gguf", {"w": np.ones(2, "f4")})
+    before = (tmp_path / "a.gguf").read_bytes()
+    with pytest.raises(squish.UsageError) as refused:
+        save_manifest(hash_content(tmp_path / "a.gguf"), tmp_path / "a.gguf")
+    assert (refused.value.code, (tmp_path / "a.gguf").read_bytes()) == ("exists", before)
+
+
 def test_gguf_sums_are_of_the_stored_bytes(tmp_path: Path) -> None:
     squish.save(tmp_path / "m.gguf", WEIGHTS, encode={"*.weight": "q4_k"})
     with squish.open(tmp_path / "m.gguf") as file:

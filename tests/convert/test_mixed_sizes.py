@@ -99,6 +99,12 @@ def test_other_rules_and_tensors_that_fit_no_encoding_count(tmp_path: Path) -> N
     assert next(step for step in report.steps if step.name == "lm_head.weight").target == "f32"
 
 
+def test_a_tensor_stays_as_it_is_where_an_encoding_of_its_size_saves_nothing(tmp_path: Path) -> None:
+    codes = {name: values.astype("bfloat16") for name, values in model(1).items()}
+    report = squish.convert(codes, tmp_path / "out.gguf", encode="mixed:size=1GB")
+    assert {step.target for step in report.steps if len(step.spec.shape) == 2} == {"bf16"}
+
+
 def test_a_size_that_cannot_be_reached_names_the_least_one_which_can(tmp_path: Path) -> None:
     with pytest.raises(squish.SquishError) as refused:
         squish.convert(model(), tmp_path / "out.gguf", encode="mixed:size=10kB")

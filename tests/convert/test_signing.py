@@ -56,3 +56,12 @@ def test_unusable_key_or_signature_is_refused(tmp_path: Path, keys: tuple[Path, 
     with pytest.raises(squish.FormatError) as refused:
         check_signature(tmp_path / "m.gguf", keys[1], tmp_path / "m.sig")
     assert refused.value.code == "signature"
+
+
+def test_signature_replaces_neither_the_key_nor_the_model(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    squish.save(tmp_path / "m.gguf", {"w": np.ones(8, "f4")})
+    for other in (tmp_path / "m.gguf", keys[0]):
+        before = other.read_bytes()
+        with pytest.raises(squish.UsageError) as refused:
+            sign(tmp_path / "m.gguf", keys[0], other)
+        assert (refused.value.code, other.read_bytes()) == ("exists", before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from served_models import served_header, write_folder, write_served
 from squish_cli import main
 from squish_models.api import fit, small_config, small_tokenizer
 from squish_models.memory.allocator import ALIGNMENT, Graph
+from squish_models.memory.fit import SUFFIXES
 from squish_testing import expect_error, model_arrays
 
 import squish_core as squish
@@ -42,6 +44,16 @@ def small(tmp_path: Path) -> Path:
 def folder(tmp_path: Path) -> Path:
     """A checkpoint of the same sizes."""
     return write_folder(tmp_path / "smol", "SmolLM2-360M")
+
+
+def write_small(folder: Path) -> None:
+    """Write a small checkpoint of Qwen 3 with a tokenizer."""
+    config = small_config("qwen3")
+    folder.mkdir()
+    files = {**small_tokenizer(config["vocab_size"]), "config.json": json.dumps(config).encode()}
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    squish.save(folder / "model.safetensors", model_arrays("qwen3", config))
 
 
 @pytest.mark.parametrize("name", LOGGED)
@@ -89,6 +101,7 @@ def test_contexts_are_rounded_up_and_the_models_own_is_the_default(small: Path) 
         ("-mlx", "affine:bits=4,group_size=32", "squish convert m-mlx m-mlx-q8_0.gguf --encode q8_0 --requantize"),
         ("-uqff", "q8_0", "squish convert m-uqff m-uqff-q8_0.gguf --encode q8_0"),
         (".gguf", "q8_0", "llama-server -m m.gguf -c 512 -np 1"),
+        (".gguf.zst", "q8_0", "squish cp m.gguf.zst m.gguf"),
         (".zt", "keep", "squish convert m.zt m.gguf"),
     ],
 )
@@ -96,12 +109,7 @@ def test_every_format_that_converts_to_gguf_is_taken(
     suffix: str, encode: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = small_config("qwen3")
-    Path("m").mkdir()
-    files = {**small_tokenizer(config["vocab_size"]), "config.json": json.dumps(config).encode()}
-    for name, data in files.items():
-        Path("m", name).write_bytes(data)
-    squish.save("m/model.safetensors", model_arrays("qwen3", config))
+    write_small(Path("m"))
     squish.convert("m", f"m{suffix}", to=suffix[1:] if suffix.startswith("-") else None, encode=encode)
     assert fit(f"m{suffix}", memory="1GB", context=512).rows[0].command == command
 
@@ -111,6 +119,34 @@ def test_a_gguf_is_offered_as_it_is_with_presets_that_are_smaller(small: Path) -
     first, *others = result.rows
     assert (first.preset, first.command) == ("as it is", f"llama-server -m {small} -c 4096 -np 1")
     assert all(row.weights < first.weights for row in others)
+
+
+def test_llama_server_gets_the_first_file_of_a_split_set(tmp_path: Path) -> None:
+    write_small(tmp_path / "m")
+    squish.convert(tmp_path / "m", tmp_path / "s.gguf", "gguf:max_shard_tensors=20")
+    command = fit(next(tmp_path.glob("s-00002-*")), memory="1GB", context=512).rows[0].command
+    assert command.startswith(f"llama-server -m {tmp_path / 's-00001-of-'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("Qwen2.5-7B-Instruct.Q8_0.gguf", "Qwen2.5-7B-Instruct"),
+        ("model-00001-of-00004.safetensors", "model"),
+        ("model.safetensors.index.json", "model"),
+        ("small.gguf.zst", "small"),
+        ("gemma-2.0", "gemma-2.0"),
+    ],
+)
+def test_the_files_to_make_have_the_name_of_the_model(name: str, stem: str) -> None:
+    assert SUFFIXES.sub("", name) == stem
+
+
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    squish.save(tmp_path / "lora.gguf", {"blk.0.ffn_up.weight.lora_a": np.ones((1, 32), "f4")}, metadata=keys)
+    with expect_error(FormatError, code="family", found="adapter"):
+        fit(tmp_path / "lora.gguf", memory="1GB")
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("1GB", 10**9), ("1GiB", 2**30), ("2g", 2 * 10**9), ("1000000", 10**6)])
@@ -166,7 +202,7 @@ def test_the_command_says_what_would_fit(small: Path, capsys: pytest.CaptureFixt
     assert main(["fit", str(small), "--memory", "200MB", "--context", "65536"]) == 1
     assert "--context" in capsys.readouterr().out.splitlines()[-1]
     assert main(["fit", str(small), "--memory", "1MB"]) == 1
-    assert "no context does" in capsys.readouterr().out.splitlines()[-1]
+    assert "fits with no context" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_its_document_fits_the_schema(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,14 +21,8 @@ from squish_core.display import fit, terminal_width, to_json
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
-_OPTIONS = {
-    "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
-    "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
-    "only": "--only", "part": "--part", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
-    "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal", "replace": "--replace",
-    "output": "--output", "set": "--set",
-}  # fmt: skip
-"""Argument of a Python function -> the option, for placeholders in texts."""
+_OPTIONS = {"rename": "names", "activations": "imatrix", "plan": "job-plan"}
+"""Argument of a Python function -> the option, for placeholders in texts; others have the argument's name."""
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
@@ -166,9 +160,13 @@ def print_stderr(line: str) -> None:
 
 
 def option(name: str, value: str) -> str:
-    """Spell an option for the shell: `--encode f32`, `--deep`, `--to`."""
+    """Spell an option for the shell: `--encode f32`, `--deep`, `--to`.
+
+    >>> option("task_bytes", "1GB"), option("rename", "keep"), option("deep", "True")
+    ('--task-bytes 1GB', '--names keep', '--deep')
+    """
     values = () if value in ("", "...", "True") else (_word(value),)
-    return " ".join((_OPTIONS[name], *values))
+    return " ".join((f"--{_OPTIONS.get(name, name.replace('_', '-'))}", *values))
 
 
 def _word(value: str) -> str:

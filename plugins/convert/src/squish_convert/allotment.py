@@ -65,16 +65,17 @@ class MeasuredTarget(AllocationTarget):
         return self.total(choices)
 
     def _options(self, spec: TensorSpec) -> list[EncodingOption]:
-        """Return the options of one tensor: encodings, and the tensor as it is."""
+        """Return the options of one tensor: as it is first, which wins over an encoding with no error on the sample."""
         magnitudes = None if self.statistics is None else _of_columns(self.statistics.of(spec))
-        found, sample = [], self._sample(spec)
+        exact, others, sample = list[EncodingOption](), list[EncodingOption](), self._sample(spec)
         for codec, step in self._steps(spec, magnitudes is not None):
-            error = 0.0 if step.action == "copy" else self._error(step, sample, magnitudes)
-            if error is not None:
-                found.append(EncodingOption(codec, step.size, error))
+            if step.action == "copy":
+                exact.append(EncodingOption(codec, step.size, 0.0))
+            elif (error := self._error(step, sample, magnitudes)) is not None:
+                others.append(EncodingOption(codec, step.size, error))
         with suppress(SquishError):  # the target cannot hold the tensor as it is
-            found.append(EncodingOption(None, self.leave(spec).size, 0.0))
-        return found
+            exact.append(EncodingOption(None, self.leave(spec).size, 0.0))
+        return [*exact, *others]
 
     def _steps(self, spec: TensorSpec, is_weighted: bool) -> Iterator[tuple[CodecSpec, Step]]:
         """Yield the encodings that fit a tensor: lossy ones, and the codes that it has; each stored form once."""

@@ -9,7 +9,8 @@ stored: the codec with its parameters, and each part in little-endian order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha1, sha256
 from pathlib import Path
@@ -26,7 +27,7 @@ from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import map_in_order
 from squish_core.display import to_json
-from squish_core.errors import FormatError, MissingPluginError, Problem, UsageError, redact
+from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError, UsageError, redact
 from squish_core.file import File
 from squish_core.io.atomic import atomic_file
 from squish_core.io.paths import missing
@@ -240,10 +241,12 @@ def save_manifest(content: Content, path: str | Path) -> None:
     content
         The ids.
     path
-        The file to write; one that exists is replaced.
+        The file to write; another manifest is replaced, and nothing else.
 
     Raises
     ------
+    UsageError
+        The file exists and is not a manifest.
     WriteError
         The file cannot be written.
 
@@ -251,9 +254,25 @@ def save_manifest(content: Content, path: str | Path) -> None:
     --------
     >>> save_manifest(hash_content("model.gguf"), "model.json")
     """
+    check_replaced(path, _read_manifest, "a manifest")
     document = {"manifest": MANIFEST, "format": content.format, "content": content.content, "tensors": content.tensors}
     with atomic_file(Path(path)) as sink:
         sink.write((json.dumps(to_json(document), indent=2) + "\n").encode())
+
+
+def check_replaced(path: str | Path, read: Callable[[Path], object], what: str) -> None:
+    """Raise UsageError for a file that exists and cannot be read as what replaces it: it may be a model, or a key."""
+    if not os.path.lexists(path):
+        return
+    try:
+        read(Path(path))
+    except SquishError:
+        raise UsageError(
+            f"exists and is not {what}, so it is not replaced",
+            file=str(path),
+            code=ErrorCode.EXISTS,
+            hint="Remove it, or pass another name.",
+        ) from None
 
 
 def check_manifest(

@@ -14,6 +14,8 @@ from squish_core.errors import FormatError, MissingPluginError, Problem, UsageEr
 from squish_core.io.paths import missing
 from squish_core.plugins.catalog import install_command
 
+from .content import check_replaced
+
 
 def sign(model: str | Path, key: str | Path, signature: str | Path) -> None:
     """Sign a file or folder with a private key, as `model_signing sign key` does.
@@ -25,12 +27,12 @@ def sign(model: str | Path, key: str | Path, signature: str | Path) -> None:
     key
         A private EC key in PEM.
     signature
-        The file to write, a Sigstore bundle.
+        The file to write, a Sigstore bundle; another one is replaced, and nothing else.
 
     Raises
     ------
     UsageError
-        The key cannot be used.
+        The key cannot be used, or the file to write exists and is not a signature.
     MissingPluginError
         model-signing is not installed.
 
@@ -39,6 +41,7 @@ def sign(model: str | Path, key: str | Path, signature: str | Path) -> None:
     >>> sign("model.gguf", "key.pem", "model.gguf.sig")  # doctest: +SKIP
     """
     _readable(model, key)
+    check_replaced(signature, _check_bundle, "a signature")
     config = _configured("signing", "private", key, signature)
     try:
         config.sign(Path(model), Path(signature))

@@ -22,7 +22,7 @@ from squish_core.model import Part, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
-from squish_core.text import close_matches
+from squish_core.text import close_matches, words
 
 from ..expressions import source_names
 from ..families import CONFIG_FILE, ENGINES, GGUF, HF, MTP, TEXT, VISION, Carried, Family, Model, Rule
@@ -81,7 +81,7 @@ class MappedAssets(Mapping[str, Part]):
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
 OTHERS = {
-    "imatrix": "activation statistics, which `--activations` takes",
+    "imatrix": "activation statistics, which {option:activations} takes",
     "vocab": "a vocabulary without weights",
 }
 """`Index.kind` -> description, for files that no engine loads as a model."""
@@ -263,7 +263,8 @@ def naming_of(file: File, part: str = TEXT) -> Naming:
     layout, part = GGUF if gguf else HF, VISION if is_tower else part
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
     if file.index.kind not in ("model", PROJECTOR) and not adapter:
-        return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
+        kind = OTHERS.get(file.index.kind, file.index.kind)
+        return Naming(layout=layout, reason=words(f"it is not a model but {kind}"))
     by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
     class_name = None
     try:

@@ -55,7 +55,7 @@ def _lines(result: Fit) -> Iterator[str]:
         yield from (f"the best that fits is {result.best.preset}:", f"  {result.best.command}")
         return
     least = result.rows[-1]
-    way = f"it fits with --context {least.longest}" if least.longest else "no context does"
+    way = f"fits with --context {least.longest}" if least.longest else "fits with no context"
     yield f"nothing fits: {least.preset} takes the least, {format_bytes(least.total)}, and {way}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from bisect import bisect_right
 from functools import cache
@@ -24,6 +25,9 @@ AS_IT_IS = "as it is"
 BATCH = 512
 """llama-server's --ubatch-size: as many tokens go through the graph at once."""
 GGUF, DENSE = "gguf", "dense"
+ADAPTER_FILE = "adapter_config.json"
+SUFFIXES = re.compile(r"(?:-\d{5}-of-\d{5})?(?:\.[a-z]\w*)+$", re.IGNORECASE)
+"""What follows the name of a model: the number of a shard, a type, the suffix of the format; not `.5-7B`."""
 
 
 @frozen(kw_only=True)
@@ -155,9 +159,16 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
             return fit(opened, memory=memory, context=context)
     room = memory if isinstance(memory, int) else parse_bytes(memory)
     if room is None or room <= 0:
-        raise UsageError("is not a size", code=ErrorCode.USAGE, expected="such as 16GB or 24GiB", found=repr(memory))
+        raise UsageError(
+            "the memory is not a size",
+            code=ErrorCode.USAGE,
+            expected="bytes, such as 16GB or 24GiB",
+            found=repr(memory),
+        )
     if context is not None and context <= 0:
-        raise UsageError("is not a context", code=ErrorCode.USAGE, expected="a number of tokens", found=repr(context))
+        raise UsageError(
+            "the context is not a number of tokens", code=ErrorCode.USAGE, expected="1 or more", found=repr(context)
+        )
     forms, model = _forms(file)
     own = model.numbers.number("context_length")
     server = _Server(model)
@@ -185,7 +196,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
                 total=form.weights + sum(sizes.values()),
                 fits=form.weights + sum(sizes.values()) <= room,
                 longest=server.longest(room - form.weights, max(own, tokens)),
-                command=form.command or f"llama-server -m {_quoted(file)} -c {tokens} -np 1",
+                command=form.command or f"llama-server -m {_first(file)} -c {tokens} -np 1",
             )
             for form in forms
         ),
@@ -229,6 +240,7 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
     A GGUF or floats are there as they are, beside the presets that are smaller. Whether GGUF stores other codes depends
     on their values, which are not read: these have presets alone.
     """
+    _check_is_model(file)
     source, stem = _quoted(file), _stem(file)
     mapped = _under_gguf_names(file)
     model = served_model(mapped, file.name)
@@ -245,11 +257,25 @@ def _forms(file: File) -> tuple[list[_Form], ServedModel]:
             requantizes = any(step.action == "encode" and step.origin.codec.id != DENSE for step in plan.steps)
             command += " --requantize" if requantizes else ""
         elif file.format == GGUF:
-            command = "" if file.path else f"squish cp {source} {target}"
+            command = "" if file.path and not file.source.packed else f"squish cp {source} {target}"
         forms.append(_Form(preset=preset or AS_IT_IS, weights=size, command=command))
     own, *others = forms
     smaller = others if own.preset != AS_IT_IS else [form for form in others if form.weights < own.weights]
     return sorted([own, *smaller], key=lambda form: -form.weights), model
+
+
+def _check_is_model(file: File) -> None:
+    """Raise FormatError for an adapter, a tower or statistics."""
+    kind = "adapter" if ADAPTER_FILE in file.assets else file.index.kind
+    if kind != "model":
+        raise FormatError(
+            "is not a model that llama-server loads by itself",
+            file=file.name,
+            code="family",
+            expected="a language model",
+            found=kind,
+            hint="Name the model to which it belongs.",
+        )
 
 
 def _under_gguf_names(file: File) -> File:
@@ -267,7 +293,13 @@ def _quoted(file: File) -> str:
     return shlex.quote(str(file.path or file.name))
 
 
+def _first(file: File) -> str:
+    """The first file of a GGUF, which llama.cpp wants of a split set, as an argument in a shell."""
+    assert file.path is not None
+    return shlex.quote(str(file.path.with_name(Path(file.index.files[0].name).name)))
+
+
 def _stem(file: File) -> str:
     """The name of the files that the commands make."""
-    name = Path(str(file.path or file.name).rstrip("/")).name
-    return name if file.path is not None and file.path.is_dir() else name.partition(".")[0] or name
+    name = Path(str(file.path or file.name).partition("?")[0].rstrip("/")).name
+    return name if file.path is not None and file.path.is_dir() else SUFFIXES.sub("", name) or name
