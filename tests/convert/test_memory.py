@@ -51,4 +51,4 @@ def test_a_panel_is_enough(folder: Path, name: str, work: Callable[[Any, Path], 
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert peak < 6 * PANEL_BYTES  # of eight
+    assert peak < 6.5 * PANEL_BYTES  # six of eight, if all are there at once, and what is around them
