@@ -57,10 +57,10 @@ def loading_log(path: str, context: int) -> Any:
         raise RuntimeError("llama.cpp's context parameters have another layout")
     words[length], words[batch], words[part], words[outputs] = context, 2048, 512, 1
     settings.bytes[full_windows] = 0
-    made = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
-    if not made:
+    session = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
+    if not session:
         raise RuntimeError(f"llama.cpp makes no context for the model: {''.join(messages)[-400:]}")
     function("llama_log_set", None, c_void_p, c_void_p)(None, None)
-    function("llama_free", None, c_void_p)(made)
+    function("llama_free", None, c_void_p)(session)
     function("llama_model_free", None, c_void_p)(model)
     return "".join(messages)

@@ -220,6 +220,7 @@ def _numbers(text: str, count: int, file: str) -> tuple[int, ...]:
         if first > last:
             raise UsageError(
                 "not a list of layers",
+                file=file,
                 found=repr(text[:60]),
                 expected="numbers and ranges such as 0-11,8-15",
                 code=ErrorCode.USAGE,

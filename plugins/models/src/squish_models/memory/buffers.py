@@ -43,10 +43,10 @@ def _embedded(graph: Graph, model: ServedModel, context: int, batch: int) -> tup
     masks = {windowed: graph.input(2 * count * graph.tokens) for windowed, count in sorted(counts.items())}
     outputs = graph.input(4)
     values = _rows_of(graph, model.embedding, width, text)
-    beside = _rows_of(graph, model.embedding, width, text)
-    both = graph.rows(width, mixed)
-    both.stays = True  # nothing reads it in a graph over text alone
-    graph.step(0, beside, both)
+    text_rows = _rows_of(graph, model.embedding, width, text)
+    mixed_rows = graph.rows(width, mixed)
+    mixed_rows.stays = True  # nothing reads it in a graph over text alone
+    graph.step(0, text_rows, mixed_rows)
     return values, Inputs(positions=positions, cells=places, masks=masks), outputs
 
 

@@ -172,13 +172,13 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
     forms, model = _forms(file)
     own = model.numbers.number("context_length")
     server = _Server(model)
-    asked = context or own
-    tokens = padded(asked)
-    kept = server.caches(asked)
+    length = context or own
+    tokens = padded(length)
+    layer_caches = server.caches(length)
     sizes = {
-        "cache": sum(cache.size for cache in kept if not cache.is_state),
-        "states": sum(cache.size for cache in kept if cache.is_state),
-        "compute": server.compute(asked),
+        "cache": sum(cache.size for cache in layer_caches if not cache.is_state),
+        "states": sum(cache.size for cache in layer_caches if cache.is_state),
+        "compute": server.compute(length),
         "logits": logits_size(model),
     }
     return Fit(
@@ -187,7 +187,7 @@ def fit(file: str | Path | File, *, memory: int | str, context: int | None = Non
         memory=room,
         context=tokens,
         longest=own,
-        caches=kept,
+        caches=layer_caches,
         rows=tuple(
             Needed(
                 preset=form.preset,
